@@ -353,12 +353,12 @@ mod tests {
     }
 
     #[test]
-    fn the_declaration_is_sound() {
+    fn the_command_line_definition_is_valid() {
         CommandLine::command().debug_assert();
     }
 
     #[test]
-    fn without_a_role_it_is_the_manager() {
+    fn the_default_role_is_the_manager() {
         let flags = manager(&[]);
         assert_eq!((flags.metrics_addr.as_str(), flags.health_addr.as_str()), (":8080", ":9440"));
         assert_eq!((flags.concurrent, flags.interval_jitter_percentage), (4, 5));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_written_as_in_flux() {
+    fn flags_use_the_syntax_of_flux() {
         for (arguments, all) in [
             (&["--watch-all-namespaces"][..], true),
             (&["--watch-all-namespaces=true"], true),
@@ -436,7 +436,7 @@ mod tests {
     ];
 
     #[test]
-    fn flags_that_flux_has_too_have_its_names_and_its_defaults() {
+    fn shared_flags_have_the_names_and_defaults_of_flux() {
         let command = CommandLine::command();
         for (name, default) in FLUXS {
             let argument = command.get_arguments().find(|argument| argument.get_long() == Some(name));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_without_a_function_is_refused() {
+    fn an_unsupported_flux_flag_is_rejected() {
         for name in NOT_OURS {
             let error = parse(&[&format!("--{name}=1")]).unwrap_err();
             assert!(error.contains(&format!("unexpected argument '--{name}")), "{error}");
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_roles_have_flags_of_their_own() {
+    fn other_roles_have_their_own_flags() {
         match parse(&["agent", "--child", "--share", "/s"]) {
             Ok(Role::Agent(flags)) => {
                 assert!(flags.child);

@@ -16,7 +16,7 @@ fn ended(flags: &[&str], environment: &[(&str, &str)]) -> Result<(Option<i32>, S
 }
 
 #[test]
-fn an_unknown_feature_gate_or_flag_ends_the_process_with_a_code_and_a_message() -> Result<()> {
+fn an_unknown_feature_gate_or_flag_exits_with_a_code_and_a_message() -> Result<()> {
     let unknown_gate = "error: --feature-gates: \"NoSuchGate=true\" is none; there is DisableConfigWatchers, which is true or \
                         false\n";
     let rows: [(&[&str], i32, &str); 3] = [
@@ -33,7 +33,7 @@ fn an_unknown_feature_gate_or_flag_ends_the_process_with_a_code_and_a_message() 
 }
 
 #[test]
-fn the_hosts_that_stand_in_for_those_of_artifacts_are_read_from_the_environment() -> Result<()> {
+fn substitute_artifact_hosts_are_read_from_the_environment() -> Result<()> {
     for variable in ["SOURCE_CONTROLLER_LOCALHOST", "SOURCE_WATCHER_LOCALHOST"] {
         let (code, said) = ended(&[], &[(variable, "http://a")])?;
         assert_eq!(code, Some(1), "{said}");

@@ -37,7 +37,7 @@ fn default_flags() -> ManagerFlags {
 /// When a container exceeds its memory limit, the kernel can kill all of its processes, so the limits of all child
 /// processes together must fit.
 #[test]
-fn the_memory_limit_has_room_for_all_child_processes() {
+fn the_memory_limit_covers_all_child_processes() {
     let container = pod().containers.into_iter().next().unwrap();
     let limit = bytes(container.resources.unwrap().limits.unwrap().get("memory").unwrap());
     let needed = OWN_MEMORY + git::most_memory() + stack::most_memory();
@@ -46,7 +46,7 @@ fn the_memory_limit_has_room_for_all_child_processes() {
 
 /// The kubelet evicts a pod whose volume exceeds its limit.
 #[test]
-fn the_volume_has_room_for_artifacts_and_all_that_is_fetched() {
+fn the_volume_limit_covers_artifacts_and_fetched_repositories() {
     let data = pod().volumes.unwrap().into_iter().find(|volume| volume.name == "data").unwrap();
     let limit = bytes(&data.empty_dir.unwrap().size_limit.unwrap());
     let flags = default_flags();
@@ -66,7 +66,7 @@ fn selected<'a>(peer: &'a NetworkPolicyPeer, label: &str) -> Option<&'a str> {
 
 /// A team can set any labels on its own pods, so the admitted namespace must be one in which it creates none.
 #[test]
-fn only_the_controllers_own_namespace_reaches_the_storage_of_flux() {
+fn only_the_controller_namespace_can_reach_flux_storage() {
     let overlay = "kustomize/overlays/single-namespace";
     let namespace = |part: &str| -> String {
         let kustomization: serde_json::Value = shipped(&format!("{overlay}/{part}/kustomization.yaml"));

@@ -99,7 +99,7 @@ fn chained_replace() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expression_that_exceeds_a_limit_is_stopped_and_says_so() {
+async fn an_expression_that_exceeds_a_limit_is_stopped_and_reported() {
     let ranges = vec!["lists.range(1000000)"; 40].join(" + ");
     let nested = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, a + b + c >= 0)))";
     let rows = [
@@ -149,7 +149,7 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_is_given_quickly_and_remembered_until_the_data_changes() {
+async fn results_are_cached_until_the_data_changes() {
     let mut fixture = Fixture::new();
     let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({"count": 2})));
     for _ in 0..3 {
@@ -165,7 +165,7 @@ async fn an_answer_is_given_quickly_and_remembered_until_the_data_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_of_the_largest_size_and_deep_expressions_fit_into_the_limits() {
+async fn maximum_size_objects_and_deep_expressions_fit_within_the_limits() {
     let mut fixture = Fixture::new();
     let zones: Vec<_> = (0..10_000).map(|n| json!({"name": format!("zone-{n:080}"), "size": n})).collect();
     let text = "x".repeat(400_000);
@@ -188,7 +188,7 @@ async fn objects_of_the_largest_size_and_deep_expressions_fit_into_the_limits() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_child_has_limits_and_nothing_of_its_parent() {
+async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
     let secret = tempfile::NamedTempFile::new().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let fixture = Fixture::new();
@@ -243,7 +243,7 @@ fn limit(line: &str) -> (String, String) {
 
 /// The real binary reports an error if this role is started without limits.
 #[test]
-fn the_role_is_of_no_use_without_limits() {
+fn the_evaluate_role_refuses_to_start_without_limits() {
     let binary = Path::new(env!("CARGO_BIN_EXE_pulumi-controller"));
     let output =
         std::process::Command::new(binary).arg("evaluate").stdin(std::process::Stdio::null()).output().unwrap();

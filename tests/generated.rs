@@ -40,7 +40,7 @@ fn root() -> &'static Path {
 /// Agents and controllers of other versions use the released protocol: the file is rewritten for additions, but never
 /// if that would remove or change a released element.
 #[test]
-fn the_released_descriptor_set_is_what_the_proto_says() -> Result<()> {
+fn the_released_descriptor_set_matches_the_proto() -> Result<()> {
     let protos = root().join("src/rpc/protos");
     let path = protos.join("agent.v1.binpb");
     let mut compiler = protox::Compiler::new([&protos])?;
@@ -64,7 +64,7 @@ fn file_name(crd: &CustomResourceDefinition) -> String {
 }
 
 #[test]
-fn the_resource_definitions_are_what_the_types_say_and_no_others_are_there() -> Result<()> {
+fn the_crd_files_match_the_types_exactly() -> Result<()> {
     let folder = root().join("config/crd");
     let mut names = Vec::new();
     for crd in custom_resource_definitions() {
@@ -100,7 +100,7 @@ fn resource_files(folder: &Path) -> Result<Vec<String>> {
 const FLAGS: [&str; 2] = ["<!-- flags: generated from src/cli.rs by `make generate` -->\n", "<!-- /flags -->\n"];
 
 #[test]
-fn the_documented_flags_are_those_that_the_manager_takes() -> Result<()> {
+fn the_documented_flags_match_the_manager_flags() -> Result<()> {
     let path = root().join("docs/flags.md");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let (before, rest) = text.split_once(FLAGS[0]).context("docs/flags.md has no place for the flags")?;
@@ -130,7 +130,7 @@ fn table_of_flags() -> Result<String> {
 /// Checks that every path in the kube-state-metrics configuration exists in a Stack: a wrong path would silently yield
 /// an empty label.
 #[test]
-fn kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
+fn kube_state_metrics_paths_exist_in_the_stack_schema() -> Result<()> {
     let path = root().join("config/kube-state-metrics/custom-resource-state.yaml");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let config: Value = serde_saphyr::from_str(&text)?;
@@ -158,7 +158,7 @@ fn kube_state_metrics_reads_fields_that_a_stack_has() -> Result<()> {
 
 /// The RBAC rules are written by hand; this test excludes rules that are too broad.
 #[test]
-fn every_right_has_a_reason_and_none_opens_all_secrets() -> Result<()> {
+fn every_rbac_rule_has_a_reason_and_none_grants_all_secrets() -> Result<()> {
     for name in ["cluster-role.yaml", "workspace-role.yaml", "role.yaml"] {
         let path = root().join("config/rbac").join(name);
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -182,7 +182,7 @@ fn every_right_has_a_reason_and_none_opens_all_secrets() -> Result<()> {
 }
 
 #[test]
-fn the_resource_definitions_are_small_enough_for_plain_kubectl_apply() -> Result<()> {
+fn the_crds_are_small_enough_for_plain_kubectl_apply() -> Result<()> {
     for crd in custom_resource_definitions() {
         let size = serde_json::to_string(&crd)?.len();
         assert!(

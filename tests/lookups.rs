@@ -15,7 +15,7 @@ const MANY: usize = 10_000;
 const RATIO: u32 = 10;
 
 #[test]
-fn the_lookups_of_a_push_do_not_grow_with_the_number_of_stacks() {
+fn lookup_time_per_push_does_not_grow_with_the_number_of_stacks() {
     let (mut few, mut many) = (AtRest::new(FEW), AtRest::new(MANY));
     // Interleaved, so that other load on the machine slows down both.
     let rounds = (0..20).map(|_| (fastest(&mut few), fastest(&mut many)));

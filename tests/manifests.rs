@@ -92,7 +92,7 @@ fn reread<K: DeserializeOwned + Serialize>(file: &str, object: &Value) -> Value 
 }
 
 #[test]
-fn every_field_of_a_stack_has_a_manifest_and_is_read_without_a_loss() {
+fn every_stack_field_has_a_manifest_and_is_read_without_loss() {
     let manifests = read("stack");
     for field in STACK {
         assert!(manifests.iter().any(|(_, object)| object["spec"].get(field).is_some()), "no manifest has {field}");
@@ -110,7 +110,7 @@ fn every_field_of_a_stack_has_a_manifest_and_is_read_without_a_loss() {
 }
 
 #[test]
-fn every_field_of_a_program_has_a_manifest_and_is_read_without_a_loss() {
+fn every_program_field_has_a_manifest_and_is_read_without_loss() {
     let manifests = read("program");
     for path in PROGRAM {
         let has = |(_, object): &(String, Value)| object["program"].pointer(path).is_some();
@@ -124,7 +124,7 @@ fn every_field_of_a_program_has_a_manifest_and_is_read_without_a_loss() {
 
 /// Proves that the other tests can fail.
 #[test]
-fn a_field_that_nobody_knows_is_a_loss() {
+fn an_unknown_field_counts_as_a_loss() {
     let object = json!({
         "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "a"}, "spec": {"stack": "dev", "noSuchField": 1},
     });

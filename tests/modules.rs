@@ -447,7 +447,7 @@ fn a_forbidden_use_is_reported_with_file_line_and_rule() -> Result<()> {
 }
 
 #[test]
-fn every_way_to_name_a_module_is_recognized_and_text_is_not() -> Result<()> {
+fn every_form_of_module_path_is_recognized_outside_text() -> Result<()> {
     let cases: &[(&str, &str, &[&str])] = &[
         ("rpc/a.rs", "use crate::api::names;", &["api::names"]),
         ("rpc/a.rs", "use crate::{api::{auto, names as n}, b};", &["api::auto", "api::names", "b"]),
@@ -476,7 +476,7 @@ fn every_way_to_name_a_module_is_recognized_and_text_is_not() -> Result<()> {
 }
 
 #[test]
-fn a_cycle_is_found_through_re_exports_and_not_in_tests() -> Result<()> {
+fn cycles_are_found_through_re_exports_but_not_in_tests() -> Result<()> {
     let imports = parse(&[
         ("a/mod.rs", "mod b; pub use b::B; #[cfg(test)] mod tests;"),
         ("a/b.rs", "use crate::c::{self, C}; #[cfg(test)] mod tests { use crate::d::D; }"),

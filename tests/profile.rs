@@ -15,7 +15,7 @@ use pulumi_controller::telemetry::metrics::Metrics;
 use tower::ServiceExt as _;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_profile_names_the_thread_that_was_busy() -> Result<()> {
+async fn a_profile_names_the_busy_thread() -> Result<()> {
     let end = Arc::new(AtomicBool::new(false));
     let until = end.clone();
     let busy = std::thread::Builder::new().name("busy".to_owned()).spawn(move || {

@@ -162,7 +162,7 @@ fn a_program_sees_each_config_value_with_its_type() {
 }
 
 #[test]
-fn a_run_tells_its_outputs_and_why_it_failed() {
+fn a_run_reports_its_outputs_and_why_it_failed() {
     let program = "name: web\nruntime: yaml\nresources:\n  a: {type: 'pulumi:index:Stash', properties: {input: x}}\n\
                    outputs: {port: 8080, token: {fn::secret: hidden}, file: {fn::stringAsset: hello}}\n";
     let Some(workspace) = Workspace::new(program) else { return };
@@ -268,7 +268,7 @@ fn programs() -> Vec<(Value, bool)> {
 }
 
 #[test]
-fn a_program_of_the_api_is_refused_exactly_where_the_cli_refuses_it() {
+fn a_program_object_is_refused_exactly_when_the_cli_refuses_it() {
     let Some(workspace) = Workspace::new("name: app\nruntime: yaml\n") else { return };
     assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
     for (content, runs) in programs() {

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_copy_is_executable_and_a_second_call_leaves_it_alone() {
+    fn the_copy_is_executable_and_a_second_bootstrap_keeps_it() {
         let directory = tempfile::tempdir().unwrap();
         let to = directory.path().join("bin/pulumi-controller");
         bootstrap(&to).unwrap();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_projects_directory_is_made_once_and_leaves_alone_what_is_there() {
+    fn the_project_directory_is_created_once_and_existing_content_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let project = directory.path().join("workspace");
         for _ in 0..2 {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_same_length_and_other_content_is_replaced() {
+    fn a_file_of_equal_length_but_different_content_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let (from, to) = (directory.path().join("from"), directory.path().join("to"));
         std::fs::write(&from, "new").unwrap();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_come_in_order_and_the_first_waits_for_the_engine_and_the_second_for_the_grace() {
+    fn signals_escalate_after_engine_start_and_grace_period() {
         use Step::{Interrupt, Kill};
         for (calls, began, wanted) in [
             (&[][..], Some(1), vec![]),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn no_step_before_the_grace_is_over_is_hard() {
+    fn no_step_within_the_grace_period_is_hard() {
         let start = Instant::now();
         let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
         cancellation.engine_began();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn no_reason_takes_back_what_was_asked_for_before() {
+    fn a_later_cause_does_not_revert_an_earlier_cancellation() {
         let now = Instant::now();
         let later = |seconds: u32| now + SECOND * seconds;
         let timeout = Cause::Timeout(SECOND);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_ended_after_its_time_and_after_a_silence_and_a_word_is_said_before() {
+    fn a_run_ends_after_timeout_or_idle_timeout_with_an_earlier_idle_warning() {
         let limits = Limits::from_seconds(600, 60);
         let seconds = Duration::from_secs;
         for (limits, since_begin, silent, exceeded, is_idle) in [
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_with_times_as_people_write_them() {
+    fn causes_show_durations_in_human_readable_form() {
         for (seconds, words) in [(0, "0s"), (45, "45s"), (600, "10m"), (5400, "1h30m"), (3601, "1h1s")] {
             let said = Cause::Timeout(Duration::from_secs(seconds)).to_string();
             assert_eq!(said, format!("the run took longer than its timeout of {words} and was ended"));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_pods_grace_there_is_time_left_for_the_verdict() {
+    fn patience_reserves_part_of_the_pod_grace_period_for_the_result() {
         for (grace, expected) in [(600, 480.0), (240, 120.0), (30, 15.0), (0, 0.0)] {
             assert_eq!(patience(Duration::from_secs(grace)).as_secs_f64(), expected, "{grace}");
         }

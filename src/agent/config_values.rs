@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_given_or_read_from_where_it_is_kept() {
+    fn config_values_come_from_literals_variables_and_files() {
         let place = Place::new(b"{\"a\": [\"hidden\", 1]}");
         let given = proto::ConfigItem { key: "k".into(), value: "5".into(), ..Default::default() };
         let variable = proto::ConfigItem { key: "k".into(), variable: "SET".into(), ..Default::default() };
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named_without_a_word_of_it() {
+    fn invalid_config_values_are_named_without_revealing_them() {
         let place = Place::new(b"hidden");
         let rows = [
             (place.file("other"), "key \"other\" of Secret \"keys\", but the Secret has no such key"),

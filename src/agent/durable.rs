@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replaced_file_has_the_new_content_and_leaves_no_other_file() {
+    fn an_atomic_write_replaces_content_and_leaves_no_temporary_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("record");
         write_atomically(&path, b"one").unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_of_any_size_are_synced_and_links_in_them_are_not_followed() {
+    fn trees_of_any_size_are_synced_without_following_links() {
         let directory = tempfile::tempdir().unwrap();
         let tree = directory.path().join("tree");
         std::fs::create_dir_all(tree.join("inner")).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_takes_files_links_and_trees_and_nothing_behind_a_link() {
+    fn remove_deletes_files_links_and_trees_but_not_link_targets() {
         let directory = tempfile::tempdir().unwrap();
         let tree = directory.path().join("tree");
         std::fs::create_dir_all(tree.join("inner")).unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_with_directories_that_forbid_it_is_removed_and_nothing_behind_a_link_is_changed() {
+    fn read_only_trees_are_removed_without_changing_symlink_targets() {
         let directory = tempfile::tempdir().unwrap();
         let (tree, outside) = (directory.path().join("tree"), directory.path().join("outside"));
         std::fs::create_dir_all(tree.join("closed/inner")).unwrap();

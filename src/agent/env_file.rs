@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_variables_and_what_is_none_is_named_by_its_line_alone() {
+    fn env_file_lines_are_parsed_and_errors_show_only_the_line_number() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join(".env");
         assert_eq!(read(&file).unwrap(), []);

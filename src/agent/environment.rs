@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_files_are_taken_and_what_would_set_flags_is_not() {
+    fn values_and_files_are_set_but_reserved_variables_are_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());
         let token = directory.path().join("token");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mounted_secret_is_hidden_also_one_that_nobody_asks_for() {
+    fn every_mounted_secret_is_redacted_even_if_unused() {
         let directory = tempfile::tempdir().unwrap();
         let secret = directory.path().join("secrets/aws");
         // Like the kubelet: keys are links into a directory that is replaced atomically.
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_secret_and_a_missing_key_are_told_apart() {
+    fn a_missing_secret_and_a_missing_key_give_different_errors() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
         // Like the kubelet: an optional Secret is an empty directory until it exists.
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn all_keys_of_a_mount_are_taken_and_those_of_a_config_map_are_no_secrets() {
+    fn all_keys_of_a_mount_are_set_and_only_secret_values_are_redacted() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path())
             .with_secrets(directory.path().join("secrets"))
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_given_is_refused_by_name() {
+    fn invalid_environment_variables_are_rejected_by_name() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());
         let missing = directory.path().join("aws/secret-key").to_str().unwrap().to_owned();

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_path_is_answered_by_yes_or_no() {
+    fn only_get_readyz_reports_readiness() {
         for (request, ready, wanted) in [
             ("GET /readyz HTTP/1.1\r\n\r\n", true, "HTTP/1.1 200 "),
             ("GET /readyz HTTP/1.1\r\n\r\n", false, "HTTP/1.1 503 "),

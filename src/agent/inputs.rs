@@ -146,7 +146,7 @@ mod tests {
     const KEY: &str = "0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn other_contents_are_another_word_and_the_same_ones_the_same() {
+    fn input_digests_are_equal_only_for_equal_contents() {
         let place = Place::new(KEY);
         let absent = place.word(&["a", "b"]);
         place.write("a", "");
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn the_word_is_the_same_in_every_version_and_differs_with_the_key() {
+    fn the_input_digest_is_stable_across_versions_and_depends_on_the_key() {
         let word = |key: &str| look(key.as_bytes(), &["/nonexistent/a".to_owned()]).unwrap();
         assert_eq!(word(KEY), "a3dce3629cab9d025de1610f550348c40289bc629dd0285b62d99033b9999450");
         assert_ne!(word(KEY), word("another key"));
     }
 
     #[test]
-    fn a_directory_has_a_word_that_changes_with_any_of_its_keys() {
+    fn a_directory_digest_changes_with_any_of_its_keys() {
         let place = Place::new(KEY);
         let directory = place.0.path().join("aws");
         let asked = [directory.display().to_string(), place.0.path().join("gone").display().to_string()];
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_without_files_or_without_a_key() {
+    fn no_digest_is_reported_without_files_or_without_a_key() {
         let place = Place::new(KEY);
         assert_eq!(place.word(&[]), "");
         place.write(INPUTS_KEY_FILE, "short");

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cli_is_known_by_its_name_and_its_plugins_are_not_it() {
+    fn the_cli_is_recognized_by_name_but_its_plugins_are_not() {
         for (name, program, called, wanted) in [
             ("pulumi", "/pulumi/bin/pulumi", Some("pulumi"), true),
             ("pulumi", "/bin/dash", Some("/bin/sh"), true),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_works_is_where_it_was_started_or_told_to_go() {
+    fn the_working_directory_comes_from_the_process_or_the_cwd_flag() {
         let directory = tempfile::tempdir().unwrap();
         let share = std::fs::canonicalize(directory.path()).unwrap();
         std::fs::create_dir(share.join("source")).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_is_described_with_command_process_and_time() {
+    fn an_interactive_session_is_described_by_command_pid_and_start_time() {
         let session = proto::InteractiveSession { command: "pulumi import".into(), pid: 42, since: 0 };
         let said = "somebody works with the CLI in the pod: `pulumi import` (process 42, since 1970-01-01T00:00:00Z)";
         assert_eq!(described(&session), said);

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn killed_processes_are_told_with_the_limit_in_both_versions() {
+    fn oom_kills_are_reported_with_the_memory_limit_for_cgroup_v1_and_v2() {
         let two =
             |count| ("memory.events", format!("low 0\nhigh 0\nmax 7\noom 3\noom_kill {count}\noom_group_kill 0\n"));
         let one = |count| ("memory/memory.oom_control", format!("oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n"));

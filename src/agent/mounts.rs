@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_directory_that_stays_empty_is_refused_by_the_name_of_its_object() {
+    async fn a_mount_that_stays_empty_is_rejected_with_its_object_name() {
         let directory = tempfile::tempdir().unwrap();
         let layout = layout(&directory);
         let required = [mount(&layout, "aws", Some("id")), mount(&layout, "absent", None)];
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_directory_that_is_filled_meanwhile_is_enough() {
+    async fn wait_returns_once_a_mounted_directory_is_filled() {
         let directory = tempfile::tempdir().unwrap();
         let layout = layout(&directory);
         let required = [mount(&layout, "aws", None)];

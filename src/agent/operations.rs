@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_let_in_before_the_pod_is_terminated_and_opens_after_is_ended_as_well() {
+    fn a_run_admitted_before_termination_but_opened_later_is_also_ended() {
         let directory = tempfile::tempdir().unwrap();
         let operations = operations(directory.path());
         operations.terminate();
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_another_call_starts_at_this_moment_is_known() {
+    fn a_run_that_another_call_is_starting_is_reported_as_known() {
         let directory = tempfile::tempdir().unwrap();
         let operations = Arc::new(operations(directory.path()));
         let request = |id: &str| proto::RunRequest {

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_seen_as_they_are_and_kept_without_secrets() {
+    async fn lines_are_parsed_verbatim_and_kept_redacted() {
         let (seen, printed, tail) = lines_of(b"one\r\n\nkey hunter22\nno end").await;
         assert_eq!(seen, ["one", "", "key hunter22", "no end"]);
         assert_eq!(printed, "update: one\nupdate: \nupdate: key [secret]\nupdate: no end\n");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_secret_that_lies_across_two_pieces_of_a_line_is_hidden() {
+    async fn a_secret_split_across_line_chunks_is_redacted() {
         for before in (MAX_LINE - 9)..=MAX_LINE {
             let output = format!("{}hunter22{}\nlast hunter22", "x".repeat(before), "y".repeat(MAX_LINE));
             let (_, printed, tail) = lines_of(output.as_bytes()).await;
@@ -187,14 +187,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn colours_are_printed_and_not_kept_and_hide_no_secret() {
+    async fn colors_are_printed_but_not_kept_and_do_not_defeat_redaction() {
         let (_, printed, tail) = lines_of(b"\x1b[31mred\x1b[0m\n\x1b[31mhunt\x1b[1mer22").await;
         assert_eq!(printed, "update: \u{1b}[31mred\u{1b}[0m\nupdate: [secret]\n");
         assert_eq!(tail.text(), "red\n[secret]\n");
     }
 
     #[tokio::test]
-    async fn the_last_lines_of_two_outputs_are_in_the_order_in_which_they_were_read() {
+    async fn the_last_lines_of_two_outputs_are_merged_in_read_order() {
         let line = |text: &str, read| Line { text: text.to_owned(), read };
         let start = Instant::now();
         let at = |seconds| start + std::time::Duration::from_secs(seconds);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_without_end_and_an_endless_output_are_bounded() {
+    async fn unterminated_lines_and_endless_output_are_bounded() {
         let mut output = vec![b'x'; MAX_LINE * 3];
         output.extend(b"\nlast\n");
         let (seen, _, tail) = lines_of(&output).await;

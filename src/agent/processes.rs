@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stat_line_is_read_whatever_the_name_holds() {
+    fn a_stat_line_is_parsed_regardless_of_the_process_name() {
         let process = |name: &str| Some(Process { pid: 42, name: name.to_owned(), session: 40, started: 4711 });
         let rest = "1 41 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 100 200";
         for (line, wanted) in [
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_a_limit_that_says_of_which_operation_it_is() {
+    fn the_operation_marker_is_a_resource_limit() {
         let limits = |limit: &str| {
             format!(
                 "Limit Soft Limit Hard Limit Units\nMax cpu time 1 2 seconds\n{LIMIT_NAME}      {limit} unlimited us\n"
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_that_left_its_session_and_ignores_sigterm_is_found_by_its_mark_and_ended() {
+    async fn a_detached_child_that_ignores_sigterm_is_found_and_killed_by_marker() {
         let operation = uuid::Uuid::new_v4().to_string();
         let mut child = tokio::process::Command::new("setsid")
             .args(["--wait", "sh", "-c", "trap '' TERM; while :; do sleep 1; done"])

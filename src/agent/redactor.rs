@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_the_beginning_of_a_value_is_not_certain() {
+    fn a_possible_prefix_of_a_secret_is_not_certain() {
         let redactor = Redactor::new(["hunter22", "terrific"]);
         for (text, certain) in [
             ("", ""),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_hidden_wherever_they_are_printed() {
+    fn secrets_are_redacted_in_any_output() {
         let redactor =
             Redactor::new(["hunter22", "hunter22-longer", "abc", "first line\n  second line\n}", "padded\n"]);
         for (text, wanted) in [
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_hidden_in_base64_and_as_json_escapes_them() {
+    fn base64_and_json_escaped_secrets_are_redacted() {
         let secret = "p\"ss<w>rd&\n?~?~?~";
         let redactor = Redactor::new([secret, "padded\n"]);
         let escaped = "p\\\"ss<w>rd&\\n?~?~?~";
@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn base64_of_a_text_around_a_value_shows_little_of_it(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
+        fn base64_around_a_secret_reveals_little_of_it(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
             for engine in [STANDARD, URL_SAFE_NO_PAD] {
                 let shown = Redactor::new([value.as_str()]).redact(&engine.encode(format!("{before}{value}{after}")));
                 prop_assert!(shown.contains(REPLACEMENT), "{}", shown);
@@ -167,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn no_value_makes_it_panic(value in any::<String>(), text in any::<String>()) {
+        fn redacting_never_panics(value in any::<String>(), text in any::<String>()) {
             let redactor = Redactor::new([value.as_str()]);
             let _ = (redactor.redact(&text), redactor.certain(text.as_bytes()));
         }

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_not_sent_any_more_is_gone_and_the_sources_own_one_is_back() {
+    fn a_removed_config_key_restores_the_value_of_the_source() {
         let place = place(Some("config:\n  example:size: small\n"));
         let settings = Settings::open(place.layout.clone());
         apply(&settings, &[("example:size", "\"big\""), ("example:extra", "true")], "one", &tree("a")).unwrap();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_are_in_force_are_not_written_again_even_by_another_agent() {
+    fn unchanged_settings_are_not_rewritten_even_by_a_new_agent() {
         let place = place(None);
         apply(&Settings::open(place.layout.clone()), &[("example:a", "1")], "one", &tree("a")).unwrap();
         let path = place.layout.source().join("Pulumi.dev.yaml");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_encryption_header_goes_along_into_the_next_source() {
+    fn the_encryption_header_is_carried_over_to_the_next_source() {
         let place = place(None);
         let settings = Settings::open(place.layout.clone());
         apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settings_file_that_cannot_be_read_is_no_header_and_stops_nothing() {
+    fn an_unreadable_settings_file_yields_no_header_and_does_not_block() {
         let place = place(None);
         let settings = Settings::open(place.layout.clone());
         apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_may_have_a_long_name() {
+    fn long_stack_names_are_supported() {
         let place = place(None);
         let settings = Settings::open(place.layout.clone());
         let stack = "a".repeat(200);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_encrypted_once_and_again_when_they_are_others() {
+    fn secrets_are_encrypted_once_and_again_after_a_change() {
         let place = place(None);
         let settings = Settings::open(place.layout.clone());
         let config = |secret: &'static str| [("secret", secret), ("secret2", "\"z\""), ("a", "1")];

@@ -76,7 +76,7 @@ mod tests {
     use crate::rpc::proto;
 
     #[test]
-    fn the_termination_message_is_json_that_kubernetes_takes_whole() {
+    fn the_termination_message_is_json_within_the_kubernetes_size_limit() {
         let directory = tempfile::tempdir().unwrap();
         let journal = Journal::open(directory.path()).unwrap();
         let request = Request { id: "one".into(), ..Request::default() };

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_gets_in_and_the_refusal_names_who_is_in() {
+    fn the_lock_admits_one_holder_and_its_error_names_the_holder() {
         let workspace_lock = WorkspaceLock::default();
         let pass = workspace_lock.enter_operation("a").unwrap();
         assert!(pass.is_some() && workspace_lock.enter_operation("a").unwrap().is_none(), "it is in already");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_gate_lets_sources_in_and_a_terminating_one_nothing() {
+    fn a_drained_lock_admits_sources_and_a_terminating_lock_admits_nothing() {
         let workspace_lock = WorkspaceLock::default();
         workspace_lock.drain();
         workspace_lock.enter_operation("a").unwrap_err();

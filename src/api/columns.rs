@@ -55,7 +55,7 @@ mod tests {
     const COMMIT: &str = "ae7cb43820266feff5057cfe94d0ecdeaff55c58";
 
     #[test]
-    fn a_text_has_one_line_with_short_digests_and_a_bound() {
+    fn a_text_column_is_one_bounded_line_with_short_digests() {
         let rows = [
             (String::new(), String::new()),
             ("it fails\nbecause of this".to_owned(), "it fails".to_owned()),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_keeps_the_name_and_the_short_digest() {
+    fn a_revision_column_keeps_name_and_short_digest() {
         let rows = [
             (String::new(), None),
             ("7".to_owned(), Some("7")),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn no_row_of_a_stack_or_a_workspace_has_160_characters() {
+    fn stack_and_workspace_rows_are_shorter_than_160_characters() {
         // The name of a Stack has at most 42 characters, and the longest value of `READY` is `Unknown`.
         let (name, ready, suspended, age) = (42, 7, 9, 6);
         let row = |columns: &[usize]| columns.iter().sum::<usize>() + 3 * (columns.len() - 1);

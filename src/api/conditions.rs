@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn transition_time_moves_only_with_the_status() {
+    fn the_transition_time_changes_only_with_the_status() {
         let mut conditions = Vec::new();
         set(&mut conditions, &ready(Status::False, "a"), 1, at(10));
         set(&mut conditions, &ready(Status::False, "b"), 2, at(20));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_is_the_first_line_of_ready() {
+    fn the_summary_is_the_first_line_of_the_ready_condition() {
         let mut conditions = Vec::new();
         assert_eq!(summary(&conditions), None);
         set(&mut conditions, &ready(Status::False, "first\nsecond"), 1, at(10));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_too_long_for_the_api_is_cut_between_characters() {
+    fn an_overlong_message_is_truncated_at_a_character_boundary() {
         let mut conditions = Vec::new();
         set(&mut conditions, &ready(Status::False, &"ä".repeat(20_000)), 1, at(10));
         assert!(conditions[0].message.len() <= MAX_MESSAGE);

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_defined_as_flux_defines_its_own() {
+    fn every_crd_follows_flux_conventions() {
         let crds = custom_resource_definitions();
         let kinds: Vec<&str> = crds.iter().map(|crd| crd.spec.names.kind.as_str()).collect();
         assert_eq!(kinds, ["Stack", "Program", "StackReceiver", "Workspace", "Update"]);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_of_the_older_version_has_the_same_schema_and_only_one_version_is_stored() {
+    fn stack_versions_share_one_schema_and_only_v1_is_stored() {
         let crds = custom_resource_definitions();
         let stack = crds.iter().find(|crd| crd.spec.names.kind == "Stack").expect("there is one");
         let [v1, older] = stack.spec.versions.as_slice() else { panic!("not two versions") };

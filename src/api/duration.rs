@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_writes_them() {
+    fn go_durations_are_parsed() {
         let rows = [("45s", 45), ("1h30m", 5400), ("1.5m", 90), ("500ms", 1), ("0s", 0), ("1m0.2s", 61)];
         for (text, wanted) in rows {
             assert_eq!(seconds(text), Some(wanted), "{text}");
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_written_as_go_writes_them() {
+    fn durations_are_formatted_like_go() {
         let shown = |seconds: i64| display(SignedDuration::from_secs(seconds));
         assert_eq!([shown(0), shown(59), shown(61), shown(3600)], ["0s", "59s", "1m1s", "1h0m0s"]);
         assert_eq!(shown(-5), "0s", "clocks differ");

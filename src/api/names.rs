@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_of_an_object_is_a_dns_subdomain() {
+    fn an_object_name_is_a_dns_subdomain() {
         for name in ["a", "state", "state-1.v1", "0", "kube-root-ca.crt"] {
             assert!(is_object_name(name), "{name}");
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_updates_name_depends_on_the_stack_and_the_attempt_alone() {
+    fn an_update_name_depends_only_on_stack_and_attempt() {
         let name = update("app", "uid-1", 1);
         assert_eq!(name, update("app", "uid-1", 1));
         assert_ne!(name, update("app", "uid-1", 2));

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_names_an_update_and_one_of_three_words() {
+    fn a_resolution_names_an_update_and_one_of_three_answers() {
         let rows = [("a=retry", Answer::Retry), (" a = clear ", Answer::Clear), ("a=abandon", Answer::Abandon)];
         for (text, answer) in rows {
             assert_eq!(parse(text), Ok(Resolution { update: "a", answer }), "{text}");
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_unlimited_length_is_rejected() {
+    fn an_overlong_resolution_is_rejected() {
         let value = |length: usize| format!("{}=abandon", "a".repeat(length));
         assert!(parse(&value(253)).is_ok());
         let message = format!("is longer than {MAX_LENGTH} bytes");

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_entries_give_equal_bytes_and_are_unpacked() {
+    fn equal_entries_give_equal_bytes_that_unpack() {
         let archive = made(Limits::default()).unwrap();
         assert_eq!(archive, made(Limits::default()).unwrap());
         let to = TempDir::new().unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_unpacked_is_refused() {
+    fn entries_that_could_not_be_unpacked_are_rejected() {
         let mut archive = Archive::new(io::sink(), Limits::default());
         assert!(archive.file(b"../x", false, b"").unwrap_err().to_string().contains(".."));
         assert!(archive.link(b"a", b"/etc/passwd").unwrap_err().to_string().contains("it is absolute"));

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_of_every_supported_algorithm_are_computed_and_parsed_back() {
+    fn digests_of_every_supported_algorithm_are_computed_and_parsed() {
         // Test vectors for "abc" from FIPS 180-4 and, for BLAKE3, from the reference implementation.
         let table = [
             (Algorithm::Sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn hashing_in_pieces_is_hashing_at_once() {
+    fn incremental_hashing_equals_hashing_at_once() {
         let mut hasher = Hasher::new(Algorithm::Sha256);
         hasher.update(b"a");
         hasher.update(b"");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_digest_is_refused_by_its_fault() {
+    fn an_invalid_digest_is_rejected_with_the_reason() {
         let digits = "a".repeat(64);
         let table = [
             (String::new(), "the digest is empty"),
@@ -269,14 +269,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_parses_or_is_refused(text in ".*") {
+        fn any_text_parses_or_is_rejected(text in ".*") {
             if let Ok(digest) = text.parse::<Digest>() {
                 prop_assert_eq!(digest.to_string(), text);
             }
         }
 
         #[test]
-        fn any_well_formed_digest_survives(hex in "[0-9a-f]{64}") {
+        fn any_valid_digest_round_trips(hex in "[0-9a-f]{64}") {
             let text = format!("sha256:{hex}");
             prop_assert_eq!(text.parse::<Digest>().unwrap().to_string(), text);
         }

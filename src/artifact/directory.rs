@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_has_one_normal_form() {
+    fn a_directory_is_normalized() {
         let table = [
             ("", ""),
             (".", ""),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_leads_out_is_refused_by_name() {
+    fn a_directory_outside_the_root_is_rejected_by_name() {
         let long = "a/".repeat(600);
         let table = [
             ("/a", "directory \"/a\" is absolute"),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_lies_under_the_root_it_was_unpacked_to() {
+    fn a_directory_is_resolved_under_the_unpack_root() {
         let root = Path::new("/share/source");
         assert_eq!(Directory::root().under(root), root);
         assert_eq!("a/b".parse::<Directory>().unwrap().under(root), Path::new("/share/source/a/b"));
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_parses_to_a_place_inside_or_is_refused(text in "[a./\\\\\0\n]*|.*") {
+        fn any_text_parses_to_a_directory_inside_the_root_or_is_rejected(text in "[a./\\\\\0\n]*|.*") {
             if let Ok(directory) = text.parse::<Directory>() {
                 prop_assert!(!directory.as_str().starts_with('/'));
                 prop_assert!(directory.as_str().split('/').all(|part| part != ".." && part != "."));

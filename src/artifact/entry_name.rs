@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_inside_is_brought_to_normal_form() {
+    fn a_valid_name_is_normalized() {
         let table: [(&[u8], &str); 6] =
             [(b"a", "a"), (b"./a/b", "a/b"), (b"a//b/", "a/b"), (b".", ""), (b"./", ""), (b"..a/...", "..a/...")];
         for (raw, normal) in table {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_name_is_refused_by_its_fault() {
+    fn a_hostile_name_is_rejected_with_the_reason() {
         let table: [(&[u8], NameError); 11] = [
             (b"", NameError::Empty),
             (b"/", NameError::Absolute),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_inside_or_is_refused_by_its_fault() {
+    fn a_link_stays_inside_or_is_rejected_with_the_reason() {
         type RunOutcome = Result<(), LinkError>;
         let table: [(&[u8], &[u8], RunOutcome); 15] = [
             (b"l", b"a", Ok(())),

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn their_digests_never_change_and_are_those_of_no_archive() {
+    fn in_pod_digests_are_stable_and_match_no_archive() {
         // Workspaces of existing installations contain these digests.
         let image = "sha256:54a0b53c31a856bb28d128223bf9817ad2c81036ced1456729c4650f947c1cf4";
         let init_containers = "sha256:29fcd7b6689f9ecb999a9ce953f1ac1e71222db252ae7a1559161b80c59a9930";

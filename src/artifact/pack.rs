@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_from_memory_gives_equal_bytes_and_is_unpacked() {
+    fn a_packed_file_has_stable_bytes_and_unpacks() {
         let (archive, to) = (pack_file("Pulumi.yaml", b"name: app\n").unwrap(), TempDir::new().unwrap());
         assert_eq!(archive, pack_file("Pulumi.yaml", b"name: app\n").unwrap());
         unpack(&archive[..], to.path(), &Limits::default()).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_sorted_and_carry_nothing_of_the_machine() {
+    fn entries_are_sorted_and_independent_of_the_machine() {
         let archive = packed(sample().path());
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&archive[..]));
         let mut names = Vec::new();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked_the_same() {
+    fn a_packed_tree_unpacks_unchanged() {
         let (from, to) = (sample(), TempDir::new().unwrap());
         let mut archive = Vec::new();
         assert_eq!(pack(from.path(), &mut archive).unwrap(), Packed { files: 3, bytes: 9 });
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_unpacked_is_not_packed() {
+    fn entries_that_could_not_be_unpacked_are_not_packed() {
         type Prepare = fn(&Path);
         let cases: [(Prepare, &str); 4] = [
             (|root| symlink("/etc/passwd", root.join("link")).unwrap(), "\"link\" to \"/etc/passwd\": it is absolute"),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_refuses_is_an_error() {
+    fn a_write_error_is_returned() {
         struct Full;
         impl Write for Full {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn foreign_text_is_escaped_and_cut() {
+    fn untrusted_text_is_escaped_and_truncated() {
         assert_eq!(quoted("a\n\u{1b}[31m\"b"), r#""a\n\u{1b}[31m\"b""#);
         assert_eq!(quoted(&"ä".repeat(300)), format!("\"{}\"...", "ä".repeat(200)));
         assert_eq!(quoted_bytes(b"a\xffb"), "\"a\u{fffd}b\"");

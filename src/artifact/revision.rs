@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_that_flux_writes_is_taken_apart() {
+    fn every_flux_revision_format_is_parsed() {
         let commit = "1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d";
         let table = [
             (format!("main@sha1:{commit}"), Some("main"), Some("sha1"), Some(commit), "main@sha1:1a2b3c4d"),
@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_revision_and_stays_verbatim(text in ".*") {
+        fn any_text_is_a_revision_and_is_preserved(text in ".*") {
             let revision = Revision::parse(&text);
             prop_assert_eq!(revision.to_string(), text.clone());
             prop_assert!(revision.short().len() <= text.len());

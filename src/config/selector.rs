@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_selectors() {
+    fn label_selectors_match_as_in_kubernetes() {
         let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
         };

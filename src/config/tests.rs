@@ -22,7 +22,7 @@ fn with(argument: &str) -> Result<ManagerConfig, ConfigError> {
 }
 
 #[test]
-fn the_defaults_are_those_of_flux() {
+fn the_defaults_match_flux() {
     let config = config(&NEEDED).unwrap();
     assert_eq!(config.metrics_address, Some("[::]:8080".parse().unwrap()));
     assert_eq!(config.health_address, Some("[::]:9440".parse().unwrap()));
@@ -38,7 +38,7 @@ fn the_defaults_are_those_of_flux() {
 }
 
 #[test]
-fn a_namespace_gets_half_of_the_run_slots_unless_a_flag_says_otherwise() {
+fn a_namespace_gets_half_of_the_run_slots_by_default() {
     let of = |argument: &str| with(argument).unwrap().max_concurrent_runs_per_namespace;
     assert_eq!(config(&NEEDED).unwrap().max_concurrent_runs_per_namespace, 5);
     assert_eq!((of("--max-concurrent-runs=1"), of("--max-concurrent-runs=7")), (1, 4));
@@ -46,7 +46,7 @@ fn a_namespace_gets_half_of_the_run_slots_unless_a_flag_says_otherwise() {
 }
 
 #[test]
-fn a_run_without_a_timeout_ends_after_three_hours_by_default() {
+fn the_default_run_timeout_is_three_hours() {
     let of = |argument: &str| with(argument).unwrap().default_run_timeout.as_secs();
     assert_eq!(config(&NEEDED).unwrap().default_run_timeout.as_secs(), 3 * 3600);
     assert_eq!((of("--default-run-timeout=0"), of("--default-run-timeout=0s")), (0, 0));
@@ -54,21 +54,21 @@ fn a_run_without_a_timeout_ends_after_three_hours_by_default() {
 }
 
 #[test]
-fn no_run_takes_longer_than_a_day_by_default() {
+fn the_default_maximum_run_timeout_is_one_day() {
     let of = |argument: &str| with(argument).unwrap().max_run_timeout.as_secs();
     assert_eq!(config(&NEEDED).unwrap().max_run_timeout.as_secs(), 24 * 3600);
     assert_eq!((of("--max-run-timeout=0"), of("--max-run-timeout=2h")), (0, 7200));
 }
 
 #[test]
-fn pods_have_the_default_service_account_only_if_there_is_one() {
+fn pods_have_a_default_service_account_only_if_configured() {
     assert_eq!(config(&NEEDED).unwrap().default_service_account, None);
     let config = with("--default-service-account=tenant").unwrap();
     assert_eq!(config.default_service_account.as_deref(), Some("tenant"));
 }
 
 #[test]
-fn a_git_repositorys_revision_is_its_content_unless_another_kind_is_named() {
+fn git_revisions_identify_content_unless_other_kinds_are_configured() {
     assert_eq!(config(&NEEDED).unwrap().same_revision_kinds, ["GitRepository"]);
     let kinds = |argument: &str| with(argument).unwrap().same_revision_kinds;
     assert!(kinds("--same-revision-kinds=").is_empty());
@@ -77,7 +77,7 @@ fn a_git_repositorys_revision_is_its_content_unless_another_kind_is_named() {
 }
 
 #[test]
-fn inputs_with_fluxs_label_are_watched_unless_that_is_switched_off() {
+fn inputs_with_the_flux_label_are_watched_unless_disabled() {
     let watched = |argument: &str| with(argument).unwrap().watched_inputs.map(|selector| selector.to_string());
     assert_eq!(watched("--feature-gates=").as_deref(), Some("reconcile.fluxcd.io/watch=Enabled"));
     assert_eq!(watched("--watch-configs-label-selector=team in (a,b)").as_deref(), Some("team in (a,b)"));
@@ -89,21 +89,21 @@ fn inputs_with_fluxs_label_are_watched_unless_that_is_switched_off() {
 }
 
 #[test]
-fn events_go_where_flux_writes_it() {
+fn events_are_sent_to_the_address_that_flux_uses() {
     let address = "http://notification-controller.flux-system.svc.cluster.local./";
     let config = with(&format!("--events-addr={address}")).unwrap();
     assert_eq!(config.events_address.map(String::from).as_deref(), Some(address));
 }
 
 #[test]
-fn webhooks_are_taken_only_where_it_is_asked_for() {
+fn webhooks_are_served_only_if_configured() {
     assert_eq!(config(&NEEDED).unwrap().receiver_address, None);
     assert_eq!(with("--receiver-addr=:9292").unwrap().receiver_address, Some("[::]:9292".parse().unwrap()));
     assert!(with("--receiver-addr=webhooks").is_err());
 }
 
 #[test]
-fn durations_are_read_as_go_writes_them() {
+fn go_durations_are_parsed() {
     for (text, milliseconds) in
         [("35s", 35_000), ("750ms", 750), ("1m30s", 90_000), ("1.5h", 5_400_000), ("1h2m3s", 3_723_000)]
     {
@@ -115,7 +115,7 @@ fn durations_are_read_as_go_writes_them() {
 }
 
 #[test]
-fn each_shard_has_a_lease_of_its_own() {
+fn each_shard_has_its_own_lease() {
     let name = |selector: &str| {
         let selector = format!("--watch-label-selector={selector}");
         let config = config(&[NEEDED[0], NEEDED[1], "--enable-leader-election", &selector]).unwrap();
@@ -128,7 +128,7 @@ fn each_shard_has_a_lease_of_its_own() {
 }
 
 #[test]
-fn a_lease_outlives_its_holder_and_the_holder_has_time_to_renew() {
+fn inconsistent_leader_election_and_retry_timings_are_rejected() {
     let refusal = |arguments: &[&str]| {
         let all = [&NEEDED[..], &["--enable-leader-election"], arguments].concat();
         config(&all).unwrap_err().to_string()
@@ -163,12 +163,12 @@ fn a_lease_outlives_its_holder_and_the_holder_has_time_to_renew() {
 }
 
 #[test]
-fn one_namespace_is_the_controllers_own() {
+fn the_single_watched_namespace_defaults_to_the_runtime_namespace() {
     assert_eq!(with("--watch-all-namespaces=false").unwrap().watch_namespace.as_deref(), Some("flux-system"));
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_to_do() {
+fn config_errors_explain_the_fix() {
     let cases = [
         ("--metrics-addr=nowhere", "--metrics-addr=nowhere: not an address; give HOST:PORT, :PORT, or 0 for none"),
         ("--health-addr=:99999", "--health-addr=:99999: not an address; give HOST:PORT, :PORT, or 0 for none"),
@@ -226,7 +226,7 @@ fn what_is_wrong_is_said_with_what_to_do() {
 }
 
 #[test]
-fn addresses_are_read_as_go_writes_them() {
+fn go_addresses_are_parsed() {
     for (text, wanted) in [
         ("", None),
         ("0", None),
@@ -240,7 +240,7 @@ fn addresses_are_read_as_go_writes_them() {
 }
 
 #[test]
-fn the_hosts_that_stand_in_for_those_of_artifacts_come_from_flags_or_the_environment() {
+fn artifact_host_replacements_come_from_flags_or_the_environment() {
     let hosts = |arguments: &[&str]| {
         let config = config(&[&NEEDED[..], arguments].concat()).unwrap();
         (config.source_controller_localhost, config.source_watcher_localhost)
@@ -264,13 +264,13 @@ fn the_hosts_that_stand_in_for_those_of_artifacts_come_from_flags_or_the_environ
 }
 
 #[test]
-fn hosts_of_artifacts_are_compared_in_lower_case() {
+fn artifact_hosts_are_lowercased() {
     let config = with("--artifact-hosts=Minio.Storage.svc:9000,, 10.0.0.1").unwrap();
     assert_eq!(config.artifact_hosts, ["minio.storage.svc:9000", "10.0.0.1"]);
 }
 
 #[test]
-fn one_namespace_is_watched_that_need_not_be_the_controllers_own() {
+fn a_single_namespace_other_than_the_runtime_namespace_can_be_watched() {
     let with = |more: &[&str]| config(&[&NEEDED[..], more].concat());
     let watched = |more: &[&str]| with(more).unwrap().watch_namespace;
     assert_eq!(watched(&[]), None);
@@ -285,7 +285,7 @@ fn one_namespace_is_watched_that_need_not_be_the_controllers_own() {
 }
 
 #[test]
-fn service_accounts_have_a_name_and_perhaps_a_namespace() {
+fn allowed_service_accounts_have_a_name_and_an_optional_namespace() {
     let with = |flag: &str| config(&[&NEEDED[..], &[flag]].concat());
     assert_eq!(with("--restrict-workspace-pods").unwrap().allowed_service_accounts, [""; 0]);
     let found = with("--allowed-service-accounts=pulumi, team-a/deployer,").unwrap().allowed_service_accounts;

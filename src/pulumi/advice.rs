@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_passphrase_is_told_from_a_secret_of_another_key() {
+    fn a_wrong_passphrase_is_distinguished_from_a_wrong_key() {
         let table = [
             ("getting stack configuration: get stack secrets manager: incorrect passphrase", PASSPHRASE),
             ("get stack secrets manager: failed to decrypt: incorrect passphrase", PASSPHRASE),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cli_and_its_helpers_say_is_known() {
+    fn known_errors_of_the_cli_and_its_plugins_have_advice() {
         let table = [
             ("PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions", NO_LOGIN),
             ("this command requires logging in; try running `pulumi login` first", NO_LOGIN),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_right_is_named_with_whom_it_is_to_be_given() {
+    fn advice_for_a_missing_permission_names_the_service_account() {
         let table = [
             (
                 "creating step: making the ConfigMap apps/made: Kubernetes answered 403 Forbidden: configmaps is forbidden: User \
@@ -219,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "(User \"system:serviceaccount:|:|\" cannot | resource \"|\"|in the namespace \"|.|\\n){0,20}") {
+        fn arbitrary_text_does_not_panic(text in "(User \"system:serviceaccount:|:|\" cannot | resource \"|\"|in the namespace \"|.|\\n){0,20}") {
             let _ = with(&text);
         }
     }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_not_asked_about_and_logs_its_events() {
+    fn runs_are_non_interactive_and_write_an_event_log() {
         let version = env!("CARGO_PKG_VERSION");
         let up = format!(
             "--non-interactive --color=never up --yes --skip-preview --suppress-progress --exec-kind=auto.local \
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn refresh_and_message_are_given_when_wanted() {
+    fn refresh_and_message_flags_are_passed_when_set() {
         let operation = Operation { refresh: true, message: Some("--yes, \"now\""), ..operation(OperationKind::Up) };
         let arguments = arguments(&operation);
         assert!(arguments.contains(&"--refresh=true".into()), "{arguments:?}");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_gets_the_options_that_it_has() {
+    fn each_command_gets_only_its_supported_options() {
         let urns = ["urn:a".to_owned(), "urn:*,b".to_owned()];
         let options = Options {
             targets: &urns,
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_is_taken_for_a_flag() {
+    fn values_are_never_parsed_as_flags() {
         let operation = Operation {
             stack: "--help",
             event_log: Path::new("-x"),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_small_commands_are_these() {
+    fn helper_commands_have_the_expected_arguments() {
         let table = [
             (stack_init("o/p/dev", None), "stack init --no-select --stack=o/p/dev"),
             (stack_init("dev", Some("awskms://a")), "stack init --no-select --stack=dev --secrets-provider=awskms://a"),

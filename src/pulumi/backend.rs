@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_of_a_kind_that_the_cli_does_not_know_is_refused() {
+    fn a_backend_with_an_unknown_scheme_is_rejected() {
         let known =
             ["https://api.pulumi.com", "s3://state?region=x", "gs://s", "azblob://s", "postgres://u:p@h/d", "file://~"];
         for url in known.into_iter().chain(["http://localhost:8080", "S3://state"]) {

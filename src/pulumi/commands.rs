@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_told_by_its_words_and_no_value_is_shown() {
+    fn a_command_is_shown_without_its_argument_values() {
         let table = [
             ("up", Some("pulumi up")),
             ("--non-interactive -C /share/workspace up --yes", Some("pulumi up")),

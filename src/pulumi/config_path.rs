@@ -132,7 +132,7 @@ mod tests {
     use crate::pulumi::document;
 
     #[test]
-    fn paths_are_read_as_the_cli_reads_them() {
+    fn config_paths_are_parsed_like_in_the_cli() {
         let key = |name: &str| Segment::Key(name.to_owned());
         let rows = [
             ("root", vec![key("root")]),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_put_where_the_path_leads_and_the_rest_stays() {
+    fn a_value_is_set_at_its_path_and_other_values_are_kept() {
         let rows = [
             ("{}", "root.a.b", json!(1), "root:\n  a:\n    b: 1\n"),
             ("root: {a: {b: 1, c: 2}}", "root.a.b", json!("x"), "root:\n  a:\n    b: \"x\"\n    c: 2\n"),

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_of_the_update_is_found() {
+    fn the_permalink_of_the_update_is_found() {
         let table = [
             (
                 "Updating (dev)\n\nView Live: https://app.pulumi.com/o/p/dev/updates/1\n\n + x\n",
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_taken_out_and_all_else_is_kept() {
+    fn only_color_codes_are_removed() {
         let table = [
             ("<{%fg 1%}>error:<{%reset%}> no", "error: no"),
             ("\u{1b}[31mError\u{1b}[0m: \u{1b}[1;4m\"${x}\u{1b}[0m\"", "Error: \"${x}\""),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_keeps_its_beginning_and_its_end() {
+    fn shortened_text_keeps_its_beginning_and_end() {
         let table =
             [("short", 5, "short"), ("0123456789abcdef", 11, "012 ... def"), ("ééééé", 9, "é ... é"), ("abc", 2, "")];
         for (text, limit, expected) in table {
@@ -117,12 +117,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_shortened_text_is_longer_than_its_limit(text in ".{0,40}", limit in 0_usize..60) {
+        fn shortened_text_is_never_longer_than_its_limit(text in ".{0,40}", limit in 0_usize..60) {
             prop_assert!(shorten(&text, limit).len() <= limit);
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in "(<\\{%|%\\}>|\u{1b}|\\[|[0-9;m]|é|.){0,60}") {
+        fn arbitrary_text_does_not_panic(text in "(<\\{%|%\\}>|\u{1b}|\\[|[0-9;m]|é|.){0,60}") {
             let _ = without_colours(&text);
             let _ = permalink(&text);
         }

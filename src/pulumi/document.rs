@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused_with_its_line() {
+    fn unsupported_yaml_is_rejected_with_its_line() {
         let table = [
             ("a: 1\nb: [", "line "),
             ("a: 1\na: 2", "line 2: the key \"a\" is given twice"),
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_grows_by_its_aliases_is_refused() {
+    fn a_document_with_exploding_aliases_is_rejected() {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..10 {
             let _ = writeln!(text, "a{level}: &a{level} [{}]", vec![format!("*a{}", level - 1); 10].join(", "));
@@ -374,19 +374,19 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_nested_too_deeply_is_refused() {
+    fn a_document_that_is_nested_too_deeply_is_rejected() {
         let error = parse(&format!("a: {}{}", "[".repeat(200), "]".repeat(200))).expect_err("it is too deep");
         assert!(error.contains("nested deeper than 100"), "{error}");
     }
 
     #[test]
-    fn a_file_full_of_comments_is_read() {
+    fn a_file_with_many_comments_is_parsed() {
         let text = format!("{}a: 1\n", "# comment\n".repeat(5000));
         assert_eq!(to_yaml(&mapping(&text)), "a: 1\n");
     }
 
     #[test]
-    fn json_keeps_numbers_and_strings_apart() {
+    fn json_output_preserves_numbers_and_strings() {
         let document = mapping("{\"a\": \"5\", \"b\": 5, \"c\": [true, null, \"null\"]}");
         let value: Value = serde_json::from_str(&to_json(&document).expect("it is written")).expect("it is JSON");
         assert_eq!(value, json!({"a": "5", "b": 5, "c": [true, null, "null"]}));
@@ -394,7 +394,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_reader_panic(text in "[a-c:\\-\\[\\]{},&*!<#'\"|> \\n\\t?0-9~]{0,80}") {
+        fn arbitrary_text_does_not_panic_and_round_trips(text in "[a-c:\\-\\[\\]{},&*!<#'\"|> \\n\\t?0-9~]{0,80}") {
             if let Ok(Some(Node::Mapping(document))) = parse(&text) {
                 let again = mapping(&to_yaml(&document));
                 prop_assert_eq!(to_yaml(&again), to_yaml(&document));
@@ -402,7 +402,7 @@ mod tests {
         }
 
         #[test]
-        fn every_string_is_read_again_as_it_was(text in any::<String>()) {
+        fn every_string_survives_a_yaml_round_trip(text in any::<String>()) {
             let document = vec![(Scalar::string(&text), Node::Scalar(Scalar::string(&text)))];
             prop_assert_eq!(mapping(&to_yaml(&document)), document);
         }

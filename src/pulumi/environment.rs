@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cli_gets_all_that_it_needs() {
+    fn the_cli_environment_has_all_required_variables() {
         let environment = engine_environment(Path::new("/home/pulumi"), "pulumi");
         let expected = [
             ("PULUMI_DEBUG_COMMANDS", "true"),
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn only_variables_that_set_flags_are_scrubbed() {
+    fn only_variables_that_set_cli_flags_are_removed() {
         let table = [
             ("PULUMI_OPTION_STACK", true),
             ("PULUMI_OPTION_", true),

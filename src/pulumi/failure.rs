@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cli_says_on_stderr_decides() {
+    fn failures_are_classified_by_the_stderr_of_the_cli() {
         let table = [
             (1, LOCKED, FailureKind::Conflict { holders: vec![lock()] }),
             (
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_is_what_a_person_needs() {
+    fn the_message_contains_the_relevant_error() {
         let failed = summary_of(include_str!("testdata/failed.events.jsonl"));
         let program = summary_of(include_str!("testdata/program-failed.events.jsonl"));
         let canceled = summary_of(include_str!("testdata/canceled.events.jsonl"));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_what_to_do_and_a_program_of_many_calls_where_it_failed() {
+    fn failure_messages_include_advice_and_the_source_location() {
         let said = |events: &[&str]| {
             let log: Vec<String> = events.iter().map(|event| format!("{event}\n")).collect();
             classify(exited(1), "", "", &summary_of(&log.concat())).message
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_asked_to_stop_is_canceled_and_a_killed_one_is_killed() {
+    fn canceled_and_killed_runs_are_distinguished() {
         let canceled = summary_of(include_str!("testdata/canceled.events.jsonl"));
         assert_eq!(classify(exited(1), "", "", &canceled).kind, FailureKind::Canceled);
         let killed = Exit { code: None, signal: Some(9) };
@@ -442,14 +442,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_prints_does_not_decide() {
+    fn program_output_does_not_affect_classification() {
         let failed = summary_of(include_str!("testdata/failed.events.jsonl"));
         let failure = classify(exited(1), LOCKED, "no stack named 'x' found\n[401]\n", &failed);
         assert_eq!(failure.kind, FailureKind::Failed);
     }
 
     #[test]
-    fn every_lock_is_read() {
+    fn every_lock_in_the_error_is_parsed() {
         let text = "two locks\n  file:///state/a.json?no_tmp_dir=true: created by a b@x.org@host (pid 1) at 2026-01-01T00:00:00Z\n  \
                     gs://b/c.json: created by r@h (pid 2) at 2026-01-01T00:00:00+02:00\n  gs://b: created by r@h (pid x) at y\n";
         let locks = parse_locks(text);
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_exists_is_told_from_other_errors() {
+    fn an_existing_stack_error_is_distinguished_from_other_errors() {
         let table = [
             ("error: stack 'organization/web/dev' already exists\n", true),
             ("error: could not create stack: it already exists\n", true),
@@ -480,7 +480,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(stdout in any::<String>(), stderr in "(error: |warning: |: created by |@| \\(pid |\\) at |no stack named |.|\\n){0,30}", code in any::<i32>()) {
+        fn arbitrary_text_does_not_panic(stdout in any::<String>(), stderr in "(error: |warning: |: created by |@| \\(pid |\\) at |no stack named |.|\\n){0,30}", code in any::<i32>()) {
             let _ = classify(exited(code), &stdout, &stderr, &RunSummary::default());
             let _ = parse_locks(&stderr);
             let _ = stack_exists(&stderr);

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_a_dead_runs_only_when_all_of_it_fits() {
+    fn a_lock_belongs_to_a_dead_run_only_if_every_field_matches() {
         let dead = |host: &str, pid, started, ended| DeadProcess {
             host: host.into(),
             pid,
@@ -109,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(stderr in "(the stack is currently locked by | lock\\(s\\)|: created by |@| \\(pid |\\) at |[0-9]|.|\\n){0,30}", started in any::<i64>()) {
+        fn arbitrary_text_does_not_panic(stderr in "(the stack is currently locked by | lock\\(s\\)|: created by |@| \\(pid |\\) at |[0-9]|.|\\n){0,30}", started in any::<i64>()) {
             let dead = DeadProcess { host: String::new(), pid: 1, started, ended: i64::MAX };
             if let Some(lock) = only_lock(&stderr) {
                 let _ = dead_holder(&lock, &[dead]);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_event_log_hides_is_taken_from_the_cli() {
+    fn only_values_hidden_in_the_event_log_are_taken_from_the_cli() {
         let asset = json!({SIGNATURE_KEY: "c44067f5952c0a294b673a41bacd8c17", "text": "<contents elided>"});
         let outputs = events(json!({"token": blinded(), "port": 8080, "asset": asset}));
         assert!(need_values(&outputs));
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn without_secrets_the_cli_need_not_be_asked() {
+    fn outputs_without_secrets_need_no_cli_call() {
         let outputs = events(json!({"port": 8080, "hosts": ["a"]}));
         assert!(!need_values(&outputs));
         assert_eq!(combine(&outputs, &BTreeMap::new()).expect("none is hidden"), outputs);
     }
 
     #[test]
-    fn a_value_that_is_not_there_is_named_and_a_broken_text_is_not_quoted() {
+    fn a_missing_output_is_named_and_invalid_json_is_not_quoted() {
         let outputs = events(json!({"token": blinded()}));
         let error = combine(&outputs, &BTreeMap::new()).expect_err("it is missing");
         assert_eq!(error.to_string(), "the CLI printed no value for the output \"token\"");
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&bytes);
         }
     }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_programs_own_place_is_found_in_what_each_language_prints() {
+    fn the_program_location_is_found_in_errors_of_each_language() {
         let node = "Running program '/share/source/index.ts' failed with an unhandled exception:\n<ref *1> Error: no such zone\n    \
                     at find (/share/source/node_modules/zones/index.js:3:9)\n    at Object.<anonymous> \
                     (/share/source/lib/dns.ts:12:5)\n    at Module._compile (node:internal/modules/cjs/loader:1554:14)";
@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "(\\.ts|\\.py|:|\\(|\", line |:line |[0-9]{1,12}|/share/source/|é|.|\\n){0,20}") {
+        fn arbitrary_text_does_not_panic(text in "(\\.ts|\\.py|:|\\(|\", line |:line |[0-9]{1,12}|/share/source/|é|.|\\n){0,20}") {
             let _ = of(&text);
         }
     }

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_is_read() {
+    fn a_project_file_is_parsed() {
         let project = parse(
             "name: web\nruntime:\n  name: nodejs\n  options: {packagemanager: pnpm}\nmain: src\nstackConfigDir: stacks\n\
              config:\n  web:size: {type: integer}\n",
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_file_alone_is_one_without_a_program() {
+    fn a_project_file_alone_has_no_program() {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join(PROJECT_FILE), "").expect("written");
         let table = [
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_the_file() {
+    fn an_invalid_project_error_names_the_file() {
         let table = [
             ("runtime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
             ("name: 5\nruntime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_found_in_the_order_of_the_cli() {
+    fn the_project_file_is_found_in_the_order_of_the_cli() {
         let directory = tempfile::tempdir().expect("a directory");
         let error = Project::read(directory.path()).expect_err("there is none").to_string();
         assert!(error.starts_with("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in "), "{error}");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_full_of_comments_and_functions_is_read() {
+    fn a_program_with_many_comments_and_functions_is_parsed() {
         let comments = "# comment\n".repeat(5000);
         let project = parse(&format!(
             "{comments}name: web\nruntime: yaml\nvariables:\n  x: {{fn::join: [',', [a, b]]}}\n  y: !custom z\n"
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_too_large_is_refused() {
+    fn an_oversized_project_file_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let text = format!("name: web\nruntime: yaml\n#{}", "x".repeat(5 * 1024 * 1024));
         std::fs::write(directory.path().join("Pulumi.yaml"), text).expect("it is written");
@@ -329,7 +329,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[a-z:\\-\\[\\]{}&*! \\n'\"]{0,80}") {
+        fn arbitrary_text_does_not_panic(text in "[a-z:\\-\\[\\]{}&*! \\n'\"]{0,80}") {
             let _ = Project::parse(Path::new("Pulumi.yaml"), &text);
         }
     }

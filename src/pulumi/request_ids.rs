@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_the_same_with_every_request() {
+    fn request_ids_are_removed_from_errors() {
         let rows = [
             (
                 "operation error S3: PutObject, https response error StatusCode: 403, RequestID: 4J5V, HostID: a+b/c==, api error \
@@ -65,7 +65,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "(RequestID: |host id: |, |é|[a-z]|\\n){0,20}") {
+        fn arbitrary_text_does_not_panic(text in "(RequestID: |host id: |, |é|[a-z]|\\n){0,20}") {
             prop_assert!(find(&remove(&text)).is_none());
         }
     }

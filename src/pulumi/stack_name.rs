@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_differ_by_every_part_that_both_have() {
+    fn stacks_differ_if_any_part_set_on_both_differs() {
         let of = |name, project, backend| Qualified { name, project, backend };
         let applied = of("dev", Some("web"), Some("s3://a"));
         let rows = [

@@ -119,7 +119,7 @@ mod tests {
     const UPDATE: &str = r#"{"resource": {"urn": "urn:old", "inputs": {"n": 1.0}}, "type": "updating"}"#;
 
     #[test]
-    fn creations_under_way_are_found_and_taken_out_and_nothing_else_is_changed() {
+    fn pending_creates_are_found_and_removed_without_other_changes() {
         let pending = |operations: &[&str]| state(&format!(",\"pending_operations\": [{}]", operations.join(", ")));
         let left = |operations: &[&str]| state(&format!(",\"pending_operations\": [{}]", operations.join(",")));
         let table = [
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_state_is_refused_and_not_quoted() {
+    fn an_invalid_state_is_rejected_without_quoting_it() {
         for text in
             ["", "hunter2", "[]", "{\"deployment\": \"hunter2\"}", "{\"deployment\": {\"pending_operations\": {}}}"]
         {
@@ -163,13 +163,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "(\\{|\\}|\\[|\\]|\"deployment\":|\"pending_operations\":|\"type\":|\"creating\"|,|null|.){0,40}") {
+        fn arbitrary_text_does_not_panic(text in "(\\{|\\}|\\[|\\]|\"deployment\":|\"pending_operations\":|\"type\":|\"creating\"|,|null|.){0,40}") {
             let _ = pending_creates(text.as_bytes());
             let _ = without_pending_creates(&text);
         }
 
         #[test]
-        fn a_change_takes_exactly_the_creations_out(updates in proptest::collection::vec(any::<bool>(), 0..6)) {
+        fn only_pending_creates_are_removed_from_the_state(updates in proptest::collection::vec(any::<bool>(), 0..6)) {
             let operations: Vec<_> = updates.iter().map(|update| if *update { UPDATE } else { CREATE }).collect();
             let text = state(&format!(",\"pending_operations\": [{}]", operations.join(" , ")));
             let creations = updates.iter().filter(|update| !**update).count();

@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cli_without_the_flags_of_every_run_is_too_old() {
+    fn a_cli_without_the_required_flags_is_too_old() {
         let rows = [
             ("v3.104.2", true),
             ("3.9.0", true),

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn twenty_at_once_and_then_one_a_second() {
+    fn twenty_calls_at_once_are_allowed_then_one_per_second() {
         let begin = Instant::now();
         let mut allowance = Allowance::new(begin);
         let mut takes = |milliseconds: u64| allowance.take(begin + Duration::from_millis(milliseconds));

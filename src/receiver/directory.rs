@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_leads_to_its_receiver_until_it_changes_is_suspended_or_goes() {
+    fn a_path_resolves_until_its_receiver_changes_is_suspended_or_deleted() {
         let directory = Directory::default();
         let some = |name: &str| Some(name.to_owned());
         directory.take(Event::Init);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_called_is_remembered_when_the_object_changes() {
+    fn the_rate_limit_survives_a_change_of_the_receiver() {
         let directory = Directory::default();
         let now = Instant::now();
         directory.take(Event::Apply(receiver("a", Some("/hook/1"), json!({}))));

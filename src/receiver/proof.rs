@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_that_of_the_body_under_the_token() {
+    fn a_signature_must_match_the_body_and_the_token() {
         let sha256 = format!("sha256={SHA256}");
         let upper = format!("sha256={}", SHA256.to_uppercase());
         let sha512 = format!("sha512={SHA512}");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn gitlab_sends_the_token_itself() {
+    fn gitlab_calls_are_authenticated_by_the_plain_token() {
         let rows = [("s3cret", Ok(())), ("s3cre", Err(())), ("s3cret2", Err(())), ("", Err(())), ("S3cret", Err(()))];
         for (given, wanted) in rows {
             let wanted = wanted.map_err(|()| Fault::Wrong(GITLAB_TOKEN));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_generic_call_the_path_is_the_proof_and_only_that_of_the_token_that_is_there() {
+    fn a_generic_call_is_authenticated_by_the_path_of_the_current_token() {
         let token = ReceiverToken::from(&b"s3cret"[..]);
         assert_eq!(judge(Generic, &[], "s3cret", BODY), Ok(()));
         let old = Proof::begin(Generic, &HeaderMap::new(), &token, false).err();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_told_by_their_header_and_a_ping_runs_nothing() {
+    fn events_are_filtered_by_header_and_pings_are_ignored() {
         let push = ["push".to_owned(), "release".to_owned()];
         let rows: [(ReceiverType, &[String], &str, &str, bool); 11] = [
             (Github, &push, GITHUB_EVENT, "push", true),

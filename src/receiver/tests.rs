@@ -220,7 +220,7 @@ fn is_ok(answer: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_signed_push_asks_the_stacks_to_run() {
+async fn a_signed_push_requests_runs_of_the_matching_stacks() {
     let resources = json!([{"name": "web"}, {"name": "*", "matchLabels": {"tier": "back"}}, {"name": "api"}]);
     let server = Server::start(world(vec![
         receiver("push", json!({"type": "github", "events": ["push"]})),
@@ -246,7 +246,7 @@ async fn a_signed_push_asks_the_stacks_to_run() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_refused_in_the_same_words_and_asks_nobody() {
+async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     let server = Server::start(world(vec![
         receiver("push", json!({"type": "github"})),
         receiver("held", json!({"type": "github", "suspend": true})),
@@ -287,7 +287,7 @@ async fn what_is_refused_is_refused_in_the_same_words_and_asks_nobody() {
 }
 
 #[tokio::test]
-async fn a_rotated_token_counts_at_once_and_the_path_of_the_old_one_is_no_secret_any_more() {
+async fn a_rotated_token_takes_effect_at_once_and_invalidates_the_old_path() {
     let receivers = vec![receiver("push", json!({"type": "github"})), receiver("plain", json!({"type": "generic"}))];
     let server = Server::start(world(receivers)).await;
     server.world.lock().unwrap().token = Some("another".to_owned());
@@ -300,7 +300,7 @@ async fn a_rotated_token_counts_at_once_and_the_path_of_the_old_one_is_no_secret
 }
 
 #[tokio::test]
-async fn calls_that_come_too_often_are_refused_like_any_other_and_share_reads() {
+async fn rate_limited_calls_get_the_generic_refusal_and_share_secret_reads() {
     let server = Server::start(world(vec![receiver("plain", json!({"type": "generic"}))])).await;
     let path = path("plain");
     let calls = futures::future::join_all((0..40).map(|_| server.call(&path, &[], ""))).await;
@@ -314,7 +314,7 @@ async fn calls_that_come_too_often_are_refused_like_any_other_and_share_reads() 
 }
 
 #[tokio::test]
-async fn calls_without_the_token_do_not_use_up_those_of_its_owner() {
+async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_ones() {
     let server = Server::start(world(vec![receiver("push", json!({"type": "github"}))])).await;
     let (good, wrong) = (signature("s3cret", BODY), signature("other", BODY));
     let path = path("push");
@@ -331,7 +331,7 @@ async fn calls_without_the_token_do_not_use_up_those_of_its_owner() {
 }
 
 #[tokio::test]
-async fn a_stack_that_cannot_be_asked_keeps_no_other_from_it_and_the_caller_is_told() {
+async fn a_failed_run_request_does_not_block_others_and_returns_500() {
     let resources = json!([{"name": "web"}, {"name": "gone"}, {"matchLabels": {"tier": "back"}}]);
     let mut world = world(vec![receiver("many", json!({"type": "generic", "resources": resources}))]);
     world.stubborn = Some("api");
@@ -348,7 +348,7 @@ async fn a_stack_that_cannot_be_asked_keeps_no_other_from_it_and_the_caller_is_t
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_not_read_to_its_end_whoever_sends_it() {
+async fn an_oversized_body_is_rejected_for_known_and_unknown_paths() {
     let server = Server::start(world(vec![receiver("plain", json!({"type": "generic"}))])).await;
     let body = "x".repeat(3 * 1024 * 1024 + 1);
     let largest = "x".repeat(3 * 1024 * 1024);
@@ -362,7 +362,7 @@ async fn a_body_that_is_too_large_is_not_read_to_its_end_whoever_sends_it() {
 }
 
 #[tokio::test]
-async fn who_sends_slowly_is_cut_off_and_keeps_nobody_else_waiting_for_ever() {
+async fn slow_clients_are_disconnected_and_do_not_block_others() {
     let (header, all) = (Duration::from_millis(300), Duration::from_millis(1500));
     let limits = Limits { connections: 1, waiting_per_peer: 1, header, all };
     let server = Server::start_with(world(vec![receiver("plain", json!({"type": "generic"}))]), limits).await;

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn calls_at_the_same_time_share_a_read_that_starts_after_them() {
+    async fn concurrent_calls_share_one_read_that_starts_after_them() {
         let (reads, count) = (TokenReads::default(), Arc::new(AtomicUsize::new(0)));
         let read = || {
             let (reads, count) = (reads.clone(), count.clone());
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_that_goes_away_does_not_keep_the_others_waiting() {
+    async fn a_canceled_caller_does_not_block_other_callers() {
         let reads = TokenReads::default();
         let result = || async { Err(NoToken::Unreadable("no".to_owned())) };
         drop(reads.read(result).await);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_of_a_hostile_agent_is_bounded_in_every_field() {
+    fn every_field_of_a_hostile_status_is_bounded() {
         let place = || Some(Artifact { digest: long(), directory: long() });
         let directories = (0..1000).map(|number| (format!("/mnt/{number}"), long()));
         let mut reply = StatusReply {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_of_a_hostile_agent_is_bounded_in_every_field_but_its_outputs() {
+    fn every_field_of_a_hostile_result_except_outputs_is_bounded() {
         let holder = || proto::LockHolder { user: long(), host: long(), pid: 1, time: long() };
         let mut reply = proto::Result {
             message: long(),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_honest_result_stays_as_it_is() {
+    fn a_valid_result_is_unchanged() {
         let mut reply = proto::Result {
             message: "failed\nto create".to_owned(),
             started: 1_760_000_000_000,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_of_a_hostile_agent_is_bounded() {
+    fn hostile_progress_is_bounded() {
         let step = proto::ResourceStep { urn: long(), operation: long(), state: 1 };
         let diagnostic = proto::Diagnostic { severity: long(), urn: long(), message: long() };
         let idle = proto::Idle { since: i64::MIN };

@@ -42,7 +42,7 @@ mod tests {
     use crate::rpc::proto::{PulumiStack, Settings};
 
     #[test]
-    fn what_the_first_agents_do_not_know_needs_a_later_one() {
+    fn requests_with_newer_features_need_a_newer_agent() {
         let plain = RunRequest {
             kind: OperationKind::Up.into(),
             settings: Some(Settings {

@@ -436,7 +436,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_without_an_answer_ends_in_time() {
+    async fn a_call_without_a_response_times_out() {
         let silence = std::future::pending::<Result<tonic::Response<()>, Status>>();
         let error = unary(&RunOutcome::default(), "Status", CALL_TIMEOUT, silence).await.unwrap_err();
         assert_eq!(error.to_string(), "call Status of the agent failed: no answer within 10 s (DeadlineExceeded)");
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn no_code_is_both_a_refusal_and_an_absence() {
+    fn no_status_code_is_both_refusal_and_unavailable() {
         for code in (0..17).map(Code::from_i32) {
             let error = RpcError::new("Run", code, "");
             assert!(!(error.is_refusal() && error.is_unavailable()), "{code:?}");

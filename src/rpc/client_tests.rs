@@ -151,7 +151,7 @@ fn header(size: u64) -> proto::SourceHeader {
 }
 
 #[tokio::test]
-async fn a_source_arrives_whole_and_in_pieces() {
+async fn a_source_is_sent_completely_and_in_chunks() {
     let agent = FakeAgent::default();
     let (_serving, client) = connected(&agent).await;
     let bytes: Vec<u8> = (0..1024 * 1024 + 7_u32).map(|number| (number % 251) as u8).collect();
@@ -164,7 +164,7 @@ async fn a_source_arrives_whole_and_in_pieces() {
 }
 
 #[tokio::test]
-async fn b4_an_agent_that_reads_too_slowly_loses_the_stream() {
+async fn b4_the_stream_is_aborted_if_the_agent_reads_too_slowly() {
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let (size, sending) = (64 * 1024 * 1024, Sending::default());
@@ -178,7 +178,7 @@ async fn b4_an_agent_that_reads_too_slowly_loses_the_stream() {
 }
 
 #[tokio::test]
-async fn b4_a_stream_is_done_when_all_is_sent_though_the_agent_takes_its_time() {
+async fn b4_a_fully_sent_stream_is_done_even_if_the_agent_hangs() {
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let sending = Sending::default();
@@ -192,7 +192,7 @@ async fn b4_a_stream_is_done_when_all_is_sent_though_the_agent_takes_its_time() 
 }
 
 #[tokio::test]
-async fn b4_a_hostile_result_is_bounded_before_anybody_sees_it() {
+async fn b4_a_hostile_result_is_bounded_on_receipt() {
     let hostile = proto::Result {
         permalink: "x".repeat(1024 * 1024),
         changes: (0..50_000).map(|number| (format!("create-{number}"), 1)).collect(),
@@ -212,7 +212,7 @@ async fn b4_a_hostile_result_is_bounded_before_anybody_sees_it() {
 }
 
 #[tokio::test]
-async fn an_artifact_that_cannot_be_read_to_its_end_is_an_error_that_says_so() {
+async fn a_failed_artifact_read_is_reported_as_such() {
     let agent = FakeAgent::default();
     let (_serving, client) = connected(&agent).await;
     let reader = BrokenReader(Cursor::new(vec![1; 300 * 1024]));
@@ -224,7 +224,7 @@ async fn an_artifact_that_cannot_be_read_to_its_end_is_an_error_that_says_so() {
 }
 
 #[tokio::test]
-async fn progress_comes_in_order_and_ends_with_the_result() {
+async fn progress_is_ordered_and_ends_with_the_result() {
     let agent = FakeAgent::default();
     let (_serving, client) = connected(&agent).await;
     let mut attachment = client.attach("42", 7).await.unwrap();
@@ -239,7 +239,7 @@ async fn progress_comes_in_order_and_ends_with_the_result() {
 }
 
 #[tokio::test]
-async fn the_small_calls_reach_the_agent() {
+async fn unary_calls_reach_the_agent() {
     let agent = FakeAgent::default();
     let (_serving, client) = connected(&agent).await;
     let request = proto::RunRequest { id: "1".into(), ..Default::default() };
@@ -252,7 +252,7 @@ async fn the_small_calls_reach_the_agent() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_what_the_agent_said_but_not_more_than_is_bearable() {
+async fn a_refusal_contains_the_bounded_agent_message() {
     let message = format!("another source\u{1b}[31m is in place {}", "ä".repeat(6000));
     let agent = FakeAgent { refusal: Some(Status::failed_precondition(message)), ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
@@ -264,14 +264,14 @@ async fn a_refusal_says_what_the_agent_said_but_not_more_than_is_bearable() {
 }
 
 #[tokio::test]
-async fn what_the_agent_says_of_a_source_on_its_way_is_not_more_than_is_bearable() {
+async fn the_failure_message_of_a_candidate_source_is_bounded() {
     let (_serving, client) = connected(&FakeAgent::default()).await;
     let failure = client.status().await.unwrap().candidate.unwrap().failure;
     assert!(failure.starts_with(" ä") && failure.len() <= 8 * 1024, "{} bytes", failure.len());
 }
 
 #[tokio::test]
-async fn a_reply_that_is_too_large_is_refused() {
+async fn an_oversized_reply_is_rejected() {
     let agent = FakeAgent { version_length: 9 * 1024 * 1024, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let error = client.status().await.unwrap_err();
@@ -279,7 +279,7 @@ async fn a_reply_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_not_there_is_unavailable() {
+async fn an_unreachable_agent_is_unavailable() {
     let serving = Serving::start(FakeAgent::default()).await;
     let (agents, mut address) = (serving.agents(), serving.address());
     // A port that was free a moment ago, so that no process listens on it.

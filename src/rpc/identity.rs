@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_survives_being_written_and_read() {
+    fn an_authority_round_trips_through_pem() {
         let made = Authority::generate(at(NOW)).unwrap();
         let server = made.issue_server(&["a.svc".to_owned()], at(NOW)).unwrap();
         let read = Authority::from_pem(made.certificate_pem(), &made.key_pem()).unwrap();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_bundle_the_certificate_of_the_key_signs() {
+    fn the_bundle_certificate_that_matches_the_key_signs() {
         let old = Authority::generate(at(NOW)).unwrap();
         let next = Authority::generate(at(NOW)).unwrap();
         let bundle = format!("{}{}", next.certificate_pem(), old.certificate_pem());
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_its_certificate_is_refused() {
+    fn a_key_that_does_not_match_the_certificate_is_rejected() {
         let one = Authority::generate(at(NOW)).unwrap();
         let other = Authority::generate(at(NOW)).unwrap();
         let refused = Authority::from_pem(one.certificate_pem(), &other.key_pem());
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_carry_their_names() {
+    fn certificates_contain_the_expected_names() {
         let authority = Authority::generate(at(NOW)).unwrap();
         let dns = vec!["a-workspace.apps.svc".to_owned(), "b.apps.svc".to_owned()];
         let server = authority.issue_server(&dns, at(NOW)).unwrap();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn renewal_is_due_when_less_than_a_third_is_left() {
+    fn renewal_is_due_when_less_than_a_third_of_the_lifetime_remains() {
         const DAY: i64 = 24 * 60 * 60;
         let authority = Authority::generate(at(NOW)).unwrap();
         let server = authority.issue_server(&["a.svc".to_owned()], at(NOW)).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_tells_what_it_has_signed_and_whether_it_was_made_here() {
+    fn an_authority_recognizes_its_certificates_and_its_own_origin() {
         let (one, other) = (Authority::generate(at(NOW)).unwrap(), Authority::generate(at(NOW)).unwrap());
         let issued = one.issue_client(at(NOW)).unwrap();
         assert!(
@@ -355,14 +355,14 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_sign_is_no_authority() {
+    fn a_certificate_without_ca_permission_is_not_an_authority() {
         assert!(matches!(foreign(false), Err(IdentityError::NoAuthority)));
         let issued = foreign(true).unwrap().issue_server(&["a.svc".to_owned()], at(NOW)).unwrap();
         assert_eq!(names(&issued.certificate_pem).unwrap().dns, ["a.svc"]);
     }
 
     #[test]
-    fn what_is_not_a_certificate_is_an_error() {
+    fn an_invalid_certificate_is_an_error() {
         for text in ["", "hello", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
             assert!(names(text).is_err(), "{text}");
             assert!(renewal_due(text, at(NOW)).is_err(), "{text}");

@@ -108,7 +108,7 @@ fn days_ago(days: i64) -> Timestamp {
 }
 
 #[tokio::test]
-async fn the_controller_gets_through() {
+async fn the_controller_can_connect() {
     Serving::start(FakeAgent::default()).await.assert_serves_the_controller().await;
 }
 
@@ -145,7 +145,7 @@ fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str
 }
 
 #[tokio::test]
-async fn nobody_else_gets_through_and_each_is_told_why() {
+async fn unauthorized_clients_are_rejected_with_a_reason() {
     let serving = Serving::start(FakeAgent::default()).await;
     // Repeated, because in some attempts the connection is closed before the call is sent.
     for (who, clients, _, told) in strangers(&serving.authority).iter().cycle().take(100) {
@@ -155,7 +155,7 @@ async fn nobody_else_gets_through_and_each_is_told_why() {
 }
 
 #[tokio::test]
-async fn the_agent_says_why_it_refused_somebody() {
+async fn the_agent_reports_why_it_rejected_a_client() {
     let authority = Authority::generate(Timestamp::now()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     write_files(directory.path(), &server_certificate(&authority), authority.certificate_pem());
@@ -175,7 +175,7 @@ async fn the_agent_says_why_it_refused_somebody() {
 }
 
 #[tokio::test]
-async fn clients_that_speak_no_tls_or_nothing_at_all_stop_nobody_however_many_they_are() {
+async fn plaintext_and_silent_clients_do_not_block_the_controller() {
     let serving = Serving::start(FakeAgent::default()).await;
     let mut plain = TcpStream::connect(serving.address).await.unwrap();
     plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
@@ -189,7 +189,7 @@ async fn clients_that_speak_no_tls_or_nothing_at_all_stop_nobody_however_many_th
 }
 
 #[tokio::test]
-async fn an_agent_that_is_not_the_one_that_is_meant_is_not_talked_to() {
+async fn a_server_with_a_wrong_certificate_is_rejected() {
     let serving = Serving::start(FakeAgent::default()).await;
     let authority = &serving.authority;
     let stranger = Authority::generate(Timestamp::now()).unwrap();
@@ -212,7 +212,7 @@ async fn an_agent_that_is_not_the_one_that_is_meant_is_not_talked_to() {
 /// All steps of a change of the authority: the controller's certificates, and the files that a pod can have at that
 /// time.
 #[tokio::test]
-async fn while_the_authority_changes_each_agent_can_be_called_whichever_files_it_has() {
+async fn agents_stay_reachable_in_adjacent_steps_of_an_authority_rotation() {
     let serving = Serving::start(FakeAgent::default()).await;
     let (old, new) = (&serving.authority, Authority::generate(Timestamp::now()).unwrap());
     let (old_pem, new_pem) = (old.certificate_pem(), new.certificate_pem());
@@ -244,7 +244,7 @@ async fn while_the_authority_changes_each_agent_can_be_called_whichever_files_it
 }
 
 #[tokio::test]
-async fn a_connection_that_is_open_outlives_a_change_of_everything() {
+async fn an_open_connection_survives_rotation_of_all_certificates() {
     let serving = Serving::start(FakeAgent::default()).await;
     let agents = serving.agents();
     let open = agents.connect(&serving.address()).await.unwrap();
@@ -256,7 +256,7 @@ async fn a_connection_that_is_open_outlives_a_change_of_everything() {
 }
 
 #[tokio::test]
-async fn changed_files_are_in_force_for_the_next_client() {
+async fn changed_certificate_files_apply_to_the_next_connection() {
     let serving = Serving::start(FakeAgent::default()).await;
     let next = Authority::generate(Timestamp::now()).unwrap();
     let client = next.issue_client(Timestamp::now()).unwrap();
@@ -276,7 +276,7 @@ async fn changed_files_are_in_force_for_the_next_client() {
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_leave_the_last_good_ones_in_force() {
+async fn unusable_certificate_files_leave_the_last_valid_ones_active() {
     let serving = Serving::start(FakeAgent::default()).await;
     let directory = serving.directory.path();
     std::fs::write(directory.join(KEY_FILE), server_certificate(&serving.authority).key_pem).unwrap();
@@ -297,7 +297,7 @@ async fn the_clients_identity_can_be_replaced() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_served_is_named() {
+fn an_unusable_certificate_directory_is_reported() {
     let authority = Authority::generate(Timestamp::now()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let load = || TlsAcceptor::from_directory(directory.path()).map(|_| ()).unwrap_err();

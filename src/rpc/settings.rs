@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_the_configuration_makes_no_difference() {
+    fn the_order_of_config_items_does_not_change_the_digest() {
         let one = settings("dev", &[("a:x", "1"), ("a:y", "2")]);
         let other = settings("dev", &[("a:y", "2"), ("a:x", "1")]);
         assert_eq!(settings_digest(&one), settings_digest(&other));

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_doubles_up_to_its_limit_and_starts_anew_after_success() {
+    fn the_delay_doubles_up_to_its_limit_and_resets_after_success() {
         let backoff = Backoff::default();
         let delays: Vec<u128> = (0..12).map(|_| backoff.failed(&key("a")).as_millis()).collect();
         let wanted = [750, 1500, 3000, 6000, 12000, 24000, 48000, 96000, 192_000, 384_000, 768_000, 900_000];
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_failures_do_not_overflow() {
+    fn many_failures_do_not_overflow_the_delay() {
         let backoff = Backoff::default();
         for _ in 0..1000 {
             backoff.failed(&key("a"));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn memory_is_bounded_and_the_oldest_failure_is_forgotten() {
+    async fn the_failure_count_is_bounded_and_the_oldest_is_evicted() {
         let backoff = Backoff::new(MIN_DELAY, MAX_DELAY, 2);
         for name in ["a", "b", "c"] {
             backoff.failed(&key(name));

@@ -101,7 +101,7 @@ mod tests {
 
     /// Several controllers wait for the list of Updates, each with several reconciles.
     #[tokio::test(start_paused = true)]
-    async fn every_reconcile_continues_as_soon_as_the_list_is_complete() {
+    async fn every_reconcile_continues_once_the_initial_list_is_complete() {
         let (updates, mut writer) = cache::<ConfigMap>();
         let controllers = [CacheSync::default().with(&updates), CacheSync::default().with(&updates)];
         let start = Instant::now();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_waits_for_the_first_list_of_every_cache() {
+    async fn cache_sync_waits_for_the_first_list_of_every_cache() {
         let (one, mut one_writer) = cache::<ConfigMap>();
         let (two, mut two_writer) = cache::<Secret>();
         let sync = CacheSync::default().with(&one).with(&two);

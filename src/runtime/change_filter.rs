@@ -10,7 +10,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Resource, ResourceExt};
 
 /// Drops events of objects whose `state` has not changed since their last event. Deletions always pass.
-pub fn news<K, S>(
+pub fn only_changes<K, S>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
     state: impl Fn(&K) -> S,
 ) -> impl Stream<Item = Result<K, watcher::Error>>
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_changed_is_left_out_and_what_is_gone_is_not() {
+    fn unchanged_objects_are_filtered_and_deletions_pass() {
         let mut seen = Seen::default();
         let steps = [
             (Event::Init, false),

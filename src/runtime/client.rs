@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn requests_are_counted_by_their_end_and_their_host() {
+    async fn requests_are_counted_by_result_and_host() {
         let metrics = Metrics::default();
         let answer = |request: Request<Body>| async move {
             match request.uri().path() {

@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_leaves_no_core_dump_and_still_reads_about_itself() {
+    fn core_dumps_are_disabled_and_proc_self_stays_readable() {
         disable().unwrap();
         let limit = getrlimit(Resource::Core);
         assert_eq!((limit.current, limit.maximum), (Some(0), Some(0)));

@@ -47,7 +47,7 @@ async fn written(answer: fn(&RecordedRequest) -> Answer, events: Vec<Event>) -> 
 }
 
 #[tokio::test]
-async fn an_event_is_written_as_flux_writes_it() {
+async fn an_event_has_the_same_fields_as_in_flux() {
     let (asked, _) = written(agree, vec![event("no image")]).await;
     let mut body = asked[0].body.clone();
     assert_eq!(asked[0].path, "/api/v1/namespaces/apps/events");
@@ -69,7 +69,7 @@ async fn an_event_is_written_as_flux_writes_it() {
 }
 
 #[tokio::test]
-async fn the_same_said_again_is_counted_and_another_message_is_another_event() {
+async fn repeated_events_are_counted_and_new_messages_create_events() {
     let (asked, _) =
         written(agree, vec![event("no image"), event("no image"), event("no quota"), event("no image")]).await;
     let methods: Vec<&str> = asked.iter().map(|asked| asked.method.as_str()).collect();
@@ -81,7 +81,7 @@ async fn the_same_said_again_is_counted_and_another_message_is_another_event() {
 }
 
 #[tokio::test]
-async fn a_repeated_event_that_is_gone_is_made_anew() {
+async fn a_repeated_event_that_was_deleted_is_recreated() {
     let forgetful =
         |asked: &RecordedRequest| if asked.method == "PATCH" { Answer::refusal(404, "NotFound") } else { agree(asked) };
     let (asked, _) = written(forgetful, vec![event("no image"), event("no image"), event("no image")]).await;
@@ -100,13 +100,13 @@ async fn messages_are_bounded_and_hide_credentials() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_counted() {
+async fn events_that_cannot_be_written_are_counted_as_dropped() {
     let (_, metrics) = written(|_| Answer::refusal(403, "Forbidden"), vec![event("a"), event("b")]).await;
     assert!(metrics.encode().unwrap().contains("events_dropped_total 2\n"));
 }
 
 #[tokio::test]
-async fn too_many_events_are_dropped_and_counted_and_nobody_waits() {
+async fn excess_events_are_dropped_and_counted_without_blocking() {
     let (client, _log) = client(|_| Answer::Silence);
     let metrics = Metrics::default();
     let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), metrics.clone());
@@ -116,7 +116,7 @@ async fn too_many_events_are_dropped_and_counted_and_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_server_does_not_keep_the_task_from_ending() {
+async fn an_unresponsive_server_does_not_block_shutdown() {
     let (client, _log) = client(|_| Answer::Silence);
     let metrics = Metrics::default();
     let writer = Writer::new(client, Duration::from_secs(30), Leadership::sole(), metrics.clone());
@@ -130,7 +130,7 @@ async fn a_silent_server_does_not_keep_the_task_from_ending() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_on_its_way_to_a_silent_server_does_not_keep_the_task_from_ending() {
+async fn an_in_flight_event_does_not_block_shutdown() {
     let (client, log) = client(|_| Answer::Silence);
     let metrics = Metrics::default();
     let writer = Writer::new(client, Duration::from_secs(30), Leadership::sole(), metrics.clone());

@@ -44,7 +44,7 @@ mod tests {
     const NAME: &str = "test-of-the-failpoint";
 
     #[test]
-    fn the_process_ends_where_it_is_told_to_and_only_once() {
+    fn the_process_is_killed_at_the_failpoint_only_once() {
         let name = format!("{NAME}-{}", std::process::id());
         if let Ok(inherited) = std::env::var("FAILPOINTS") {
             return super::hit(inherited.rsplit(',').next().unwrap());
@@ -52,7 +52,7 @@ mod tests {
         let marker = format!("/tmp/failpoint-{name}");
         let run = || {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            let test = "runtime::failpoint::tests::the_process_ends_where_it_is_told_to_and_only_once";
+            let test = "runtime::failpoint::tests::the_process_is_killed_at_the_failpoint_only_once";
             command.args(["--exact", test]).env("FAILPOINTS", format!("another,{name}"));
             command.output().unwrap().status
         };

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_what_the_operator_left_stays_in_its_hands() {
+    fn all_fields_managed_by_the_operator_are_taken_over() {
         let ours = "pulumi-controller";
         for stack in left::<Stack>(left!("stacks")) {
             assert!(is_due(&stack) && !is_applied_by_operator(&stack), "{stack:?}");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_have_applied_is_one_entry_with_the_fields_of_both() {
+    fn apply_entries_of_controller_and_operator_are_merged() {
         let entry = |manager: &str, fields: Value| json!({"manager": manager, "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
         let service: Service = serde_json::from_value(json!({"metadata": {"name": "a", "managedFields": [
             entry("pulumi-controller", json!({"f:spec": {"f:ports": {}, "f:selector": {}}})),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_without_the_operator_are_left_alone() {
+    fn objects_without_operator_field_managers_are_unchanged() {
         let with = |manager: &str| -> Service {
             let managed = json!([{"manager": manager, "operation": "Apply"}]);
             serde_json::from_value(json!({"metadata": {"managedFields": managed}})).expect("a service")

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_clock_ends_it_by_itself() {
+    async fn leadership_expires_without_an_explicit_signal() {
         let (until, leadership) = Leadership::elected();
         assert!(!leadership.is_held(), "nobody leads before the election");
         until.send_replace(Some(Instant::now() + Duration::from_secs(30)));

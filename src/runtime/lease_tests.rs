@@ -142,7 +142,7 @@ fn spec(holder: &str, seconds: i32) -> LeaseSpec {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_taken_only_after_it_was_seen_unchanged_for_as_long_as_it_lasts() {
+async fn a_lease_is_taken_only_if_unchanged_for_its_whole_duration() {
     let since = Instant::now();
     let nobody = LeaseSpec::default();
     let cases = [
@@ -170,7 +170,7 @@ async fn a_lease_is_taken_only_after_it_was_seen_unchanged_for_as_long_as_it_las
 }
 
 #[test]
-fn processes_of_one_pod_know_each_other_and_those_of_pods_of_one_name_do_not() {
+fn identities_match_across_restarts_of_a_pod_but_not_by_pod_name() {
     let [before, after, namesake] = ["1", "1", "2"].map(|uid| Identity::new("pod", uid));
     assert_ne!(before.as_str(), after.as_str());
     assert!(after.is_successor_of(before.as_str()));
@@ -180,7 +180,7 @@ fn processes_of_one_pod_know_each_other_and_those_of_pods_of_one_name_do_not() {
 }
 
 #[test]
-fn a_change_of_holders_is_counted_and_a_renewal_is_not() {
+fn lease_transitions_count_holder_changes_but_not_renewals() {
     let (then, now) = (Timestamp::from_second(100).unwrap(), Timestamp::from_second(200).unwrap());
     let before = LeaseSpec { acquire_time: Some(MicroTime(then)), lease_transitions: Some(4), ..spec("x", 35) };
     let cases =
@@ -195,7 +195,7 @@ fn a_change_of_holders_is_counted_and_a_renewal_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_leader_renews_nobody_else_leads() {
+async fn no_other_candidate_leads_while_the_leader_renews() {
     let server = Server::default();
     let (mut term, leadership, _) = leading(&server, "a").await;
     let (mut rival, rivals, log) = server.candidate("b");
@@ -211,7 +211,7 @@ async fn while_the_leader_renews_nobody_else_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_leader_is_followed_after_its_lease_and_whatever_its_clock_said() {
+async fn an_expired_lease_is_taken_over_regardless_of_the_holders_clock() {
     for year in ["2000", "2100"] {
         let server = Server::default();
         server.touch(|lease| {
@@ -231,7 +231,7 @@ async fn a_dead_leader_is_followed_after_its_lease_and_whatever_its_clock_said()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_does_not_reach_the_api_server_stops_writing_before_anybody_else_begins() {
+async fn a_disconnected_leader_stops_writing_before_its_lease_expires() {
     for mood in [Mood::Away, Mood::Mute, Mood::Broken] {
         let server = Server::default();
         let (mut term, leadership, log) = leading(&server, "a").await;
@@ -254,7 +254,7 @@ async fn a_leader_that_does_not_reach_the_api_server_stops_writing_before_anybod
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_was_stopped_for_longer_than_its_deadline_asks_for_nothing_and_gives_up() {
+async fn a_process_paused_past_its_deadline_loses_the_lease_without_requests() {
     let server = Server::default();
     let (mut elector, leadership, log) = server.candidate("a");
     elector.acquire().await;
@@ -270,7 +270,7 @@ async fn a_process_that_was_stopped_for_longer_than_its_deadline_asks_for_nothin
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_touched_or_deleted_is_kept_and_one_that_was_taken_is_lost() {
+async fn a_modified_or_deleted_lease_is_kept_and_a_taken_lease_is_lost() {
     let server = Server::default();
     let (mut term, leadership, _) = leading(&server, "a").await;
     let disturb: [fn(&Server); 3] = [
@@ -297,7 +297,7 @@ async fn a_lease_that_was_touched_or_deleted_is_kept_and_one_that_was_taken_is_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_let_go_is_free_for_the_next_one() {
+async fn a_released_lease_is_free_for_the_next_candidate() {
     let server = Server::default();
     let (term, leadership, _) = leading(&server, "a").await;
     let (mut next, nexts, _) = server.candidate("b");
@@ -318,7 +318,7 @@ async fn a_lease_that_is_let_go_is_free_for_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_let_go_only_if_it_is_wished_and_if_it_is_still_ours() {
+async fn a_lease_is_released_only_if_enabled_and_still_held() {
     let server = Server::default();
     let (term, leadership, _) = leading(&server, "a").await;
     term.end(false).await;
@@ -333,7 +333,7 @@ async fn a_lease_is_let_go_only_if_it_is_wished_and_if_it_is_still_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_that_take_a_lease_at_once_one_gets_it() {
+async fn only_one_of_two_concurrent_candidates_gets_the_lease() {
     for (dead, time) in [(None, LEASE / 2), (Some("dead"), LEASE + MAX_RETRY)] {
         let server = Server::default();
         if let Some(dead) = dead {
@@ -351,7 +351,7 @@ async fn of_two_that_take_a_lease_at_once_one_gets_it() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_with_the_lease() {
+async fn errors_name_the_lease() {
     let (client, _) = client(|asked: &RecordedRequest| match asked.method.as_str() {
         "GET" => Answer::refusal(404, "NotFound"),
         _ => Answer::refusal(403, "Forbidden"),

@@ -119,7 +119,7 @@ fn dropped(metrics: &Metrics) -> String {
 }
 
 #[tokio::test]
-async fn an_event_is_posted_in_fluxs_form() {
+async fn an_event_is_posted_in_the_flux_format() {
     let server = Server::answering(&[202]).await;
     let metrics = posted(&server, quick(), vec![event("https://user:pass@host/ boom")], 1).await;
     let mut body = server.bodies().remove(0);
@@ -139,7 +139,7 @@ async fn an_event_is_posted_in_fluxs_form() {
 }
 
 #[tokio::test]
-async fn a_message_is_cut_where_flux_cuts_it() {
+async fn a_message_is_truncated_at_the_flux_limit() {
     let server = Server::answering(&[202]).await;
     posted(&server, quick(), vec![event(&"ä".repeat(30_000))], 1).await;
     let body = server.bodies().remove(0);
@@ -148,14 +148,14 @@ async fn a_message_is_cut_where_flux_cuts_it() {
 }
 
 #[test]
-fn an_event_is_tried_as_long_as_flux_tries_it() {
+fn the_default_retry_policy_matches_flux() {
     let seconds = Duration::from_secs;
     let wanted = RetryPolicy { timeout: seconds(5), retries: 4, first_pause: seconds(1), longest_pause: seconds(30) };
     assert_eq!(RetryPolicy::default(), wanted);
 }
 
 #[tokio::test]
-async fn what_may_pass_is_tried_again_and_what_may_not_is_dropped_and_counted() {
+async fn transient_failures_are_retried_and_permanent_ones_are_dropped() {
     let rows: [(&str, &[u16], usize, usize); 5] = [
         ("an error of the server that passes", &[500, 503, 202], 3, 0),
         ("one that does not", &[500, 500, 500, 500, 500, 202], 5, 1),
@@ -190,7 +190,7 @@ async fn what_may_pass_is_tried_again_and_what_may_not_is_dropped_and_counted() 
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_given_up_and_nobody_waits() {
+async fn a_request_to_a_hanging_server_times_out_without_blocking() {
     let server = Server::answering(&[SILENCE]).await;
     let patience = RetryPolicy { timeout: Duration::from_millis(50), retries: 1, ..quick() };
     let metrics = Metrics::default();
@@ -209,7 +209,7 @@ async fn a_server_that_hangs_is_given_up_and_nobody_waits() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_does_not_keep_the_controller_from_its_end() {
+async fn a_hanging_server_does_not_block_shutdown() {
     let server = Server::answering(&[SILENCE]).await;
     let patience = RetryPolicy { timeout: LIMIT * 10, ..quick() };
     // `posted` fails if the task does not end in time.
@@ -218,7 +218,7 @@ async fn a_server_that_hangs_does_not_keep_the_controller_from_its_end() {
 }
 
 #[tokio::test]
-async fn too_many_events_are_dropped_and_counted() {
+async fn excess_events_are_dropped_and_counted() {
     let server = Server::answering(&[202]).await;
     let metrics = Metrics::default();
     let destination = server.destination(quick());
@@ -228,7 +228,7 @@ async fn too_many_events_are_dropped_and_counted() {
 }
 
 #[tokio::test]
-async fn the_same_is_not_posted_again_at_once_unless_it_was_lost() {
+async fn duplicate_events_are_not_posted_unless_the_first_was_rejected() {
     let server = Server::answering(&[202]).await;
     posted(&server, quick(), vec![event("a"), event("a"), event("b"), event("a"), event("last")], 3).await;
     let messages: Vec<Value> = server.bodies().iter().map(|body| body["message"].clone()).collect();
@@ -240,7 +240,7 @@ async fn the_same_is_not_posted_again_at_once_unless_it_was_lost() {
 }
 
 #[tokio::test]
-async fn nobody_is_notified_of_what_no_alert_can_name() {
+async fn events_that_no_alert_can_reference_are_not_posted() {
     let server = Server::answering(&[202]).await;
     let mut lease = event("led");
     lease.object.api_version = Some("coordination.k8s.io/v1".to_owned());

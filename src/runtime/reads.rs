@@ -182,7 +182,7 @@ mod tests {
     use crate::runtime::fake_api::{Answer, client};
 
     #[tokio::test]
-    async fn a_name_that_no_object_can_have_is_not_put_into_a_request() {
+    async fn invalid_object_names_are_never_sent_in_requests() {
         let (client, log) = client(|_| Answer::refusal(404, "NotFound"));
         let reader = Reader::new(client, Duration::from_secs(1));
         for name in ["../other/secrets/state", "state?watch=true", "state#", "", "a/b", "..", "State", "-a", "%2e%2e"] {

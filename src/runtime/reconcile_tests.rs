@@ -35,7 +35,7 @@ fn refused(code: u16) -> WriteError {
 }
 
 #[tokio::test]
-async fn the_end_of_a_reconcile_decides_when_the_next_one_runs() {
+async fn the_reconcile_result_determines_the_requeue() {
     let cases = [
         (Ok(Outcome::Settled), Action::await_change(), "success"),
         (Ok(Outcome::After(SOON)), Action::requeue(SOON), "requeue_after"),
@@ -56,7 +56,7 @@ async fn the_end_of_a_reconcile_decides_when_the_next_one_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b4_a_namespace_whose_reconciles_hang_does_not_hold_up_others() {
+async fn b4_hanging_reconciles_of_a_namespace_do_not_block_others() {
     let end = CancellationToken::new();
     let runner = Arc::new(runner().0.with_slots(4, 3, end.clone()));
     let in_namespace = |namespace: &str, name: &str| {
@@ -95,7 +95,7 @@ async fn b4_a_namespace_whose_reconciles_hang_does_not_hold_up_others() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_of_an_object_that_goes_away_while_it_is_reconciled() {
+async fn an_object_deleted_during_its_reconcile_leaves_no_state() {
     let (runner, metrics) = runner();
     let (gone, told) = std::sync::mpsc::channel();
     let runner = runner.when_gone(move |(namespace, name)| gone.send(format!("{namespace}/{name}")).unwrap());
@@ -113,7 +113,7 @@ async fn nothing_is_kept_of_an_object_that_goes_away_while_it_is_reconciled() {
 }
 
 #[tokio::test]
-async fn delays_may_be_others_and_what_stalls_is_counted_as_terminal() {
+async fn backoff_is_configurable_and_stalled_errors_count_as_terminal() {
     let (runner, metrics) = runner();
     let (shortest, longest) = (Duration::from_secs(2), Duration::from_secs(3));
     let runner = runner.with_backoff(Backoff::between(shortest, longest));
@@ -127,7 +127,7 @@ async fn delays_may_be_others_and_what_stalls_is_counted_as_terminal() {
 }
 
 #[tokio::test]
-async fn a_panic_is_counted_and_backed_off_and_harms_nobody_else() {
+async fn a_panic_is_counted_and_backed_off_and_does_not_affect_others() {
     let (runner, metrics) = runner();
     let panicking = async || runner.run(&workspace("web"), async { panic!("out of luck") }).await;
     assert_eq!(panicking().await, Ok(Action::requeue(MIN_DELAY)));
@@ -140,14 +140,14 @@ async fn a_panic_is_counted_and_backed_off_and_harms_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reconcile_that_does_not_end_is_ended() {
+async fn a_hanging_reconcile_times_out() {
     let (runner, _) = runner();
     let action = runner.run(&workspace("web"), std::future::pending()).await;
     assert_eq!(action, Ok(Action::requeue(MIN_DELAY)));
 }
 
 #[tokio::test]
-async fn success_forgets_the_failures_before() {
+async fn success_resets_the_backoff() {
     let (runner, _) = runner();
     let fail = async || runner.run(&workspace("web"), async { Err(ReconcileError::transient("it broke")) }).await;
     fail().await.unwrap();
@@ -157,7 +157,7 @@ async fn success_forgets_the_failures_before() {
 }
 
 #[tokio::test]
-async fn of_an_object_that_is_gone_nothing_is_kept() {
+async fn a_deleted_object_leaves_no_metrics_or_backoff() {
     let (runner, metrics) = runner();
     for name in ["one", "two", "three"] {
         runner.run(&workspace(name), async { Err(ReconcileError::transient("it broke")) }).await.unwrap();

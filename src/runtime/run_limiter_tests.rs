@@ -29,7 +29,7 @@ fn run(uid: &str) -> Run {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_are_woken_one_for_each_place_and_in_their_order() {
+async fn queued_runs_are_woken_in_order_one_per_free_slot() {
     let run_limiter = run_limiter(2);
     let mut wakes = pin!(run_limiter.wakes());
     let (a, b) = (run_limiter.acquire(&run("a"), "a").unwrap(), run_limiter.acquire(&run("b"), "b").unwrap());
@@ -50,7 +50,7 @@ async fn those_who_wait_are_woken_one_for_each_place_and_in_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_place_of_one_that_does_not_come_goes_to_the_next() {
+async fn an_unclaimed_slot_goes_to_the_next_run_after_a_timeout() {
     let run_limiter = run_limiter(1);
     let mut wakes = pin!(run_limiter.wakes());
     let a = run_limiter.acquire(&run("a"), "a").unwrap();
@@ -62,7 +62,7 @@ async fn the_place_of_one_that_does_not_come_goes_to_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_withdraws_is_passed_over_at_once() {
+async fn a_withdrawn_run_is_skipped_immediately() {
     let run_limiter = run_limiter(1);
     let mut wakes = pin!(run_limiter.wakes());
     let a = run_limiter.acquire(&run("a"), "a").unwrap();
@@ -78,7 +78,7 @@ async fn one_that_withdraws_is_passed_over_at_once() {
 }
 
 #[tokio::test]
-async fn runs_from_before_a_restart_count_but_are_never_refused() {
+async fn adopted_runs_count_towards_the_limit_but_are_never_refused() {
     let run_limiter = run_limiter(2);
     let adopted: Vec<_> = ["a", "b", "c"].map(|uid| run_limiter.adopt(&run(uid))).into();
     assert!(run_limiter.acquire(&run("d"), "d").is_err());
@@ -90,7 +90,7 @@ async fn runs_from_before_a_restart_count_but_are_never_refused() {
 }
 
 #[tokio::test]
-async fn two_permits_of_one_run_take_one_place() {
+async fn two_permits_of_one_run_use_one_slot() {
     let run_limiter = run_limiter(1);
     let first = run_limiter.acquire(&run("a"), "a").unwrap();
     let second = run_limiter.acquire(&run("a"), "a").expect("it is open");
@@ -101,7 +101,7 @@ async fn two_permits_of_one_run_take_one_place() {
 }
 
 #[tokio::test]
-async fn the_numbers_are_shown() {
+async fn open_and_waiting_runs_are_exported_as_metrics() {
     let metrics = Metrics::default();
     let run_limiter = RunLimiter::new(limits(1), metrics.clone());
     let _a = run_limiter.acquire(&run("a"), ()).unwrap();

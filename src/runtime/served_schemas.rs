@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_the_served_schema_lacks_is_named_by_its_path() {
+    fn a_field_missing_in_the_served_schema_is_reported_by_its_path() {
         let text = json!({"type": "string"});
         let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         let list = |items: &Value| json!({"type": "array", "items": items});
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_has_every_field_of_itself() {
+    fn a_definition_has_no_missing_fields_compared_with_itself() {
         for definition in custom_resource_definitions() {
             let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
             let ours = &schema["openAPIV3Schema"];
@@ -321,7 +321,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(5);
 
     #[tokio::test(start_paused = true)]
-    async fn an_older_definition_is_waited_for_until_it_is_replaced() {
+    async fn the_check_waits_until_an_older_definition_is_replaced() {
         let is_older = Arc::new(Mutex::new(true));
         let seen = is_older.clone();
         let (client, log) = client(move |asked| match document(&asked.path, *seen.lock().unwrap()) {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_definition_that_is_not_served_is_waited_for_and_a_refusal_is_not() {
+    async fn the_check_waits_for_an_unserved_definition_but_not_if_forbidden() {
         let (absent, _) = client(|_| Answer::refusal(404, "NotFound"));
         assert_eq!(found(&absent).await[0], "the CustomResourceDefinition stacks.pulumi.com does not serve v1");
         let (refused, _) = client(|_| Answer::refusal(403, "Forbidden"));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_comparison_that_fails_is_repeated() {
+    async fn a_failed_comparison_is_retried() {
         let (client, _) = client(|_| Answer::refusal(404, "NotFound"));
         let left = Mutex::new(2);
         let compare = async |_: &[Served]| {

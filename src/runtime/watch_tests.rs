@@ -39,7 +39,7 @@ fn list(items: &[Value]) -> Answer {
 }
 
 #[tokio::test]
-async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_status_does_not() {
+async fn spec_finalizer_deletion_and_request_changes_trigger_a_reconcile() {
     let requested = |key: &str, value: &str| json!({ "annotations": { key: value, "other": value } });
     let watched = [
         ("MODIFIED", workspace("web", 2, json!({}), "changed")),
@@ -73,7 +73,7 @@ async fn spec_finalizers_deletion_and_requests_ask_for_a_reconcile_and_the_statu
 }
 
 #[tokio::test]
-async fn objects_that_are_gone_are_forgotten_even_if_their_end_was_not_seen() {
+async fn deleted_objects_are_forgotten_even_if_the_deletion_was_missed() {
     let (lists, watches) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let expired = json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" });
     let (client, _log) = client(move |asked| {
@@ -119,7 +119,7 @@ fn deep(name: &str, version: u32) -> Value {
 }
 
 #[tokio::test]
-async fn an_object_that_cannot_be_read_hides_no_other() {
+async fn an_undecodable_object_does_not_hide_others() {
     let watched = [
         ("ADDED", deep("other", 2)),
         ("MODIFIED", deep("web", 3)),
@@ -167,7 +167,7 @@ async fn reconcile(workspace: &Workspace, surroundings: &Surroundings) -> Result
 }
 
 #[tokio::test]
-async fn a_controller_of_kube_runs_on_the_changes_and_the_driver() {
+async fn a_kube_controller_runs_on_the_change_stream_and_the_runner() {
     let (client, _log) = client(|asked| {
         let first = list(&[workspace("web", 1, json!({}), "")]);
         if asked.query.contains("watch=true") { Answer::Silence } else { first }
@@ -186,7 +186,7 @@ async fn a_controller_of_kube_runs_on_the_changes_and_the_driver() {
 }
 
 #[test]
-fn of_an_update_the_stores_keep_who_it_is_and_how_far_its_run_is() {
+fn stored_updates_keep_only_metadata_spec_and_run_state() {
     let requested = "reconcile.fluxcd.io/requestedAt";
     let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let whole = json!({

@@ -472,7 +472,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_difference_turns_the_present_into_what_is_wanted(present in json(), wanted in json()) {
+        fn applying_the_difference_yields_the_wanted_value(present in json(), wanted in json()) {
             let present = without_nulls(&present);
             let mut result = present.clone();
             if let Some(patch) = difference(&present, &wanted) {

@@ -46,7 +46,7 @@ fn agree(_: &RecordedRequest) -> Answer {
 }
 
 #[tokio::test]
-async fn a_status_is_patched_by_its_difference_and_guarded_by_the_version() {
+async fn a_status_patch_contains_only_changes_and_the_resource_version() {
     let (writer, log) = writer(agree);
     let present = update(json!({ "message": "old", "permalink": "https://x", "changes": { "same": 1, "create": 2 } }));
     let mut status = present.status.clone().unwrap();
@@ -62,7 +62,7 @@ async fn a_status_is_patched_by_its_difference_and_guarded_by_the_version() {
 }
 
 #[tokio::test]
-async fn a_status_that_is_so_already_makes_no_request() {
+async fn an_unchanged_status_sends_no_request() {
     let (writer, log) = writer(agree);
     let present = update(json!({ "message": "same", "changes": { "same": 1 } }));
     assert!(writer.status(&present, present.status.as_ref().unwrap()).await.unwrap().is_none());
@@ -87,14 +87,14 @@ async fn nothing_is_written_without_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_silent_is_not_waited_for_longer_than_allowed() {
+async fn a_request_to_an_unresponsive_server_times_out() {
     let (writer, _) = writer(|_| Answer::Silence);
     let error = writer.delete::<Secret>("apps", "outputs", None).await.unwrap_err();
     assert_eq!(error.to_string(), "cannot delete Secret apps/outputs: no answer from the API server within 30 s");
 }
 
 #[tokio::test]
-async fn refusals_are_told_apart_and_say_what_the_server_said() {
+async fn refusals_are_distinguished_and_contain_the_server_message() {
     type Check = fn(&WriteError) -> bool;
     let cases: [(u16, &str, Check); 5] = [
         (409, "Conflict", WriteError::is_conflict),
@@ -113,7 +113,7 @@ async fn refusals_are_told_apart_and_say_what_the_server_said() {
 }
 
 #[tokio::test]
-async fn an_apply_is_forced_and_ours_and_a_check_is_strict_and_dry() {
+async fn apply_is_forced_with_our_field_manager_and_check_is_a_dry_run() {
     let (writer, log) = writer(agree);
     let intent = json!({ "metadata": { "name": "web", "namespace": "apps" }, "spec": { "stackName": "dev" } });
     writer.apply::<Update>(&intent).await.unwrap();
@@ -128,7 +128,7 @@ async fn an_apply_is_forced_and_ours_and_a_check_is_strict_and_dry() {
 }
 
 #[tokio::test]
-async fn creating_what_exists_answers_with_what_is_there() {
+async fn creating_an_existing_object_returns_it() {
     let (creator, log) =
         writer(|asked| if asked.method == "POST" { Answer::refusal(409, "AlreadyExists") } else { agree(asked) });
     let created = creator.create(&update(json!({}))).await.unwrap();
@@ -147,7 +147,7 @@ async fn creating_what_exists_answers_with_what_is_there() {
 }
 
 #[tokio::test]
-async fn deleting_what_is_gone_is_fine_and_another_one_is_not_hit() {
+async fn deleting_a_missing_object_succeeds_and_is_guarded_by_the_uid() {
     let (writer, log) = writer(|_| Answer::refusal(404, "NotFound"));
     writer.delete::<Update>("apps", "web", Some("u1")).await.unwrap();
     let wanted = json!({ "propagationPolicy": "Background", "preconditions": { "uid": "u1" } });
@@ -155,7 +155,7 @@ async fn deleting_what_is_gone_is_fine_and_another_one_is_not_hit() {
 }
 
 #[tokio::test]
-async fn finalizers_are_patched_only_if_the_object_is_as_it_was() {
+async fn finalizer_patches_test_that_the_object_is_unchanged() {
     let (writer, log) = writer(agree);
     let uid = json!({ "op": "test", "path": "/metadata/uid", "value": "u1" });
     writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap();
@@ -178,7 +178,7 @@ async fn finalizers_are_patched_only_if_the_object_is_as_it_was() {
 }
 
 #[tokio::test]
-async fn removing_a_finalizer_from_what_is_gone_is_fine() {
+async fn removing_a_finalizer_from_a_missing_object_succeeds() {
     let (writer, _) = writer(|_| Answer::refusal(404, "NotFound"));
     writer.remove_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
     assert!(writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap_err().is_not_found());
@@ -200,7 +200,7 @@ async fn only_annotations_that_differ_are_written() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_goes_away_is_told_from_other_refusals() {
+async fn a_terminating_namespace_is_distinguished_from_other_refusals() {
     for (causes, expected) in
         [(json!([{ "reason": "NamespaceTerminating", "field": "metadata.namespace" }]), true), (json!([]), false)]
     {
@@ -241,7 +241,7 @@ async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
 }
 
 #[tokio::test]
-async fn what_is_ours_is_taken_over_without_a_request_and_a_conflict_is_told() {
+async fn owned_objects_need_no_takeover_request_and_conflicts_are_reported() {
     let entry = json!([{ "manager": "pulumi-controller", "operation": "Apply" }, { "manager": "kubectl", "operation": "Update" }]);
     let (gate, log) = writer(agree);
     assert!(gate.take_over(&update_with(json!({ "managedFields": entry }))).await.unwrap().is_none());

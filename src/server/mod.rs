@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readiness_follows_the_flag_and_health_does_not() {
+    async fn readiness_follows_the_flag_but_health_does_not() {
         let (flag, ready) = watch::channel(false);
         let router = health_router(ready);
         assert_eq!(ask(&router, "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metrics_are_open_metrics() {
+    async fn metrics_use_the_open_metrics_format() {
         let metrics = Metrics::default();
         metrics.runs().count(2, 0, None);
         let (status, kind, body) = ask(&metrics_router(metrics, false), "/metrics").await;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn there_is_a_profile_only_where_it_is_enabled() {
+    async fn profiles_are_served_only_if_enabled() {
         // Only an existing route rejects the invalid number.
         for (pprof, wanted) in [(false, StatusCode::NOT_FOUND), (true, StatusCode::BAD_REQUEST)] {
             let router = metrics_router(Metrics::default(), pprof);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn serving_ends_when_it_is_told_to() {
+    async fn the_server_stops_on_cancellation() {
         let listener = listen("a test", SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
         let (end, tasks) = (CancellationToken::new(), TaskTracker::new());
         let (_flag, ready) = watch::channel(true);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_in_use_is_named() {
+    async fn the_error_names_an_address_in_use() {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let taken = listen("a test", address).await.unwrap().local_addr().unwrap();
         let _listener = listen("a test", taken).await.unwrap();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_is_a_source() {
+    fn each_source_field_resolves_to_a_source() {
         let found = |spec: Value| resolved(spec).expect("valid").expect("a source");
         let flux = found(json!({"flux": {"url": "http://a/b", "digest": DIGEST, "dir": "./infra/"}}));
         assert_eq!(flux.origin, Origin::Url("http://a/b".to_owned()));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_named() {
+    fn invalid_sources_are_reported_by_field() {
         let rows = [
             (json!({"flux": {"url": "u", "digest": DIGEST}, "local": {"dir": "/a"}}), "flux and local are both given"),
             (

@@ -67,7 +67,7 @@ struct Table {
 
 /// A change of a kind that is logged once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ChangeFilter {
+enum KindChange {
     Missing,
     Served,
 }
@@ -98,11 +98,11 @@ impl Kinds {
         if rested && (table.doubted || !table.served.contains_key(wanted)) {
             self.ask(&mut table).await;
         }
-        match table.news(wanted) {
-            Some(ChangeFilter::Missing) => {
+        match table.change(wanted) {
+            Some(KindChange::Missing) => {
                 tracing::info!(kind = %wanted, "not served: the Stacks that name it wait, and no others do");
             }
-            Some(ChangeFilter::Served) => tracing::info!(kind = %wanted, "served now"),
+            Some(KindChange::Served) => tracing::info!(kind = %wanted, "served now"),
             None => {}
         }
         table.find(wanted)
@@ -137,12 +137,12 @@ impl Kinds {
 impl Table {
     /// Returns whether a kind has become missing or served since its last lookup. After a failed discovery request, a missing kind
     /// is not reported.
-    fn news(&mut self, wanted: &GroupKind) -> Option<ChangeFilter> {
+    fn change(&mut self, wanted: &GroupKind) -> Option<KindChange> {
         if self.served.contains_key(wanted) {
-            return self.missing.remove(wanted).then_some(ChangeFilter::Served);
+            return self.missing.remove(wanted).then_some(KindChange::Served);
         }
         let is_known = self.failure.is_none() && self.missing.len() < MISSING_KINDS;
-        (is_known && self.missing.insert(wanted.clone())).then_some(ChangeFilter::Missing)
+        (is_known && self.missing.insert(wanted.clone())).then_some(KindChange::Missing)
     }
 
     fn find(&self, wanted: &GroupKind) -> Result<ApiResource, Unavailable> {

@@ -17,7 +17,7 @@ fn program(name: &str) -> Option<ProgramReference> {
 }
 
 #[test]
-fn a_stack_has_one_source_and_is_woken_by_it_alone() {
+fn a_stack_has_one_source_and_is_triggered_only_by_it() {
     let bucket = GroupKind::new(flux::GROUP, "Bucket");
     let rows = [
         (flux(None, "Bucket", "app"), None, Some((&bucket, "app"))),
@@ -43,7 +43,7 @@ fn a_stack_has_one_source_and_is_woken_by_it_alone() {
 }
 
 #[test]
-fn a_stack_without_a_source_object_has_what_its_template_says_or_its_init_containers_bring() {
+fn without_a_source_object_the_template_or_init_containers_provide_it() {
     let spec = |template: serde_json::Value| StackSpec { workspace_template: Some(template), ..StackSpec::default() };
     let found = |spec: &StackSpec| without_object(spec).expect("valid").expect("a source");
     let in_pod = |spec: &StackSpec| InPod::of(&found(spec).digest);

@@ -32,7 +32,7 @@ async fn run(script: &str, input: &[u8], limits: &Limits) -> Result<String, Stri
 }
 
 #[tokio::test]
-async fn a_child_reads_limits_and_input_and_has_no_environment() {
+async fn a_child_gets_limits_and_input_on_stdin_and_no_environment() {
     assert!(std::env::vars().count() > 3, "there is something to inherit");
     let script =
         r#"read -r limits; echo "$limits" | grep -c '"memory":67108864'; cat; env | grep -vE '^(PWD|_|OLDPWD|SHLVL)='"#;
@@ -41,7 +41,7 @@ async fn a_child_reads_limits_and_input_and_has_no_environment() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_child_says_which_limit_it_was() {
+async fn the_error_of_a_child_names_the_exceeded_limit() {
     let short = Limits { wall: Duration::from_millis(300), ..LIMITS };
     let rows = [
         ("kill -XCPU $$", LIMITS, "more than the limit of 1 s of CPU time"),
@@ -68,13 +68,13 @@ async fn the_end_of_a_child_says_which_limit_it_was() {
 }
 
 #[tokio::test]
-async fn a_child_that_does_not_read_its_input_gives_its_answer_all_the_same() {
+async fn a_child_that_does_not_read_its_input_can_still_answer() {
     let input = vec![b'x'; 4 << 20];
     assert_eq!(run("echo done", &input, &LIMITS).await.as_deref(), Ok("done\n"));
 }
 
 #[tokio::test]
-async fn a_child_ends_when_nobody_waits_for_it() {
+async fn a_child_is_killed_when_its_future_is_dropped() {
     let directory = TempDir::new().expect("a directory");
     let (script, pid) = (directory.path().join("script"), directory.path().join("pid"));
     std::fs::write(&script, format!("echo $$ > {}.new; mv {0}.new {0}; exec sleep 1000", pid.display()))

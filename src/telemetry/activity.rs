@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_reconcile_that_hangs_is_seen_and_one_that_ended_is_not() {
+    async fn durations_include_hanging_reconciles_but_not_ended_ones() {
         let activity = Activity::default();
         let key = |name: &str| ("apps".to_owned(), name.to_owned());
         activity.begin("stack", &key("slow"));

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_names_the_object_of_the_reconcile_as_flux_does() {
+    fn log_lines_name_the_reconciled_object_as_in_flux() {
         let lines = logged(|| {
             let span = tracing::info_span!(
                 "reconcile",
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_written_with_their_causes_and_without_credentials() {
+    fn errors_are_logged_with_causes_and_without_credentials() {
         let lines = logged(|| {
             let cause = io::Error::other("no route to https://user:pass@host/x");
             let error = Broken { source: cause };
@@ -296,13 +296,13 @@ mod tests {
     }
 
     #[test]
-    fn other_crates_are_named_as_the_logger() {
+    fn log_lines_of_other_crates_name_the_crate_as_logger() {
         let lines = logged(|| tracing::warn!(target: "kube_client::client", "slow"));
         assert_eq!(lines, [json!({"level": "info", "logger": "kube_client::client", "msg": "slow"})]);
     }
 
     #[test]
-    fn every_level_is_a_filter_that_parses() {
+    fn the_filter_of_every_log_level_is_valid() {
         for level in [LogLevel::Trace, LogLevel::Debug, LogLevel::Info, LogLevel::Error] {
             EnvFilter::try_new(level.directives()).unwrap();
         }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_about_this_process() {
+    fn process_usage_is_read_from_the_kernel() {
         let usage = Usage::read().unwrap();
         assert!(usage.resident_bytes > 0 && usage.virtual_bytes >= usage.resident_bytes);
         assert!(usage.open_files > 2 && usage.most_files.is_none_or(|most| most >= usage.open_files));

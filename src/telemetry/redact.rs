@@ -94,7 +94,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn credentials_in_urls_are_hidden() {
+    fn credentials_in_urls_are_redacted() {
         let cases = [
             ("nothing here", "nothing here"),
             ("see https://example.org/a@b", "see https://example.org/a@b"),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn known_values_are_hidden_line_by_line_and_the_longest_first() {
+    fn known_values_are_redacted_per_line_longest_first() {
         let known = KnownValues::new(["hunter2", "hunter2-longer", "-----BEGIN-----\nabcdef\n", "no", ""]);
         assert_eq!(known.hide("a hunter2-longer b hunter2"), "a *** b ***");
         assert_eq!(known.hide("key abcdef"), "key ***");
@@ -119,13 +119,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_password_never_survives(password in "[a-zA-Z0-9:@!$]{12,40}", host in "[a-z]{1,20}", around in ".{0,20}") {
+        fn passwords_in_urls_are_always_redacted(password in "[a-zA-Z0-9:@!$]{12,40}", host in "[a-z]{1,20}", around in ".{0,20}") {
             let text = format!("{around} https://user:{password}@{host}/path {around}");
             prop_assert!(!url_credentials(&text).contains(&password));
         }
 
         #[test]
-        fn text_without_credentials_stays_as_it_is(text in "[^@]*") {
+        fn text_without_credentials_is_unchanged(text in "[^@]*") {
             prop_assert_eq!(url_credentials(&text), text.as_str());
         }
     }

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_age_of_the_oldest_queued_run_grows_and_ends_with_the_queue() {
+    fn the_age_of_the_oldest_queued_run_grows_until_the_queue_is_empty() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let runs = Runs::default();
         assert!(runs.oldest.age(at(100)) < f64::EPSILON);

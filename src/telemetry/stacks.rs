@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_series_is_bounded_whatever_the_reasons_are() {
+    fn the_number_of_series_is_bounded_for_any_reasons() {
         let stacks = Stacks::default();
         (0..1000).for_each(|n| stacks.note("apps", &format!("{n:04}"), standing(&format!("Reason{n}"))));
         let counts = stacks.counts();

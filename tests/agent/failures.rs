@@ -27,8 +27,8 @@ fn says(result: &proto::Result, outcome: Outcome, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn what_is_missing_for_state_and_secrets_is_named_with_where_it_is_given() {
-    if !has_pulumi("what_is_missing_for_state_and_secrets_is_named_with_where_it_is_given") {
+async fn missing_backend_and_secrets_settings_are_reported_with_their_field() {
+    if !has_pulumi("missing_backend_and_secrets_settings_are_reported_with_their_field") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -54,8 +54,8 @@ async fn what_is_missing_for_state_and_secrets_is_named_with_where_it_is_given()
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_program_is_named_with_file_and_line_or_with_what_it_lacks() {
-    if !has_pulumi("what_is_wrong_with_a_program_is_named_with_file_and_line_or_with_what_it_lacks") {
+async fn program_errors_are_reported_with_location_or_missing_setting() {
+    if !has_pulumi("program_errors_are_reported_with_location_or_missing_setting") {
         return;
     }
     let workspace = Workspace::start().await;

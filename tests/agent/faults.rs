@@ -8,8 +8,8 @@ use crate::harness::{TEST_TIMEOUT, Workspace, children, descendants, has_program
 use crate::runs::SLOW;
 
 #[tokio::test]
-async fn a_killed_cli_is_an_interrupted_run_and_its_descendants_are_gone() {
-    if !has_pulumi("a_killed_cli_is_an_interrupted_run_and_its_descendants_are_gone") {
+async fn a_killed_cli_interrupts_the_run_and_leaves_no_descendants() {
+    if !has_pulumi("a_killed_cli_interrupts_the_run_and_leaves_no_descendants") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -29,8 +29,8 @@ async fn a_killed_cli_is_an_interrupted_run_and_its_descendants_are_gone() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_told_to_end_cancels_the_run_and_tells_its_result() {
-    if !has_pulumi("an_agent_that_is_told_to_end_cancels_the_run_and_tells_its_result") {
+async fn sigterm_makes_the_agent_cancel_the_run_and_report_its_result() {
+    if !has_pulumi("sigterm_makes_the_agent_cancel_the_run_and_report_its_result") {
         return;
     }
     let mut workspace = Workspace::start().await;
@@ -56,7 +56,7 @@ async fn an_agent_that_is_told_to_end_cancels_the_run_and_tells_its_result() {
 }
 
 #[tokio::test]
-async fn an_idle_agent_that_is_told_to_end_ends_at_once() {
+async fn an_idle_agent_exits_immediately_on_sigterm() {
     let mut workspace = Workspace::start_with(Some("exit 0"), &[]).await;
     let told = Instant::now();
     workspace.terminate();
@@ -66,8 +66,8 @@ async fn an_idle_agent_that_is_told_to_end_ends_at_once() {
 }
 
 #[tokio::test]
-async fn a_killed_agent_that_is_started_anew_knows_what_was_interrupted_and_what_was_finished() {
-    if !has_pulumi("a_killed_agent_that_is_started_anew_knows_what_was_interrupted_and_what_was_finished") {
+async fn a_restarted_agent_knows_interrupted_and_finished_runs() {
+    if !has_pulumi("a_restarted_agent_knows_interrupted_and_finished_runs") {
         return;
     }
     let mut workspace = Workspace::start().await;
@@ -99,14 +99,14 @@ const ORPHANS: &str = "case \"$*\" in *up*)
     exit 1;; esac";
 
 #[tokio::test]
-async fn orphans_below_an_agent_that_is_not_the_first_process_are_collected() {
+async fn orphans_are_reaped_if_the_agent_is_not_pid_1() {
     let workspace = Workspace::start_with(Some(ORPHANS), &[]).await;
     leaves_no_orphans(&workspace, workspace.init_pid()).await;
 }
 
 #[tokio::test]
-async fn orphans_below_an_agent_that_is_the_first_process_are_collected() {
-    if !has_programs("orphans_below_an_agent_that_is_the_first_process_are_collected", &["unshare"]) {
+async fn orphans_are_reaped_if_the_agent_is_pid_1() {
+    if !has_programs("orphans_are_reaped_if_the_agent_is_pid_1", &["unshare"]) {
         return;
     }
     let wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];

@@ -58,7 +58,7 @@ async fn word(workspace: &Workspace, files: &[String]) -> String {
 }
 
 #[tokio::test]
-async fn an_exchanged_secret_is_another_word_with_whichever_of_its_keys() {
+async fn a_change_to_any_key_of_a_mounted_secret_changes_its_digest() {
     let workspace = Workspace::start().await;
     let mut secret = Mount::new(workspace.path("secrets/aws"));
     let mut map = Mount::new(workspace.path("secrets/map"));
@@ -82,7 +82,7 @@ async fn an_exchanged_secret_is_another_word_with_whichever_of_its_keys() {
 }
 
 #[tokio::test]
-async fn an_exchanged_input_of_the_configuration_is_another_word_and_any_other_is_not() {
+async fn only_changes_to_config_inputs_change_the_config_digest() {
     let mut workspace = Workspace::start().await;
     let mut secret = Mount::new(workspace.path("secrets/keys"));
     let mut map = Mount::new(workspace.path("secrets/map"));
@@ -112,7 +112,7 @@ async fn an_exchanged_input_of_the_configuration_is_another_word_and_any_other_i
 }
 
 #[tokio::test]
-async fn a_run_starts_only_once_what_it_refers_to_is_mounted() {
+async fn a_run_waits_until_its_referenced_inputs_are_mounted() {
     let cli = "case \"$*\" in *up*) echo \"region: $REGION\" >>\"$HOME/seen\";; esac";
     let workspace = Workspace::start_with(Some(cli), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
@@ -141,8 +141,8 @@ async fn a_run_starts_only_once_what_it_refers_to_is_mounted() {
 }
 
 #[tokio::test]
-async fn a_run_after_the_word_has_changed_has_the_new_value() {
-    if !has_pulumi("a_run_after_the_word_has_changed_has_the_new_value") {
+async fn a_run_after_an_input_digest_change_uses_the_new_value() {
+    if !has_pulumi("a_run_after_an_input_digest_change_uses_the_new_value") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -170,7 +170,7 @@ async fn a_run_after_the_word_has_changed_has_the_new_value() {
 }
 
 #[tokio::test]
-async fn the_result_has_the_word_for_what_the_run_has_read() {
+async fn the_result_has_the_digest_of_the_config_inputs_of_the_run() {
     let workspace = Workspace::start_with(Some("true"), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
     let mut map = Mount::new(workspace.path("secrets/map"));

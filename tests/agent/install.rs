@@ -72,7 +72,7 @@ impl FakeAgent {
 }
 
 #[tokio::test]
-async fn an_installation_waits_until_what_the_environment_refers_to_is_mounted() {
+async fn an_install_waits_until_its_referenced_inputs_are_mounted() {
     let fake_agent = FakeAgent::new("mkdir -p node_modules");
     let workspace = fake_agent.start().await;
     let (artifact, archive) = archive(&[NODE, ("package.json", "{}")]);
@@ -110,8 +110,8 @@ fn manifest(version: &str) -> String {
 }
 
 #[tokio::test]
-async fn npm_dependencies_are_taken_over_when_the_lock_is_equal_and_installed_over_a_copy_when_not() {
-    let test = "npm_dependencies_are_taken_over_when_the_lock_is_equal_and_installed_over_a_copy_when_not";
+async fn npm_dependencies_are_reused_only_if_the_lockfile_is_equal() {
+    let test = "npm_dependencies_are_reused_only_if_the_lockfile_is_equal";
     if !has_programs(test, &["node", "npm"]) {
         return;
     }
@@ -144,8 +144,8 @@ async fn npm_dependencies_are_taken_over_when_the_lock_is_equal_and_installed_ov
 }
 
 #[tokio::test]
-async fn a_local_path_is_installed_each_time_although_the_lock_is_equal() {
-    if !has_programs("a_local_path_is_installed_each_time_although_the_lock_is_equal", &["node", "npm"]) {
+async fn local_path_dependencies_are_reinstalled_despite_an_equal_lockfile() {
+    if !has_programs("local_path_dependencies_are_reinstalled_despite_an_equal_lockfile", &["node", "npm"]) {
         return;
     }
     let registry = Registry::start().await;
@@ -170,8 +170,8 @@ async fn a_local_path_is_installed_each_time_although_the_lock_is_equal() {
 }
 
 #[tokio::test]
-async fn a_virtual_environment_is_taken_over_when_all_is_pinned_and_equal_and_made_anew_when_not() {
-    let test = "a_virtual_environment_is_taken_over_when_all_is_pinned_and_equal_and_made_anew_when_not";
+async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
+    let test = "a_virtualenv_is_reused_only_if_all_pins_are_equal";
     let has_venv =
         || Command::new("python3").args(["-c", "import venv, ensurepip"]).status().is_ok_and(|ended| ended.success());
     if !has_programs(test, &["python3"]) || !has_venv() {
@@ -202,7 +202,7 @@ async fn a_virtual_environment_is_taken_over_when_all_is_pinned_and_equal_and_ma
 }
 
 #[tokio::test]
-async fn a_failure_leaves_the_old_source_and_is_tried_again_and_another_source_at_once() {
+async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     let fake_agent = FakeAgent::new("mkdir -p node_modules; cp package.json node_modules/installed");
     let workspace = fake_agent.start().await;
     let files = |manifest| [NODE, ("package.json", manifest), ("package-lock.json", manifest)];
@@ -276,7 +276,7 @@ fn installers(workspace: &Workspace) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_killed_in_an_installation_leaves_the_old_source_whole() {
+async fn killing_the_agent_during_an_install_keeps_the_old_source_intact() {
     let fake_agent = FakeAgent::new(ENDLESS);
     let (mut workspace, good) = installing(&fake_agent).await;
     let source = fs::metadata(workspace.path("share/source")).unwrap().ino();
@@ -295,7 +295,7 @@ async fn an_agent_that_is_killed_in_an_installation_leaves_the_old_source_whole(
 }
 
 #[tokio::test]
-async fn an_agent_that_is_told_to_end_in_an_installation_puts_the_old_source_back_first() {
+async fn sigterm_during_an_install_restores_the_old_source() {
     let fake_agent = FakeAgent::new(ENDLESS);
     let (mut workspace, good) = installing(&fake_agent).await;
     workspace.terminate();
@@ -307,7 +307,7 @@ async fn an_agent_that_is_told_to_end_in_an_installation_puts_the_old_source_bac
 }
 
 #[tokio::test]
-async fn another_source_ends_the_installation_of_the_one_before_it() {
+async fn a_new_source_cancels_the_install_of_the_previous_one() {
     let fake_agent = FakeAgent::new(ENDLESS);
     let (workspace, good) = installing(&fake_agent).await;
     let newer = workspace.bring(&[YAML]).await.unwrap();
@@ -326,7 +326,7 @@ async fn another_source_ends_the_installation_of_the_one_before_it() {
 }
 
 #[tokio::test]
-async fn another_cli_installs_anew() {
+async fn a_changed_cli_version_reinstalls_dependencies() {
     let fake_agent = FakeAgent::new("mkdir -p node_modules");
     let mut workspace = fake_agent.start().await;
     let files = [NODE, ("package.json", "{}"), ("package-lock.json", "{}")];
@@ -345,7 +345,7 @@ async fn another_cli_installs_anew() {
 }
 
 #[tokio::test]
-async fn what_was_put_in_place_without_a_cli_is_installed_where_it_is() {
+async fn a_source_that_awaits_install_is_installed_in_place() {
     let fake_agent = FakeAgent::new("mkdir -p node_modules");
     let mut workspace = fake_agent.start().await;
     let artifact = workspace.bring(&[NODE, ("package.json", "{}")]).await.unwrap();

@@ -9,7 +9,7 @@ const YAML: &str = "name: example\nruntime: yaml\n";
 const SECRET: &str = "hunter22";
 
 #[tokio::test]
-async fn while_a_person_works_no_source_is_exchanged_and_no_run_begins() {
+async fn an_interactive_session_blocks_source_changes_and_runs() {
     let workspace = Workspace::start_with(Some("exit 0"), &[]).await;
     let before = workspace.put(YAML).await;
     assert_eq!(workspace.status().await.interactive_session, None);
@@ -43,7 +43,7 @@ async fn while_a_person_works_no_source_is_exchanged_and_no_run_begins() {
 }
 
 #[tokio::test]
-async fn who_only_asks_the_cli_about_itself_and_the_agents_own_calls_hold_nothing() {
+async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
     // The CLI of the run lives long enough for the detection of other CLI processes.
     let workspace = Workspace::start_with(Some("case \"$*\" in *up*) sleep 2;; esac"), &[]).await;
     workspace.put(YAML).await;
@@ -55,8 +55,8 @@ async fn who_only_asks_the_cli_about_itself_and_the_agents_own_calls_hold_nothin
 }
 
 #[tokio::test]
-async fn in_a_container_of_its_own_a_person_counts_wherever_they_work() {
-    let test = "in_a_container_of_its_own_a_person_counts_wherever_they_work";
+async fn in_its_own_container_a_session_counts_in_any_directory() {
+    let test = "in_its_own_container_a_session_counts_in_any_directory";
     if !has_programs(test, &["unshare", "nsenter"]) {
         return;
     }
@@ -90,7 +90,7 @@ esac
 "#;
 
 #[tokio::test]
-async fn no_lock_is_removed_while_a_person_works() {
+async fn no_lock_is_removed_during_an_interactive_session() {
     let workspace = Workspace::start_with(Some(LOCKED), &[]).await;
     workspace.put(YAML).await;
     let time = |text: &str| text.parse::<jiff::Timestamp>().unwrap().as_millisecond();
@@ -117,8 +117,8 @@ async fn no_lock_is_removed_while_a_person_works() {
 }
 
 #[tokio::test]
-async fn a_persons_commands_find_project_stack_and_backend_after_the_first_run() {
-    if !has_pulumi("a_persons_commands_find_project_stack_and_backend_after_the_first_run") {
+async fn interactive_commands_find_project_stack_and_backend_after_a_run() {
+    if !has_pulumi("interactive_commands_find_project_stack_and_backend_after_a_run") {
         return;
     }
     let workspace = Workspace::start().await;

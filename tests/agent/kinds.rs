@@ -22,8 +22,8 @@ async fn request(workspace: &Workspace, kind: OperationKind, options: RunOptions
 }
 
 #[tokio::test]
-async fn a_preview_says_what_would_change_and_changes_nothing() {
-    if !has_pulumi("a_preview_says_what_would_change_and_changes_nothing") {
+async fn a_preview_reports_changes_without_applying_them() {
+    if !has_pulumi("a_preview_reports_changes_without_applying_them") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -51,8 +51,8 @@ async fn a_preview_says_what_would_change_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn drift_that_is_not_expected_is_found_again_each_time_until_a_refresh_takes_it_over() {
-    if !has_pulumi("drift_that_is_not_expected_is_found_again_each_time_until_a_refresh_takes_it_over") {
+async fn unexpected_drift_is_reported_until_a_refresh_adopts_it() {
+    if !has_pulumi("unexpected_drift_is_reported_until_a_refresh_adopts_it") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -82,8 +82,8 @@ async fn drift_that_is_not_expected_is_found_again_each_time_until_a_refresh_tak
 }
 
 #[tokio::test]
-async fn a_stack_that_must_exist_is_not_made() {
-    if !has_pulumi("a_stack_that_must_exist_is_not_made") {
+async fn a_stack_that_must_exist_is_not_created() {
+    if !has_pulumi("a_stack_that_must_exist_is_not_created") {
         return;
     }
     let workspace = Workspace::start().await;

@@ -16,8 +16,8 @@ fn idle(progress: &[Progress]) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn a_run_that_takes_longer_than_its_timeout_is_ended_gracefully() {
-    if !has_pulumi("a_run_that_takes_longer_than_its_timeout_is_ended_gracefully") {
+async fn a_run_that_exceeds_its_timeout_is_ended_gracefully() {
+    if !has_pulumi("a_run_that_exceeds_its_timeout_is_ended_gracefully") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -35,8 +35,8 @@ async fn a_run_that_takes_longer_than_its_timeout_is_ended_gracefully() {
 }
 
 #[tokio::test]
-async fn a_run_that_neither_goes_on_nor_says_anything_is_reported_and_then_ended() {
-    if !has_pulumi("a_run_that_neither_goes_on_nor_says_anything_is_reported_and_then_ended") {
+async fn an_idle_run_is_reported_and_then_ended() {
+    if !has_pulumi("an_idle_run_is_reported_and_then_ended") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -52,7 +52,7 @@ async fn a_run_that_neither_goes_on_nor_says_anything_is_reported_and_then_ended
 }
 
 #[tokio::test]
-async fn a_run_that_says_something_now_and_then_is_not_idle() {
+async fn a_run_with_occasional_output_is_not_idle() {
     let cli = "case \"$*\" in *up*) for word in $(seq 20); do echo $word; sleep 0.4; done;; esac";
     let workspace = Workspace::start_with(Some(cli), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
@@ -65,8 +65,8 @@ async fn a_run_that_says_something_now_and_then_is_not_idle() {
 }
 
 #[tokio::test]
-async fn a_cancelled_run_whose_steps_do_not_stop_is_ended_harder_when_the_pods_grace_allows_no_more() {
-    if !has_pulumi("a_cancelled_run_whose_steps_do_not_stop_is_ended_harder_when_the_pods_grace_allows_no_more") {
+async fn a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period() {
+    if !has_pulumi("a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period") {
         return;
     }
     // Of the 16 seconds, 4 are reserved for the result and 4 for SIGKILL.

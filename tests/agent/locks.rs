@@ -22,8 +22,8 @@ async fn with_dead_lock(workspace: &Workspace) -> u32 {
 }
 
 #[tokio::test]
-async fn the_lock_of_a_run_that_the_agent_knows_to_be_dead_is_removed_when_that_is_wanted() {
-    if !has_pulumi("the_lock_of_a_run_that_the_agent_knows_to_be_dead_is_removed_when_that_is_wanted") {
+async fn the_lock_of_a_known_dead_run_is_removed_if_lock_recovery_is_enabled() {
+    if !has_pulumi("the_lock_of_a_known_dead_run_is_removed_if_lock_recovery_is_enabled") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -42,8 +42,8 @@ async fn the_lock_of_a_run_that_the_agent_knows_to_be_dead_is_removed_when_that_
 }
 
 #[tokio::test]
-async fn an_agent_that_is_started_anew_knows_from_its_journal_whose_lock_it_is() {
-    if !has_pulumi("an_agent_that_is_started_anew_knows_from_its_journal_whose_lock_it_is") {
+async fn a_restarted_agent_identifies_the_lock_owner_from_its_journal() {
+    if !has_pulumi("a_restarted_agent_identifies_the_lock_owner_from_its_journal") {
         return;
     }
     let mut workspace = Workspace::start().await;
@@ -62,8 +62,8 @@ async fn an_agent_that_is_started_anew_knows_from_its_journal_whose_lock_it_is()
 }
 
 #[tokio::test]
-async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_its_proof() {
-    if !has_pulumi("the_lock_of_a_run_in_another_pod_is_removed_only_with_its_proof") {
+async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_proof() {
+    if !has_pulumi("the_lock_of_a_run_in_another_pod_is_removed_only_with_proof") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -104,8 +104,8 @@ async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_its_proof() {
 }
 
 #[tokio::test]
-async fn a_dead_runs_lock_does_not_keep_creations_in_doubt_from_being_cleared() {
-    if !has_pulumi("a_dead_runs_lock_does_not_keep_creations_in_doubt_from_being_cleared") {
+async fn a_stale_lock_does_not_block_clearing_pending_creates() {
+    if !has_pulumi("a_stale_lock_does_not_block_clearing_pending_creates") {
         return;
     }
     let workspace = Workspace::start().await;

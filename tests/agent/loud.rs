@@ -22,7 +22,7 @@ exit 255
 "#;
 
 #[tokio::test]
-async fn a_program_that_prints_a_hundred_megabytes_costs_the_agent_no_memory() {
+async fn a_hundred_megabytes_of_output_do_not_grow_agent_memory() {
     let workspace = Workspace::start_with(Some(LOUD), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
     let before = most_memory(workspace.agent_pid());

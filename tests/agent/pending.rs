@@ -25,8 +25,8 @@ fn was_started(progress: &[Progress]) -> bool {
 }
 
 #[tokio::test]
-async fn creations_in_doubt_stop_the_run_until_somebody_says_that_they_came_to_nothing() {
-    if !has_pulumi("creations_in_doubt_stop_the_run_until_somebody_says_that_they_came_to_nothing") {
+async fn pending_creates_block_the_run_until_they_are_cleared() {
+    if !has_pulumi("pending_creates_block_the_run_until_they_are_cleared") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -55,8 +55,8 @@ async fn creations_in_doubt_stop_the_run_until_somebody_says_that_they_came_to_n
 }
 
 #[tokio::test]
-async fn creations_in_doubt_are_made_again_when_somebody_says_so() {
-    if !has_pulumi("creations_in_doubt_are_made_again_when_somebody_says_so") {
+async fn pending_creates_are_retried_on_request() {
+    if !has_pulumi("pending_creates_are_retried_on_request") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -68,8 +68,8 @@ async fn creations_in_doubt_are_made_again_when_somebody_says_so() {
 }
 
 #[tokio::test]
-async fn a_stack_that_is_not_there_has_no_creations_in_doubt() {
-    if !has_pulumi("a_stack_that_is_not_there_has_no_creations_in_doubt") {
+async fn a_missing_stack_has_no_pending_creates() {
+    if !has_pulumi("a_missing_stack_has_no_pending_creates") {
         return;
     }
     for answer in [PendingCreates::Stop, PendingCreates::Clear] {
@@ -82,7 +82,7 @@ async fn a_stack_that_is_not_there_has_no_creations_in_doubt() {
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_read_runs_nothing_and_the_doubt_stays() {
+async fn an_unreadable_state_prevents_the_run_and_keeps_it_interrupted() {
     let cli = "case \"$*\" in
         *export*) echo 'error: the bucket is on fire' >&2; exit 1;;
         *up*) touch \"$HOME/ran\";;

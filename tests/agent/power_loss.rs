@@ -84,8 +84,8 @@ fn modules() -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_source_that_is_in_place_is_whole_after_a_power_loss() {
-    let Some(mut disk) = Disk::new("a_source_that_is_in_place_is_whole_after_a_power_loss") else { return };
+async fn an_installed_source_is_intact_after_a_power_loss() {
+    let Some(mut disk) = Disk::new("an_installed_source_is_intact_after_a_power_loss") else { return };
     let workspace = Workspace::start_on(None, |share| disk.mount_at(share)).await;
     let modules = modules();
     let mut files: Vec<(&str, &str)> = modules.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
@@ -102,8 +102,8 @@ async fn a_source_that_is_in_place_is_whole_after_a_power_loss() {
 }
 
 #[tokio::test]
-async fn dependencies_of_a_source_in_place_are_whole_after_a_power_loss() {
-    let Some(mut disk) = Disk::new("dependencies_of_a_source_in_place_are_whole_after_a_power_loss") else { return };
+async fn dependencies_of_an_installed_source_are_intact_after_a_power_loss() {
+    let Some(mut disk) = Disk::new("dependencies_of_an_installed_source_are_intact_after_a_power_loss") else { return };
     let workspace = Workspace::start_on(Some(CLI), |share| disk.mount_at(share)).await;
     let artifact = workspace.bring(&[NODE, ("package.json", "{}")]).await.unwrap();
 

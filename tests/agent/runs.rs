@@ -31,8 +31,8 @@ resources:
 ";
 
 #[tokio::test]
-async fn a_first_run_makes_the_stack_and_reaches_outputs_secret_ones_included() {
-    if !has_pulumi("a_first_run_makes_the_stack_and_reaches_outputs_secret_ones_included") {
+async fn a_first_run_creates_the_stack_and_returns_outputs_with_secrets() {
+    if !has_pulumi("a_first_run_creates_the_stack_and_returns_outputs_with_secrets") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -59,8 +59,8 @@ async fn a_first_run_makes_the_stack_and_reaches_outputs_secret_ones_included() 
 }
 
 #[tokio::test]
-async fn a_config_key_that_is_not_sent_any_more_is_gone() {
-    if !has_pulumi("a_config_key_that_is_not_sent_any_more_is_gone") {
+async fn a_config_key_that_is_no_longer_sent_is_removed() {
+    if !has_pulumi("a_config_key_that_is_no_longer_sent_is_removed") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -75,8 +75,8 @@ async fn a_config_key_that_is_not_sent_any_more_is_gone() {
 }
 
 #[tokio::test]
-async fn a_failing_program_says_why() {
-    if !has_pulumi("a_failing_program_says_why") {
+async fn a_failing_program_reports_the_reason() {
+    if !has_pulumi("a_failing_program_reports_the_reason") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -89,8 +89,8 @@ async fn a_failing_program_says_why() {
 }
 
 #[tokio::test]
-async fn a_known_id_attaches_and_another_one_is_refused_while_it_is_open_and_cancelling_unlocks() {
-    if !has_pulumi("a_known_id_attaches_and_another_one_is_refused_while_it_is_open_and_cancelling_unlocks") {
+async fn an_open_run_accepts_only_its_own_id_and_canceling_releases_the_lock() {
+    if !has_pulumi("an_open_run_accepts_only_its_own_id_and_canceling_releases_the_lock") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -123,8 +123,8 @@ async fn a_known_id_attaches_and_another_one_is_refused_while_it_is_open_and_can
 }
 
 #[tokio::test]
-async fn a_second_call_to_cancel_ends_a_run_whose_steps_do_not_stop() {
-    if !has_pulumi("a_second_call_to_cancel_ends_a_run_whose_steps_do_not_stop") {
+async fn a_second_cancel_ends_a_run_whose_steps_ignore_the_first() {
+    if !has_pulumi("a_second_cancel_ends_a_run_whose_steps_ignore_the_first") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -144,8 +144,8 @@ async fn a_second_call_to_cancel_ends_a_run_whose_steps_do_not_stop() {
 }
 
 #[tokio::test]
-async fn a_lock_of_somebody_else_is_a_conflict_that_names_the_holder() {
-    if !has_pulumi("a_lock_of_somebody_else_is_a_conflict_that_names_the_holder") {
+async fn a_foreign_lock_is_a_conflict_that_names_the_holder() {
+    if !has_pulumi("a_foreign_lock_is_a_conflict_that_names_the_holder") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -164,8 +164,8 @@ async fn a_lock_of_somebody_else_is_a_conflict_that_names_the_holder() {
 }
 
 #[tokio::test]
-async fn what_a_run_is_bound_to_has_to_be_as_it_says() {
-    if !has_pulumi("what_a_run_is_bound_to_has_to_be_as_it_says") {
+async fn a_run_is_refused_unless_its_pod_agent_and_inputs_match() {
+    if !has_pulumi("a_run_is_refused_unless_its_pod_agent_and_inputs_match") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -210,7 +210,7 @@ async fn what_a_run_is_bound_to_has_to_be_as_it_says() {
 }
 
 #[tokio::test]
-async fn a_rotated_secret_reaches_the_next_run_and_never_the_log() {
+async fn a_rotated_secret_reaches_the_next_run_but_never_the_log() {
     let cli = "case \"$*\" in *up*) echo \"the token is $TOKEN\"; echo \"$TOKEN\" > \"$HOME/seen\"; exit 1;; esac";
     let workspace = Workspace::start_with(Some(cli), &[]).await;
     workspace.put(OUTPUTS).await;
@@ -231,7 +231,7 @@ async fn a_rotated_secret_reaches_the_next_run_and_never_the_log() {
 
 /// Truncating a message before redaction could leave an unrecognizable part of a secret.
 #[tokio::test]
-async fn a_secret_across_the_place_where_a_message_is_cut_is_not_told_in_parts() {
+async fn truncating_a_message_reveals_no_part_of_a_secret() {
     let cli = r#"
         case "$*" in *--event-log=*) ;; *) exit 0 ;; esac
         for word; do case "$word" in --event-log=*) log=${word#--event-log=} ;; esac; done
@@ -256,8 +256,8 @@ async fn a_secret_across_the_place_where_a_message_is_cut_is_not_told_in_parts()
 }
 
 #[tokio::test]
-async fn a_destroy_of_a_stack_that_is_not_in_the_backend_fails() {
-    if !has_pulumi("a_destroy_of_a_stack_that_is_not_in_the_backend_fails") {
+async fn destroying_a_stack_missing_from_the_backend_fails() {
+    if !has_pulumi("destroying_a_stack_missing_from_the_backend_fails") {
         return;
     }
     let workspace = Workspace::start().await;

@@ -50,8 +50,8 @@ fn encrypted(text: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn secrets_are_encrypted_once_reach_the_program_and_are_never_shown() {
-    if !has_pulumi("secrets_are_encrypted_once_reach_the_program_and_are_never_shown") {
+async fn secrets_are_encrypted_once_and_reach_the_program_undisclosed() {
+    if !has_pulumi("secrets_are_encrypted_once_and_reach_the_program_undisclosed") {
         return;
     }
     let workspace = Workspace::start().await;
@@ -99,8 +99,8 @@ async fn secrets_are_encrypted_once_reach_the_program_and_are_never_shown() {
 }
 
 #[tokio::test]
-async fn no_secret_is_on_a_command_line_or_changed_on_its_way() {
-    if !has_pulumi("no_secret_is_on_a_command_line_or_changed_on_its_way") {
+async fn secrets_arrive_unchanged_and_never_on_a_command_line() {
+    if !has_pulumi("secrets_arrive_unchanged_and_never_on_a_command_line") {
         return;
     }
     // Records each command line, which every user of the node can read.
@@ -127,7 +127,7 @@ async fn no_secret_is_on_a_command_line_or_changed_on_its_way() {
 }
 
 #[tokio::test]
-async fn the_agent_and_what_it_starts_leave_no_core_dumps() {
+async fn the_agent_and_its_child_processes_leave_no_core_dumps() {
     let cli = "case \"$*\" in *up*) cat /proc/self/limits >\"$HOME/limits\";; esac";
     let workspace = Workspace::start_with(Some(cli), &[]).await;
     workspace.put(PROGRAM).await;
@@ -142,8 +142,8 @@ async fn the_agent_and_what_it_starts_leave_no_core_dumps() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named_before_anything_runs_and_the_rest_by_the_cli() {
-    if !has_pulumi("what_is_missing_is_named_before_anything_runs_and_the_rest_by_the_cli") {
+async fn missing_files_are_reported_before_a_run_and_other_errors_by_the_cli() {
+    if !has_pulumi("missing_files_are_reported_before_a_run_and_other_errors_by_the_cli") {
         return;
     }
     let workspace = Workspace::start().await;

@@ -12,7 +12,7 @@ const YAML: &str = "name: example\nruntime: yaml\n";
 const NODE: &str = "name: example\nruntime: nodejs\n";
 
 #[tokio::test]
-async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
+async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_is_kept() {
     let workspace = Workspace::start_with(Some("exit 0"), &[]).await;
     let before = workspace.put(YAML).await;
     let (artifact, mut bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
@@ -29,7 +29,7 @@ async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_stays() {
 }
 
 #[tokio::test]
-async fn the_agent_answers_readiness_and_knows_the_cli() {
+async fn the_agent_reports_readiness_and_the_cli_version() {
     let mut workspace = Workspace::start_with(Some("[ \"$*\" = version ] || echo v3.259.0; echo v3.259.0"), &[]).await;
     assert_eq!(workspace.readiness().await, "HTTP/1.1 200 OK");
     let end = Instant::now() + TEST_TIMEOUT;
@@ -48,7 +48,7 @@ async fn the_agent_answers_readiness_and_knows_the_cli() {
 
 /// In a pod with init containers of the user, the source arrives before the CLI is available.
 #[tokio::test]
-async fn what_the_init_container_fetched_is_found_by_the_agent() {
+async fn the_agent_finds_the_source_fetched_by_the_init_container() {
     let mut workspace = Workspace::start_fetch().await;
     assert_eq!(workspace.status().await.artifact, None);
     let refusal = workspace.connect().await.drain().await.unwrap_err();
@@ -68,14 +68,14 @@ async fn what_the_init_container_fetched_is_found_by_the_agent() {
 }
 
 #[tokio::test]
-async fn the_init_container_ends_with_an_error_when_the_pod_ends_before_a_source_came() {
+async fn the_init_container_fails_if_terminated_before_a_source_arrives() {
     let mut workspace = Workspace::start_fetch().await;
     workspace.terminate();
     assert_eq!(workspace.ended().await, Some(1));
 }
 
 #[tokio::test]
-async fn the_agent_installs_the_dependencies_of_a_source_that_came_before_there_was_a_cli() {
+async fn the_agent_installs_dependencies_of_a_source_older_than_the_cli() {
     let cli = "case \"$*\" in
         *install*) [ -f mended ] || { echo 'no such package: left-pad' >&2; exit 1; }
                    mkdir node_modules;;
@@ -109,8 +109,8 @@ fn in_pod(source: InPod, directory: &str) -> proto::Artifact {
 const PROGRAM: &str = "name: example\nruntime: yaml\noutputs: {said: hello}\n";
 
 #[tokio::test]
-async fn a_directory_of_the_image_is_a_source_and_is_given_again_after_a_restart() {
-    if !has_pulumi("a_directory_of_the_image_is_a_source_and_is_given_again_after_a_restart") {
+async fn an_image_directory_is_a_source_and_is_set_again_after_a_restart() {
+    if !has_pulumi("an_image_directory_is_a_source_and_is_set_again_after_a_restart") {
         return;
     }
     let mut workspace = Workspace::start().await;
@@ -142,7 +142,7 @@ async fn a_directory_of_the_image_is_a_source_and_is_given_again_after_a_restart
 }
 
 #[tokio::test]
-async fn what_the_init_containers_have_prepared_is_a_source() {
+async fn files_prepared_by_init_containers_are_a_source() {
     let cli = "case \"$*\" in *install*) mkdir -p node_modules;; esac";
     let mut workspace = Workspace::start_with(Some(cli), &[]).await;
     let artifact = in_pod(InPod::InitContainers, "");
@@ -168,7 +168,7 @@ async fn what_the_init_containers_have_prepared_is_a_source() {
 }
 
 #[tokio::test]
-async fn a_project_without_its_program_needs_no_installation() {
+async fn a_project_file_alone_needs_no_dependency_installation() {
     let workspace = Workspace::start_with(Some("echo it must not be called >&2; exit 1"), &[]).await;
     let artifact = workspace.put(NODE).await;
     workspace.until_in_place(&artifact).await.unwrap();
@@ -176,8 +176,8 @@ async fn a_project_without_its_program_needs_no_installation() {
 
 /// The state is sufficient for a destroy; this machine has no language host for this runtime.
 #[tokio::test]
-async fn a_project_without_its_program_is_enough_to_destroy() {
-    if !has_pulumi("a_project_without_its_program_is_enough_to_destroy") {
+async fn destroy_needs_only_the_project_file() {
+    if !has_pulumi("destroy_needs_only_the_project_file") {
         return;
     }
     let workspace = Workspace::start().await;

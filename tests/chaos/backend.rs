@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_objects_tells_their_keys_and_whether_it_is_all_of_them() {
+    fn an_object_listing_yields_keys_only_if_it_is_complete() {
         let list =
             |inner: &str| format!("<?xml version=\"1.0\"?><ListBucketResult xmlns=\"s3\">{inner}</ListBucketResult>");
         let two = "<Contents><Key>a/b.json</Key></Contents><Contents><Key>a/c.json</Key></Contents>";
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_file_tells_its_resources_and_what_was_cut_off() {
+    fn a_state_file_yields_resources_and_pending_operations() {
         let urn = |name: &str| format!("urn:pulumi:dev::chaos::testing:index:Step::{name}");
         let step = |name: &str| serde_json::json!({"urn": urn(name), "type": STEP, "custom": true, "id": "x", "inputs": {"name": format!("{name}@3")}});
         let root = serde_json::json!({"urn": "urn:pulumi:dev::chaos::pulumi:pulumi:Stack::chaos-dev", "type": "pulumi:pulumi:Stack"});

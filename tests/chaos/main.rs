@@ -48,7 +48,7 @@ use crate::harness::{AwayApiServer, Controller, Scene, client, in_scene, not_run
 const SECONDS: u64 = 120;
 
 #[test]
-fn a_storm_of_faults_loses_nothing_and_doubles_nothing() {
+fn random_faults_lose_and_duplicate_nothing() {
     if !AwayApiServer::is_possible() {
         not_run("chaos", "the cluster is not our own, so its processes cannot be killed");
         return;

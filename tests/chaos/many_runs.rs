@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(400);
 const PREFIX: &str = "many-";
 
 #[test]
-fn five_hundred_open_runs_hold_nobody_up_and_are_recorded_once_each_across_a_restart() {
+fn five_hundred_open_runs_block_no_stack_and_survive_a_restart() {
     if !AwayApiServer::is_possible() {
         not_run("five hundred open runs", "the cluster is not our own, so it has no fake nodes");
         return;

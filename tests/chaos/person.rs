@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_waits_for_a_person_says_for_which_run() {
+    fn a_stack_that_awaits_a_user_decision_names_the_run() {
         let examples = [
             ("PendingCreates", "answer for s-1", None, Some("s-1")),
             ("PendingCreates", "answer for s-1", Some("s-2"), Some("s-1")),

@@ -112,13 +112,13 @@ mod tests {
     const SHORT: Duration = Duration::from_secs(120);
 
     #[test]
-    fn the_same_seed_makes_the_same_plan_and_another_one_another() {
+    fn a_seed_determines_the_plan() {
         assert_eq!(plan(7, SHORT), plan(7, SHORT));
         assert_ne!(plan(7, SHORT), plan(8, SHORT));
     }
 
     #[test]
-    fn all_kinds_happen_in_two_minutes_at_a_bounded_rate() {
+    fn every_fault_kind_occurs_within_two_minutes_at_a_bounded_rate() {
         for seed in 0..100 {
             let acts = plan(seed, SHORT);
             let kinds: BTreeSet<Kind> = acts.iter().map(|act| act.kind).collect();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_plan_begins_as_the_short_one_of_its_seed() {
+    fn a_long_plan_starts_with_the_short_plan_of_the_same_seed() {
         let (short, long) = (plan(3, SHORT), plan(3, Duration::from_secs(600)));
         assert_eq!(long[..short.len()], short);
         assert!(long.len() > 4 * short.len(), "{} and {}", long.len(), short.len());

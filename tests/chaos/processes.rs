@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_by_its_command_line() {
+    fn a_process_role_is_derived_from_its_command_line() {
         let examples = [
             ("/usr/bin/pulumi-controller\0manager\0--log-level=info\0", Some(Role::Controller)),
             ("/share/agent/pulumi-controller\0agent\0", Some(Role::Agent)),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_outside_the_pods_is_never_found() {
+    fn processes_outside_the_pods_are_never_found() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let nobodys = BTreeMap::from([("00000000-0000-0000-0000-00000000dead".to_owned(), "s".to_owned())]);
         for role in [Role::Controller, Role::Agent, Role::Pulumi, Role::Provider] {

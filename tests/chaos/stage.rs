@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_revision_has_its_resources_by_names_that_tell_it() {
+    fn each_revision_is_encoded_in_its_resource_names() {
         let program = program(7);
         let resources = program["resources"].as_object().unwrap();
         let names: BTreeSet<&String> = resources.keys().collect();

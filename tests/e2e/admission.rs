@@ -103,7 +103,7 @@ async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: V
 }
 
 #[test]
-fn an_update_that_a_policy_rejects_is_reported_and_made_later() {
+fn an_update_rejected_by_a_policy_is_reported_and_created_later() {
     run("frozen-updates", async |scene| {
         let spec = json!({"workspaceName": "other", "stackName": "dev", "type": "preview"});
         let meta = json!({"name": "probe"});
@@ -114,7 +114,7 @@ fn an_update_that_a_policy_rejects_is_reported_and_made_later() {
 }
 
 #[test]
-fn a_stateful_set_that_a_policy_rejects_is_reported_and_made_later() {
+fn a_stateful_set_rejected_by_a_policy_is_reported_and_created_later() {
     run("frozen-pods", async |scene| {
         let labels = json!({"app": "probe"});
         let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
@@ -126,7 +126,7 @@ fn a_stateful_set_that_a_policy_rejects_is_reported_and_made_later() {
 }
 
 #[test]
-fn a_service_that_a_policy_rewrites_is_applied_a_few_times_and_reported() {
+fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
     run("rewritten", async |scene| {
         let expression =
             "Object{metadata: Object.metadata{annotations: {\"auto.pulumi.com/rendered-hash\": \"other\"}}}";

@@ -13,7 +13,7 @@ use crate::harness::{
 };
 
 #[test]
-fn a_wrong_digest_is_refused_and_the_old_source_stays() {
+fn a_wrong_digest_is_refused_and_the_old_source_is_kept() {
     run("wrong-digest", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("wrong-digest").step("step", json!({"value": text}));
@@ -47,7 +47,7 @@ fn a_wrong_digest_is_refused_and_the_old_source_stays() {
 }
 
 #[test]
-fn an_archive_that_was_packed_again_is_placed_without_a_run() {
+fn a_repacked_archive_is_installed_without_a_run() {
     run("packed-again", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("packed-again").step("step", json!({"value": text}));
@@ -90,7 +90,7 @@ fn an_archive_that_was_packed_again_is_placed_without_a_run() {
 }
 
 #[test]
-fn an_artifact_that_is_not_there_any_more_is_waited_for() {
+fn a_stack_waits_for_an_artifact_that_is_gone() {
     run("not-found", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("not-found").output("text", json!("hello")).files()).await;
@@ -113,7 +113,7 @@ fn an_artifact_that_is_not_there_any_more_is_waited_for() {
 }
 
 #[test]
-fn an_artifact_on_a_host_outside_flux_is_never_asked_for() {
+fn an_artifact_on_a_host_outside_flux_is_never_requested() {
     run("foreign-host", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("foreign-host").output("text", json!("hello")).files()).await;

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::harness::{File, Program, Scene, StackHandle, WaitLimit, condition, once, run, says};
 
 #[test]
-fn a_program_that_does_not_compile_says_where_and_the_outputs_stay() {
+fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
     run("uncompiled", async |scene| {
         let source = scene.source("app").await;
         let good =
@@ -48,7 +48,7 @@ fn a_program_that_does_not_compile_says_where_and_the_outputs_stay() {
 
 /// The output of the CLI passes through the agent, its journal, the log of the pod and the status of the Stack.
 #[test]
-fn a_program_that_prints_a_hundred_megabytes_runs_to_its_end() {
+fn a_program_that_prints_a_hundred_megabytes_completes() {
     run("loud", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("loud").step("step", json!({"printMegabytes": 100})).output("text", json!("hello"));
@@ -76,7 +76,7 @@ fn a_program_that_prints_a_hundred_megabytes_runs_to_its_end() {
 }
 
 #[test]
-fn a_missing_secret_is_waited_for_and_a_missing_key_is_named() {
+fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
     run("no-secret", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("no-secret").output("text", json!("hello")).files()).await;

@@ -67,7 +67,7 @@ async fn program(scene: &crate::harness::Scene) -> String {
 }
 
 #[test]
-fn a_deleted_update_leaves_a_record_and_a_request_runs_again() {
+fn deleting_an_update_records_a_cancel_and_a_request_runs_again() {
     run("cancel-delete", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("cancel-delete", 30).files()).await;
@@ -90,7 +90,7 @@ fn a_deleted_update_leaves_a_record_and_a_request_runs_again() {
 }
 
 #[test]
-fn a_run_that_waits_for_its_turn_is_canceled_too() {
+fn a_queued_run_is_canceled_too() {
     run("cancel-queued", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("cancel-queued", 15).files()).await;

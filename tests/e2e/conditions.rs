@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::{Program, Scene, WaitLimit, condition, run, says};
 
 #[test]
-fn a_stack_nobody_has_looked_at_does_not_pass_for_a_ready_one() {
+fn a_new_stack_has_observed_generation_minus_one() {
     run("unseen", async |scene| {
         // The response to the creation is the object before any controller has reconciled it.
         let stack: Stack = scene
@@ -22,7 +22,7 @@ fn a_stack_nobody_has_looked_at_does_not_pass_for_a_ready_one() {
 }
 
 #[test]
-fn the_conditions_follow_the_table_from_waiting_to_done() {
+fn conditions_match_the_documented_table_in_every_phase() {
     run("conditions", async |scene| {
         let source = scene.source("app").await;
         let main = scene.start(scene.stack("main", &source)).await;
@@ -63,7 +63,7 @@ fn assert_never_ready_before(scene: &Scene, done: &Stack) {
 }
 
 #[test]
-fn an_invalid_spec_stalls_until_it_is_mended() {
+fn an_invalid_spec_stalls_until_it_is_fixed() {
     run("invalid", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("invalid").output("text", json!("hello")).files()).await;

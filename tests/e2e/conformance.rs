@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_is_broken_by_what_it_forbids_and_by_nothing_else() {
+    fn each_rule_flags_only_the_states_it_forbids() {
         for (observed, conditions, wanted) in [
             (2, &["Ready=True@2"][..], &[][..]),
             (2, &["Ready=False@2", "Reconciling=True@2"], &[]),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn states_on_the_way_are_judged_by_the_rules_for_the_way() {
+    fn intermediate_states_are_checked_only_by_the_rules_for_them() {
         assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "nobody has looked at it yet");
         assert_eq!(of_states(&[stack(1, &["Ready=True@1"])]), Vec::<String>::new(), "its spec was edited a moment ago");
         assert_eq!(of_states(&[stack(1, &["Ready=True@"])]), Vec::<String>::new(), "the operator's");

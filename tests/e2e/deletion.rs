@@ -32,7 +32,7 @@ fn deleting_a_stack_with_destroy_on_finalize_destroys() {
 }
 
 #[test]
-fn deleting_a_stack_without_it_leaves_its_resources() {
+fn deleting_a_stack_without_destroy_on_finalize_keeps_resources() {
     run("leave", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("leave").step("step", json!({"value": "one"})).files()).await;
@@ -46,7 +46,7 @@ fn deleting_a_stack_without_it_leaves_its_resources() {
 }
 
 #[test]
-fn a_stack_that_never_ran_goes_away_at_once() {
+fn a_stack_that_never_ran_is_deleted_immediately() {
     run("never-ran", async |scene| {
         let mut stack = scene.stack_on("main", "not-there");
         stack.spec.destroy_on_finalize = Some(true);
@@ -62,7 +62,7 @@ fn a_stack_that_never_ran_goes_away_at_once() {
 }
 
 #[test]
-fn a_stack_deleted_during_a_run_waits_for_it_and_destroys_then() {
+fn a_stack_deleted_during_a_run_is_destroyed_after_the_run() {
     run("delete-in-run", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("delete-in-run").step("slow", json!({"seconds": 6, "steps": 6}));
@@ -83,7 +83,7 @@ fn a_stack_deleted_during_a_run_waits_for_it_and_destroys_then() {
 }
 
 #[test]
-fn a_failed_destroy_keeps_the_stack_and_says_why() {
+fn a_failed_destroy_keeps_the_stack_and_reports_the_reason() {
     run("failed-destroy", async |scene| {
         let source = scene.source("app").await;
         let commit =
@@ -112,7 +112,7 @@ fn a_failed_destroy_keeps_the_stack_and_says_why() {
 }
 
 #[test]
-fn a_failed_destroy_is_tried_again_later_each_time_and_the_stack_goes_when_it_succeeds() {
+fn a_failed_destroy_backs_off_until_destroy_on_finalize_is_disabled() {
     run("destroy-again", async |scene| {
         let source = scene.source("app").await;
         let program = |fail: &str| Program::new("destroy-again").step("step", json!({"failOn": fail}));
@@ -140,7 +140,7 @@ fn a_failed_destroy_is_tried_again_later_each_time_and_the_stack_goes_when_it_su
 }
 
 #[test]
-fn a_stack_whose_source_is_gone_is_destroyed_from_the_source_in_its_pod() {
+fn a_stack_whose_source_is_gone_is_destroyed_with_the_pods_copy() {
     run("source-gone", async |scene| {
         let main = applied(scene, "source-gone").await;
         scene.delete::<GitRepository>("app").await;
@@ -152,7 +152,7 @@ fn a_stack_whose_source_is_gone_is_destroyed_from_the_source_in_its_pod() {
 }
 
 #[test]
-fn a_stack_whose_source_and_workspace_are_gone_is_destroyed_from_its_state_alone() {
+fn a_stack_without_source_and_workspace_is_destroyed_from_its_state() {
     run("state-alone", async |scene| {
         let main = applied(scene, "state-alone").await;
         let known = main.get().await.status.and_then(|status| status.project_info).expect("the project is known");
@@ -172,7 +172,7 @@ fn a_stack_whose_source_and_workspace_are_gone_is_destroyed_from_its_state_alone
 }
 
 #[test]
-fn a_foreground_deletion_destroys_before_anything_goes() {
+fn foreground_deletion_destroys_before_any_object_is_deleted() {
     run("foreground", async |scene| {
         let main = applied(scene, "foreground").await;
         delete_as(scene, "main", &DeleteParams::foreground()).await;
@@ -183,7 +183,7 @@ fn a_foreground_deletion_destroys_before_anything_goes() {
 }
 
 #[test]
-fn a_foreground_deletion_during_a_run_waits_for_it_and_destroys_then() {
+fn foreground_deletion_during_a_run_destroys_after_the_run() {
     run("foreground-run", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("foreground-run").step("slow", json!({"seconds": 6, "steps": 6}));
@@ -200,7 +200,7 @@ fn a_foreground_deletion_during_a_run_waits_for_it_and_destroys_then() {
 }
 
 #[test]
-fn a_deletion_that_orphans_leaves_nothing_of_ours_behind_either() {
+fn orphan_deletion_destroys_and_leaves_no_owned_objects() {
     run("orphan", async |scene| {
         let main = applied(scene, "orphan").await;
         let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
@@ -212,7 +212,7 @@ fn a_deletion_that_orphans_leaves_nothing_of_ours_behind_either() {
 }
 
 #[test]
-fn a_suspended_stack_that_is_deleted_says_that_it_waits_and_is_destroyed_when_it_is_resumed() {
+fn a_deleted_suspended_stack_is_destroyed_when_it_is_resumed() {
     run("delete-suspended", async |scene| {
         let main = applied(scene, "delete-suspended").await;
         main.change(json!({"spec": {"suspend": true}})).await;
@@ -230,7 +230,7 @@ fn a_suspended_stack_that_is_deleted_says_that_it_waits_and_is_destroyed_when_it
 }
 
 #[test]
-fn the_stack_goes_from_the_backend_where_that_is_asked_for_and_nowhere_else() {
+fn the_pulumi_stack_is_removed_from_the_backend_only_on_request() {
     run("remove-stack", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("remove-stack").step("step", json!({"value": "one"})).files()).await;
@@ -265,7 +265,7 @@ fn the_stack_goes_from_the_backend_where_that_is_asked_for_and_nowhere_else() {
 }
 
 #[test]
-fn a_stack_waits_for_those_that_need_it_only_if_they_are_deleted_too() {
+fn deletion_waits_only_for_dependents_that_are_also_being_deleted() {
     run("delete-order", async |scene| {
         let source = scene.source("app").await;
         let step = |seconds: u32| json!({"value": "one", "seconds": seconds, "steps": seconds});
@@ -301,7 +301,7 @@ fn a_stack_waits_for_those_that_need_it_only_if_they_are_deleted_too() {
 }
 
 #[test]
-fn in_a_terminating_namespace_a_stack_says_so_and_is_kept() {
+fn a_stack_in_a_terminating_namespace_stalls_and_is_kept() {
     run("terminating", async |_| {
         let scene = Scene::new("terminating-too").await;
         let main = applied(&scene, "terminating").await;
@@ -332,7 +332,7 @@ fn in_a_terminating_namespace_a_stack_says_so_and_is_kept() {
 }
 
 #[test]
-fn a_persons_workspace_of_the_same_name_is_neither_changed_nor_deleted() {
+fn a_foreign_workspace_of_the_same_name_is_not_changed_or_deleted() {
     run("foreign-workspace", async |scene| {
         let source = scene.source("app").await;
         source.push(&Program::new("foreign").step("step", json!({"value": "one"})).files()).await;

@@ -7,7 +7,7 @@ use crate::harness::{File, Program, Scene, WaitLimit, condition, is_stalled, onc
 
 /// The test image has no Node.js.
 #[test]
-fn a_source_whose_dependencies_cannot_be_installed_is_said_to_be_so_and_the_next_one_is_taken() {
+fn a_failed_dependency_installation_is_reported_until_the_next_source() {
     run("dependencies", async |scene: &Scene| {
         let source = scene.source("app").await;
         let program = Program::new("dependencies");

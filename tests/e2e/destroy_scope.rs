@@ -19,7 +19,7 @@ async fn with_backend_in_a_secret(scene: &Scene, mut stack: Stack) -> Stack {
 }
 
 #[test]
-fn a_stack_that_has_changed_nothing_destroys_nothing_of_another_stack() {
+fn a_stack_that_changed_nothing_destroys_no_resources_of_another() {
     run("scope-failed", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("scope").step("step", json!({"value": "one"})).files()).await;

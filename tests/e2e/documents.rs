@@ -9,7 +9,7 @@ const DRY_RUN: [&str; 5] = ["apply", "--dry-run=server", "--validate=strict", "-
 
 /// Validates every object in the documents with a server-side dry run.
 #[test]
-fn every_object_of_the_documents_is_valid() {
+fn every_object_in_the_docs_passes_a_server_side_dry_run() {
     run("documents", async |_| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
         let mut broken = Vec::new();

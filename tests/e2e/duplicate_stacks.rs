@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::{Program, Scene, WaitLimit, condition, is_done, once, run, says};
 
 #[test]
-fn the_second_of_two_stacks_gives_way_until_the_first_is_gone() {
+fn a_duplicate_stack_stalls_until_the_first_is_gone() {
     run("duplicates", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("duplicates").step("step", json!({"value": "one"}));
@@ -64,7 +64,7 @@ fn the_second_of_two_stacks_gives_way_until_the_first_is_gone() {
 }
 
 #[test]
-fn a_stack_of_another_namespace_is_not_blocked_by_its_name() {
+fn a_same_named_stack_in_another_namespace_is_not_blocked() {
     run("blocked", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("blocked").step("step", json!({"value": "one"}));
@@ -87,7 +87,7 @@ fn a_stack_of_another_namespace_is_not_blocked_by_its_name() {
 }
 
 #[test]
-fn a_duplicate_with_resources_elsewhere_is_kept_until_it_can_destroy_them() {
+fn a_duplicate_is_kept_until_it_can_destroy_its_other_resources() {
     run("elsewhere", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("elsewhere").step("step", json!({"value": "one"}));
@@ -118,7 +118,7 @@ fn a_duplicate_with_resources_elsewhere_is_kept_until_it_can_destroy_them() {
 }
 
 #[test]
-fn a_duplicate_whose_backend_is_in_a_secret_is_kept_from_destroying() {
+fn a_duplicate_with_its_backend_in_a_secret_cannot_destroy() {
     run("hidden", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("hidden").step("step", json!({"value": "one"}));

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::harness::{File, Program, WaitLimit, condition, run, says};
 
 #[test]
-fn a_failing_program_says_why_and_the_next_good_commit_mends_it() {
+fn a_failing_program_is_reported_until_the_next_good_commit() {
     run("failing", async |scene| {
         let source = scene.source("app").await;
         let program = |failing: &str| Program::new("failing").step("step", json!({"failOn": failing}));
@@ -51,7 +51,7 @@ fn a_failing_program_says_why_and_the_next_good_commit_mends_it() {
 }
 
 #[test]
-fn a_project_that_cannot_be_read_says_why() {
+fn an_unreadable_project_file_reports_the_reason() {
     run("unreadable", async |scene| {
         let source = scene.source("app").await;
         let broken = File { path: "Pulumi.yaml".to_owned(), content: "name: [unreadable\nruntime: yaml\n".to_owned() };
@@ -69,7 +69,7 @@ fn a_project_that_cannot_be_read_says_why() {
 }
 
 #[test]
-fn a_repository_without_a_project_says_what_is_missing() {
+fn a_repository_without_a_project_reports_the_missing_file() {
     run("no-project", async |scene| {
         let source = scene.source("app").await;
         source.push(&[File { path: "README.md".to_owned(), content: "nothing else\n".to_owned() }]).await;

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::{Controller, Look, Program, WaitLimit, api_call, condition, once, run, says, wait_until};
 
 #[test]
-fn a_first_run_reaches_outputs() {
+fn a_first_run_produces_outputs() {
     run("first-run", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("first-run")
@@ -46,7 +46,7 @@ fn a_first_run_reaches_outputs() {
 }
 
 #[test]
-fn a_secret_output_is_in_a_secret_and_in_no_log_and_no_status() {
+fn a_secret_output_is_only_in_a_secret_not_in_log_or_status() {
     const PASSWORD: &str = "correct-horse-battery-staple";
     run("secret-output", async |scene| {
         let source = scene.source("app").await;
@@ -75,7 +75,7 @@ fn a_secret_output_is_in_a_secret_and_in_no_log_and_no_status() {
 }
 
 #[test]
-fn config_of_every_json_type_reaches_the_program_with_its_type() {
+fn config_values_keep_their_json_type_in_the_program() {
     run("config", async |scene| {
         let config = json!({
             "text": "hello", "digits": "0123", "number": 42, "fraction": 0.5, "flag": true,
@@ -121,7 +121,7 @@ fn a_project_in_a_directory_of_the_source_runs() {
 }
 
 #[test]
-fn a_run_has_the_rights_of_the_service_account_of_its_stack() {
+fn a_run_has_the_permissions_of_its_stacks_service_account() {
     run("account", async |scene| {
         scene.service_account_for_config_maps("deployer").await;
         let source = scene.source("app").await;
@@ -149,7 +149,7 @@ fn a_run_has_the_rights_of_the_service_account_of_its_stack() {
 }
 
 #[test]
-fn a_right_that_is_missing_is_named_and_the_run_succeeds_once_it_is_given() {
+fn a_missing_permission_is_named_and_granting_it_fixes_the_run() {
     run("no-right", async |scene| {
         scene.create::<ServiceAccount>(json!({"metadata": {"name": "deployer"}})).await;
         let source = scene.source("app").await;

@@ -37,7 +37,7 @@ async fn receiver(scene: &Scene, kind: &str, events: Value, resource: Value) -> 
 }
 
 #[test]
-fn a_push_by_webhook_runs_the_stack_by_way_of_its_git_repository() {
+fn a_webhook_push_runs_the_stack_through_its_git_repository() {
     run("flux-receiver", async |scene| {
         scene.create::<Secret>(json!({"metadata": {"name": "hook"}, "stringData": {"token": TOKEN}})).await;
         let program = |value: &str| Program::new("flux-receiver").step("step", json!({"value": value})).files();
@@ -62,7 +62,7 @@ fn a_push_by_webhook_runs_the_stack_by_way_of_its_git_repository() {
 }
 
 #[test]
-fn a_push_by_webhook_runs_a_stack_that_follows_its_repository_itself() {
+fn a_webhook_push_runs_a_stack_that_follows_its_own_repository() {
     run("flux-receiver-stack", async |scene| {
         scene.create::<Secret>(json!({"metadata": {"name": "hook"}, "stringData": {"token": TOKEN}})).await;
         let program = |value: &str| Program::new("flux-receiver-stack").step("step", json!({"value": value})).files();

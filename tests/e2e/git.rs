@@ -35,7 +35,7 @@ fn a_push_to_a_followed_repository_runs_in_the_same_pod() {
 }
 
 #[test]
-fn a_push_is_seen_without_being_told_of() {
+fn a_push_is_detected_by_polling() {
     run("git-poll", async |scene| {
         let source = scene.source("app").await;
         let first = source.push_unseen(&saying("one")).await;
@@ -47,7 +47,7 @@ fn a_push_is_seen_without_being_told_of() {
 }
 
 #[test]
-fn a_commit_goes_forward_and_back_in_the_same_pod() {
+fn the_commit_can_move_forward_and_back_in_the_same_pod() {
     run("git-commit", async |scene| {
         let source = scene.source("app").await;
         let first = source.push_unseen(&saying("one")).await;
@@ -69,7 +69,7 @@ fn a_commit_goes_forward_and_back_in_the_same_pod() {
 }
 
 #[test]
-fn a_commit_that_touches_no_chosen_path_moves_the_revision_and_runs_nothing() {
+fn a_commit_outside_the_selected_paths_updates_only_the_revision() {
     run("git-paths", async |scene| {
         let source = scene.source("app").await;
         let files = |text: &str, note: &str| {
@@ -94,7 +94,7 @@ fn a_commit_that_touches_no_chosen_path_moves_the_revision_and_runs_nothing() {
 }
 
 #[test]
-fn what_is_wrong_with_a_repository_is_said_and_the_last_good_state_stays() {
+fn repository_errors_are_reported_and_the_last_good_state_is_kept() {
     run("git-bad-days", async |scene| {
         let source = scene.source("app").await;
         let first = source.push_unseen(&saying("one")).await;

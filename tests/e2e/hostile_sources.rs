@@ -142,7 +142,7 @@ const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
 ];
 
 #[test]
-fn hostile_archives_are_refused_by_the_thing_in_them_and_the_old_source_stays() {
+fn hostile_archives_are_refused_by_reason_and_the_old_source_is_kept() {
     run("hostile-archives", async |scene| {
         let place = Place::new(scene, "hostile-archives").await;
         for (name, words) in HOSTILE_ARCHIVES {
@@ -159,7 +159,7 @@ fn hostile_archives_are_refused_by_the_thing_in_them_and_the_old_source_stays() 
 }
 
 #[test]
-fn archives_that_would_fill_the_disk_are_stopped_at_the_limits() {
+fn archives_that_would_fill_the_disk_are_refused_at_the_limits() {
     run("huge-archives", async |scene| {
         let place = Place::new(scene, "huge-archives").await;
         let bomb = place.server.behave("bomb", json!({"generated": "bomb"})).await;
@@ -171,7 +171,7 @@ fn archives_that_would_fill_the_disk_are_stopped_at_the_limits() {
 }
 
 #[test]
-fn a_source_that_goes_back_to_its_last_good_artifact_is_done_without_a_run() {
+fn reverting_to_the_last_good_artifact_needs_no_run() {
     run("rollback", async |scene| {
         let place = Place::new(scene, "rollback").await;
         let bad = place.server.upload("bad", compressed(&seed("parent"))).await;
@@ -185,7 +185,7 @@ fn a_source_that_goes_back_to_its_last_good_artifact_is_done_without_a_run() {
 }
 
 #[test]
-fn a_stack_whose_new_source_is_hostile_is_destroyed_from_the_source_in_its_pod() {
+fn a_stack_with_a_hostile_new_source_is_destroyed_with_the_old_one() {
     run("hostile-deletion", async |scene| {
         let place = Place::new(scene, "hostile-deletion").await;
         place.stack.change(json!({"spec": {"destroyOnFinalize": true}})).await;
@@ -205,7 +205,7 @@ fn a_stack_whose_new_source_is_hostile_is_destroyed_from_the_source_in_its_pod()
 }
 
 #[test]
-fn a_digest_that_verifies_nothing_is_refused_before_anything_is_fetched() {
+fn an_insecure_or_malformed_digest_is_refused_before_fetching() {
     run("digests", async |scene| {
         let place = Place::new(scene, "digests").await;
         let artifact = place.server.upload("other", archive(&program("digests", "other"))).await;
@@ -233,7 +233,7 @@ fn a_digest_that_verifies_nothing_is_refused_before_anything_is_fetched() {
 }
 
 #[test]
-fn what_a_server_answers_is_named_and_the_artifact_is_fetched_once_it_is_there() {
+fn server_errors_are_reported_until_the_artifact_is_available() {
     run("answers", async |scene| {
         let place = Place::new(scene, "answers").await;
         let table = [
@@ -261,7 +261,7 @@ fn what_a_server_answers_is_named_and_the_artifact_is_fetched_once_it_is_there()
 }
 
 #[test]
-fn a_server_that_asks_for_patience_is_left_alone_for_that_long() {
+fn retry_after_of_a_server_is_respected() {
     run("patience", async |scene| {
         let place = Place::new(scene, "patience").await;
         let other = place.server.upload("slow-down", archive(&program("patience", "three"))).await;
@@ -281,7 +281,7 @@ fn a_server_that_asks_for_patience_is_left_alone_for_that_long() {
 }
 
 #[test]
-fn a_server_that_hangs_is_given_up_and_a_slow_one_is_not() {
+fn a_fetch_from_a_hanging_server_times_out_but_a_slow_one_succeeds() {
     run("hanging", async |scene| {
         let place = Place::new(scene, "hanging").await;
         for (name, behaviour, words) in [
@@ -300,7 +300,7 @@ fn a_server_that_hangs_is_given_up_and_a_slow_one_is_not() {
 }
 
 #[test]
-fn an_artifact_is_fetched_from_allowed_hosts_only_whatever_a_source_says() {
+fn artifacts_are_fetched_only_from_allowed_hosts() {
     run("hosts", async |scene| {
         let place = Place::new(scene, "hosts").await;
         let artifact = place.server.upload("other", archive(&program("hosts", "other"))).await;
@@ -327,7 +327,7 @@ fn an_artifact_is_fetched_from_allowed_hosts_only_whatever_a_source_says() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_or_leads_out_is_named() {
+fn a_missing_or_escaping_directory_is_named() {
     run("directories", async |scene| {
         let place = Place::new(scene, "directories").await;
         let nested = Program::new("directories").step("step", json!({"value": "two"}));

@@ -45,7 +45,7 @@ fn nothing_is_written_while_nothing_changes() {
 }
 
 #[test]
-fn what_others_have_written_stays_and_no_field_of_the_spec_is_lost() {
+fn foreign_writes_and_explicit_zero_values_are_preserved() {
     run("others", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("others").step("step", json!({"value": text})).files();

@@ -27,7 +27,7 @@ const LONG_RUN: u32 = 45;
 pub(crate) static AUTHORITY_IS_LEFT_ALONE: Mutex<()> = Mutex::const_new(());
 
 #[test]
-fn the_authoritys_secret_deleted_during_a_run_comes_back_and_nothing_is_cut() {
+fn deleting_the_ca_secret_during_a_run_recreates_it_uninterrupted() {
     run("authority-deleted", async |scene| {
         let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
         let running = Running::start(scene, "authority-deleted", LONG_RUN).await;
@@ -51,7 +51,7 @@ fn the_authoritys_secret_deleted_during_a_run_comes_back_and_nothing_is_cut() {
 }
 
 #[test]
-fn another_authority_put_in_place_during_a_run_cuts_nothing_and_takes_over() {
+fn replacing_the_ca_during_a_run_interrupts_nothing() {
     run("authority-replaced", async |scene| {
         let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
         let running = Running::start(scene, "authority-replaced", LONG_RUN).await;
@@ -78,7 +78,7 @@ fn another_authority_put_in_place_during_a_run_cuts_nothing_and_takes_over() {
 }
 
 #[test]
-fn a_rotation_that_a_person_asks_for_announces_the_next_authority_before_it_signs() {
+fn a_requested_rotation_distributes_the_next_ca_before_it_signs() {
     run("authority-rotated", async |scene| {
         let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
         let running = Running::start(scene, "authority-rotated", 5).await;
@@ -108,7 +108,7 @@ fn a_rotation_that_a_person_asks_for_announces_the_next_authority_before_it_sign
 }
 
 #[test]
-fn nobody_but_the_controller_can_call_an_agent_and_no_agent_can_pass_for_another() {
+fn agents_accept_only_the_controller_and_cannot_impersonate_peers() {
     run("mutual-tls", async |scene| {
         let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
         let running = Running::start(scene, "mutual-tls", 10).await;

@@ -54,7 +54,7 @@ fn says_of_the_pod(stack: &Stack, words: &[&str]) -> bool {
 }
 
 #[test]
-fn an_init_container_works_on_the_source_and_another_source_gets_another_pod() {
+fn init_containers_see_the_source_and_a_new_source_gets_a_new_pod() {
     run("init", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&files("init", "one")).await;
@@ -76,7 +76,7 @@ fn an_init_container_works_on_the_source_and_another_source_gets_another_pod() {
 }
 
 #[test]
-fn a_side_car_needs_no_source_and_stays_with_the_pod() {
+fn a_sidecar_needs_no_source_and_new_sources_keep_the_pod() {
     run("side-car", async |scene| {
         let source = scene.source("app").await;
         let program = |text: &str| Program::new("side-car").output("said", json!(text)).files();
@@ -97,7 +97,7 @@ fn a_side_car_needs_no_source_and_stays_with_the_pod() {
 }
 
 #[test]
-fn an_init_container_that_fails_is_named_and_recovers_when_it_is_mended() {
+fn a_failing_init_container_is_named_and_recovers_when_fixed() {
     run("init-fails", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&files("init-fails", "one")).await;
@@ -118,7 +118,7 @@ fn an_init_container_that_fails_is_named_and_recovers_when_it_is_mended() {
 }
 
 #[test]
-fn a_source_that_fails_its_init_container_is_mended_by_the_next_push() {
+fn a_source_that_fails_its_init_container_is_fixed_by_the_next_push() {
     run("init-source", async |scene| {
         let source = scene.source("app").await;
         let mut incomplete = files("init-source", "one");
@@ -141,7 +141,7 @@ fn a_source_that_fails_its_init_container_is_mended_by_the_next_push() {
 }
 
 #[test]
-fn variables_and_mounts_of_fetch_are_accepted_with_an_event() {
+fn env_and_mounts_of_the_fetch_container_are_accepted_with_an_event() {
     run("fetch-env", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&files("fetch-env", "one")).await;
@@ -183,7 +183,7 @@ PATH=/usr/local/bin:/usr/bin:/bin exec pulumi "$@"
 END"#;
 
 #[test]
-fn a_cli_that_is_too_old_is_named_until_the_image_has_a_newer_one() {
+fn an_outdated_cli_stalls_the_stack_until_the_image_has_a_newer_one() {
     run("old-cli", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("old-cli").output("said", json!("hello")).files()).await;

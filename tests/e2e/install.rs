@@ -12,7 +12,7 @@ use crate::harness::{Look, Scene, WaitLimit, api_call, kubectl, run, wait_until}
 
 /// Client-side apply stores the whole object in an annotation, and the API server limits the size of annotations.
 #[test]
-fn plain_kubectl_apply_takes_the_definitions() {
+fn plain_kubectl_apply_accepts_the_crds() {
     run("install", async |_| {
         let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/crd");
         let out = kubectl(&["apply", "--dry-run=server", "--kustomize", &definitions.display().to_string()], "").await;
@@ -24,7 +24,7 @@ fn plain_kubectl_apply_takes_the_definitions() {
 
 /// The built-in roles `view` and `edit` include the kinds of the project.
 #[test]
-fn who_may_view_a_namespace_sees_our_kinds_and_who_may_edit_it_changes_them() {
+fn the_view_and_edit_roles_include_the_project_kinds() {
     run("roles", async |scene| {
         for role in ["view", "edit"] {
             let user = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role});

@@ -32,7 +32,7 @@ fn message(call: &Call) -> &str {
 }
 
 #[test]
-fn an_alert_tells_of_start_success_failure_and_recovery_once_each() {
+fn an_alert_reports_start_success_failure_and_recovery_once_each() {
     run("alert", async |scene| {
         alert(scene, "chat", json!({"type": "generic", "address": scene.hook("alert")})).await;
         let source = scene.source("app").await;
@@ -78,7 +78,7 @@ fn an_alert_tells_of_start_success_failure_and_recovery_once_each() {
 }
 
 #[test]
-fn each_commit_gets_the_status_of_its_run() {
+fn each_commit_gets_the_commit_status_of_its_run() {
     run("commit-status", async |scene| {
         scene.create::<Secret>(json!({"metadata": {"name": "token"}, "stringData": {"token": "t"}})).await;
         let provider = json!({"type": "github", "address": scene.git_host("app"), "secretRef": {"name": "token"}});
@@ -103,7 +103,7 @@ fn each_commit_gets_the_status_of_its_run() {
 }
 
 #[test]
-fn what_a_preview_would_change_is_a_comment_on_its_pull_request() {
+fn a_preview_summary_is_posted_as_a_pull_request_comment() {
     run("pull-request", async |scene| {
         scene.create::<Secret>(json!({"metadata": {"name": "token"}, "stringData": {"token": "t"}})).await;
         let kind = "githubpullrequestcomment";
@@ -127,7 +127,7 @@ fn what_a_preview_would_change_is_a_comment_on_its_pull_request() {
 }
 
 #[test]
-fn every_event_of_a_stack_that_has_run_names_a_revision() {
+fn every_event_after_the_first_run_names_a_revision() {
     run("revisions", async |scene| {
         let producer = scene.source("producer").await;
         let good = producer.artifact_of(&producer.push(&program("one", "").files()).await).await;

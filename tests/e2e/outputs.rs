@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::harness::{Program, WaitLimit, api_call, condition, run};
 
 #[test]
-fn each_run_has_its_outputs_in_a_secret_and_what_is_no_output_any_more_goes_from_the_status() {
+fn each_run_has_an_outputs_secret_and_status_drops_removed_outputs() {
     run("outputs", async |scene| {
         let source = scene.source("app").await;
         let first = Program::new("outputs")
@@ -59,7 +59,7 @@ async fn outputs_of(scene: &crate::harness::Scene, update: &Update) -> Secret {
 }
 
 #[test]
-fn outputs_that_cannot_be_kept_fail_no_run_and_the_status_says_so() {
+fn failing_to_store_outputs_is_reported_without_failing_the_run() {
     run("outputs-refused", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("outputs").output("said", json!(text));

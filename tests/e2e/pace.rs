@@ -17,7 +17,7 @@ fn saying(text: &str) -> Program {
 }
 
 #[test]
-fn a_stack_with_an_interval_runs_again_though_nothing_has_changed() {
+fn a_stack_with_an_interval_reruns_without_changes() {
     run("interval", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&saying("one").files()).await;
@@ -33,7 +33,7 @@ fn a_stack_with_an_interval_runs_again_though_nothing_has_changed() {
 }
 
 #[test]
-fn a_stack_that_fails_is_retried_for_as_long_as_its_spec_stands() {
+fn a_failing_stack_is_retried_indefinitely_without_stalling() {
     run("retry", async |scene| {
         let source = scene.source("app").await;
         source.push(&Program::new("pace").step("step", json!({"failOn": "create"})).files()).await;
@@ -60,7 +60,7 @@ fn a_stack_that_fails_is_retried_for_as_long_as_its_spec_stands() {
 }
 
 #[test]
-fn a_stack_with_a_retry_interval_is_retried_after_it() {
+fn a_failed_stack_is_retried_after_its_retry_interval() {
     run("retry-interval", async |scene| {
         let source = scene.source("app").await;
         source.push(&Program::new("pace").step("step", json!({"failOn": "create"})).files()).await;
@@ -92,7 +92,7 @@ async fn until_asked_for(scene: &Scene, wanted: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_workspace_that_is_not_to_be_kept_goes_after_each_run_and_comes_back_for_the_next() {
+fn reclaim_policy_delete_removes_the_workspace_between_runs() {
     run("reclaim", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&saying("one").files()).await;

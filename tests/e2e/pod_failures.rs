@@ -64,7 +64,7 @@ async fn lift_quota(scene: &Scene) {
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled() {
+fn an_image_pull_failure_is_reported_and_recovers() {
     run("no-image", async |scene| {
         let template = json!({"image": "localhost/there-is-no-such-image:test"});
         let words = ["container pulumi: ", "Image", "there-is-no-such-image"];
@@ -78,7 +78,7 @@ fn an_image_that_cannot_be_pulled() {
 }
 
 #[test]
-fn a_pod_that_the_quota_of_the_namespace_forbids() {
+fn a_pod_over_quota_is_reported_and_recovers() {
     run("pod-quota", async |scene| {
         quota(scene, json!({"pods": "0"})).await;
         let case = Case {
@@ -92,7 +92,7 @@ fn a_pod_that_the_quota_of_the_namespace_forbids() {
 }
 
 #[test]
-fn a_stateful_set_that_the_quota_of_the_namespace_forbids() {
+fn a_stateful_set_over_quota_is_reported_and_recovers() {
     run("set-quota", async |scene| {
         quota(scene, json!({"count/statefulsets.apps": "0"})).await;
         let case = Case {
@@ -106,7 +106,7 @@ fn a_stateful_set_that_the_quota_of_the_namespace_forbids() {
 }
 
 #[test]
-fn a_workspace_that_the_quota_of_the_namespace_forbids() {
+fn a_workspace_over_quota_is_reported_and_recovers() {
     run("own-quota", async |scene| {
         quota(scene, json!({"count/workspaces.auto.pulumi.com": "0"})).await;
         let case =
@@ -116,7 +116,7 @@ fn a_workspace_that_the_quota_of_the_namespace_forbids() {
 }
 
 #[test]
-fn a_pod_that_pod_security_refuses() {
+fn a_pod_refused_by_pod_security_is_reported_and_recovers() {
     run("privileged", async |scene| {
         let context = json!({"privileged": true, "allowPrivilegeEscalation": true});
         let container = json!({"name": PULUMI_CONTAINER, "securityContext": context});
@@ -128,7 +128,7 @@ fn a_pod_that_pod_security_refuses() {
 }
 
 #[test]
-fn a_pod_that_fits_on_no_node() {
+fn an_unschedulable_pod_is_reported_and_recovers() {
     run("no-node", async |scene| {
         let template = json!({"podTemplate": {"spec": {"nodeSelector": {"there-is": "no-such-node"}}}});
         let case = Case { needs_edit: false, name: "no-node", template, words: &["cannot be scheduled", "node"] };
@@ -137,7 +137,7 @@ fn a_pod_that_fits_on_no_node() {
 }
 
 #[test]
-fn a_pod_whose_requests_do_not_fit_names_them() {
+fn excessive_resource_requests_are_named() {
     run("too-large", async |scene| {
         let template = json!({"resources": {"requests": {"memory": "900Gi"}}});
         let words = ["Insufficient memory", "container pulumi requests memory 900Gi"];
@@ -147,7 +147,7 @@ fn a_pod_whose_requests_do_not_fit_names_them() {
 }
 
 #[test]
-fn a_service_account_that_is_not_there() {
+fn a_missing_service_account_is_reported_and_recovers() {
     run("no-account", async |scene| {
         let template = json!({"serviceAccountName": "deployer"});
         let words = ["no pod can be made", "serviceaccount \"deployer\" not found"];
@@ -160,7 +160,7 @@ fn a_service_account_that_is_not_there() {
 }
 
 #[test]
-fn a_volume_whose_secret_is_not_there() {
+fn a_missing_volume_secret_is_reported_and_recovers() {
     run("no-secret", async |scene| {
         let volume = json!({"name": "extra", "secret": {"secretName": "later"}});
         let mount = json!({"name": "extra", "mountPath": "/extra"});

@@ -27,7 +27,7 @@ fn after(scene: &Scene, name: &str, source: &Source<'_>, base: &str) -> Stack {
 }
 
 #[test]
-fn prerequisites_that_ran_too_long_ago_are_run_again_first_in_a_chain() {
+fn outdated_prerequisites_rerun_first_in_a_chain() {
     run("chain", async |scene| {
         let [shared, own] = [scene.source("shared").await, scene.source("own").await];
         let first = shared.push(&saying("one").files()).await;
@@ -74,7 +74,7 @@ async fn until_stale(stack: &StackHandle<'_>) {
 }
 
 #[test]
-fn a_stack_waits_until_those_that_it_depends_on_are_ready() {
+fn a_stack_waits_until_its_dependencies_are_ready() {
     run("depends", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&saying("one").files()).await;
@@ -102,7 +102,7 @@ fn a_stack_waits_until_those_that_it_depends_on_are_ready() {
 }
 
 #[test]
-fn stacks_that_wait_for_each_other_are_told_so_and_run_once_one_of_them_waits_no_more() {
+fn a_dependency_cycle_stalls_its_stacks_until_it_is_broken() {
     run("cycle", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&saying("one").files()).await;
@@ -122,7 +122,7 @@ fn stacks_that_wait_for_each_other_are_told_so_and_run_once_one_of_them_waits_no
 }
 
 #[test]
-fn what_is_named_in_another_namespace_is_denied() {
+fn cross_namespace_references_are_denied() {
     run("denied", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&saying("one").files()).await;
@@ -144,7 +144,7 @@ fn what_is_named_in_another_namespace_is_denied() {
 }
 
 #[test]
-fn a_stack_waits_until_its_expression_is_true_of_another_one() {
+fn a_stack_waits_until_its_ready_expression_is_true() {
     run("expression", async |scene| {
         let base = scene.source("base").await;
         let stage = |stage: &str| Program::new("base").output("stage", json!(stage)).files();
@@ -176,7 +176,7 @@ fn a_stack_waits_until_its_expression_is_true_of_another_one() {
 }
 
 #[test]
-fn an_expression_that_exceeds_its_memory_stalls_its_stack_alone() {
+fn an_expression_over_its_memory_limit_stalls_only_its_stack() {
     run("greedy-expression", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&saying("one").files()).await;

@@ -12,7 +12,7 @@ fn saying(text: &str) -> Program {
 }
 
 #[test]
-fn a_preview_tells_what_would_change_and_changes_nothing() {
+fn a_preview_reports_changes_without_applying_them() {
     run("preview", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&saying("one").files()).await;
@@ -65,7 +65,7 @@ fn a_preview_tells_what_would_change_and_changes_nothing() {
 }
 
 #[test]
-fn a_stack_that_expects_no_drift_says_so_and_changes_nothing_until_it_is_told_to() {
+fn unexpected_drift_fails_without_changes_until_it_is_allowed() {
     run("drift", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&saying("one").files()).await;
@@ -91,7 +91,7 @@ fn a_stack_that_expects_no_drift_says_so_and_changes_nothing_until_it_is_told_to
 }
 
 #[test]
-fn a_stack_that_has_to_exist_is_not_made() {
+fn use_local_stack_only_never_creates_the_stack() {
     run("must-exist", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&saying("one").files()).await;

@@ -46,7 +46,7 @@ fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
 }
 
 #[test]
-fn the_status_of_a_program_names_the_artifact_that_its_stacks_run() {
+fn the_program_status_names_the_artifact_its_stacks_run() {
     run("program-status", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("text", json!("hello")).object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;
@@ -70,7 +70,7 @@ fn the_status_of_a_program_names_the_artifact_that_its_stacks_run() {
 }
 
 #[test]
-fn an_invalid_program_says_where_and_the_last_good_state_stays() {
+fn an_invalid_program_names_the_error_and_keeps_the_last_good_state() {
     run("program-invalid", async |scene| {
         let good = Program::new("app").step("step", json!({"value": "one"})).output("said", json!("${step.value}"));
         scene.create::<ProgramObject>(good.object("app")).await;
@@ -108,7 +108,7 @@ fn an_invalid_program_says_where_and_the_last_good_state_stays() {
 }
 
 #[test]
-fn a_program_that_comes_after_its_stack_is_waited_for() {
+fn a_stack_waits_for_its_program_to_be_created() {
     run("program-late", async |scene| {
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         let what = format!("Program {}/app does not exist", scene.namespace);
@@ -129,7 +129,7 @@ fn a_program_that_comes_after_its_stack_is_waited_for() {
 }
 
 #[test]
-fn a_stack_whose_program_is_gone_is_destroyed_with_what_is_in_place() {
+fn a_stack_whose_program_is_gone_is_destroyed_with_the_pods_copy() {
     run("program-gone", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").step("step", json!({"value": "one"})).object("app")).await;
         let mut stack = scene.stack_on_program("main", "app");
@@ -146,7 +146,7 @@ fn a_stack_whose_program_is_gone_is_destroyed_with_what_is_in_place() {
 }
 
 #[test]
-fn a_program_made_anew_under_the_same_name_runs() {
+fn a_program_recreated_under_the_same_name_runs() {
     run("program-anew", async |scene| {
         let program = |text: &str| Program::new("app").output("text", json!(text)).object("app");
         scene.create::<ProgramObject>(program("one")).await;
@@ -163,7 +163,7 @@ fn a_program_made_anew_under_the_same_name_runs() {
 }
 
 #[test]
-fn a_stack_with_two_sources_says_so_and_one_without_says_that_nobody_has_brought_any() {
+fn a_stack_with_two_sources_or_none_reports_it() {
     run("program-or-flux", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("text", json!("hello")).object("app")).await;
         let mut stack = scene.stack_on("main", "not-there");
@@ -188,7 +188,7 @@ fn a_stack_with_two_sources_says_so_and_one_without_says_that_nobody_has_brought
 }
 
 #[test]
-fn configuration_of_every_type_reaches_the_program_from_both_sections() {
+fn config_of_every_type_reaches_the_program_from_both_sections() {
     run("program-config", async |scene| {
         let content = json!({
             "config": {

@@ -31,7 +31,7 @@ fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
 }
 
 #[test]
-fn a_push_while_a_run_is_open_does_not_cut_it_and_runs_after_it() {
+fn a_push_during_a_run_does_not_interrupt_it_and_runs_afterwards() {
     run("push-in-run", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&slow("push-in-run", 15).files()).await;
@@ -102,7 +102,7 @@ fn the_same_revision_does_not_run_twice() {
 }
 
 #[test]
-fn one_fetch_serves_every_stack_on_a_digest() {
+fn stacks_with_the_same_digest_share_one_fetch() {
     run("one-fetch", async |scene| {
         let source = scene.source("app").await;
         // Both wait for the source, so that both request the artifact at the same time.

@@ -104,7 +104,7 @@ async fn until_it_ran_again(stack: &StackHandle<'_>, before: Option<String>) -> 
 }
 
 #[test]
-fn a_signed_push_runs_the_stack_and_what_is_not_signed_does_not() {
+fn only_a_correctly_signed_push_runs_the_stack() {
     run("receiver", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("receiver").step("step", json!({"value": "one"})).files()).await;
@@ -136,7 +136,7 @@ fn a_signed_push_runs_the_stack_and_what_is_not_signed_does_not() {
 }
 
 #[test]
-fn a_rotated_token_signs_at_once_and_brings_a_new_path() {
+fn a_rotated_token_takes_effect_at_once_with_a_new_path() {
     run("receiver-token", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("receiver-token").step("step", json!({"value": "one"})).files()).await;
@@ -175,7 +175,7 @@ async fn ask_to_look(scene: &Scene, request: &str) {
 }
 
 #[test]
-fn a_replica_that_does_not_lead_takes_a_push_as_well() {
+fn a_non_leading_replica_accepts_a_push() {
     run_alone(async || {
         let controller = Controller::new(&client().await);
         controller.scale(2).await;

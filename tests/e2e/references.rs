@@ -48,7 +48,7 @@ async fn started_after(main: &StackHandle<'_>, moment: jiff::Timestamp) -> i64 {
 }
 
 #[test]
-fn a_first_run_waits_for_its_secret_and_config_map_and_starts_soon_after() {
+fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
     run("late-secret", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("late-secret").step("step", json!({"value": "one"})).files()).await;
@@ -78,7 +78,7 @@ fn a_first_run_waits_for_its_secret_and_config_map_and_starts_soon_after() {
 }
 
 #[test]
-fn a_later_run_waits_for_a_deleted_secret_and_for_a_config_map_of_its_config() {
+fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
     run("deleted-secret", async |scene| {
         scene.create::<ConfigMap>(json!({"metadata": {"name": "defaults"}, "data": {"UNUSED": "one"}})).await;
         let source = scene.source("app").await;

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::{Program, StackHandle, WaitLimit, is_done, once, run};
 
 #[test]
-fn a_reconciliation_request_and_a_requested_at_each_run_the_stack_once() {
+fn reconciliation_request_and_requested_at_each_run_the_stack_once() {
     run("requests", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("requests").step("step", json!({"value": "one"})).files()).await;
@@ -52,7 +52,7 @@ fn status(stack: &Stack) -> StackStatus {
 }
 
 #[test]
-fn a_force_runs_once_and_only_with_the_value_of_the_request() {
+fn force_at_runs_once_and_only_if_it_matches_the_request() {
     run("force", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("force").step("step", json!({"value": "one"})).files()).await;
@@ -79,7 +79,7 @@ fn a_force_runs_once_and_only_with_the_value_of_the_request() {
 }
 
 #[test]
-fn a_failed_stack_runs_at_once_when_it_is_asked_to_and_forgets_its_failures_when_it_is_reset() {
+fn a_request_reruns_a_failed_stack_and_a_reset_clears_its_failures() {
     run("reset", async |scene| {
         let source = scene.source("app").await;
         source.push(&Program::new("reset").step("step", json!({"failOn": "create"})).files()).await;
@@ -110,7 +110,7 @@ fn a_failed_stack_runs_at_once_when_it_is_asked_to_and_forgets_its_failures_when
 }
 
 #[test]
-fn a_request_to_a_suspended_stack_is_seen_and_runs_nothing_until_it_is_resumed() {
+fn a_request_to_a_suspended_stack_runs_only_after_resume() {
     run("asleep", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("asleep").step("step", json!({"value": "one"})).files()).await;

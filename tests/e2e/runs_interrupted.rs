@@ -14,7 +14,7 @@ use crate::harness::{Program, Scene, StackHandle, WaitLimit, api_call, condition
 use crate::runs_parts::{failure, in_pod, kill_cli, read, running_update, slow, until_update};
 
 #[test]
-fn a_pod_deleted_in_a_run_costs_a_run_and_no_retry_and_everything_is_made_once() {
+fn deleting_a_pod_aborts_the_run_without_counting_as_a_failure() {
     run("pod-deleted", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("pod-deleted", 12).files()).await;
@@ -35,7 +35,7 @@ fn a_pod_deleted_in_a_run_costs_a_run_and_no_retry_and_everything_is_made_once()
 
 /// No process gets SIGTERM. The pod object remains until the kubelet reports that the container is gone.
 #[test]
-fn a_pod_deleted_by_force_in_a_run_is_followed_by_one_that_runs_again() {
+fn a_run_is_retried_after_its_pod_is_force_deleted() {
     run("pod-forced", async |scene| {
         let source = scene.source("app").await;
         let program = |value: &str, seconds: u32| {
@@ -68,7 +68,7 @@ fn a_pod_deleted_by_force_in_a_run_is_followed_by_one_that_runs_again() {
 }
 
 #[test]
-fn a_destroy_whose_pod_is_deleted_is_run_again_and_the_stack_goes() {
+fn a_destroy_whose_pod_is_deleted_reruns_and_completes() {
     run("destroy-cut", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("destroy-cut", 8).files()).await;
@@ -135,17 +135,17 @@ fn answered(name: &str, word: &str) {
 }
 
 #[test]
-fn a_killed_cli_leaves_no_lock_and_a_creation_in_doubt_which_a_person_clears() {
+fn a_killed_cli_leaves_no_lock_and_pending_creates_that_can_be_cleared() {
     answered("doubt-clear", "clear");
 }
 
 #[test]
-fn a_creation_in_doubt_is_run_again_when_a_person_says_so() {
+fn pending_creates_resolved_with_retry_run_again() {
     answered("doubt-retry", "retry");
 }
 
 #[test]
-fn a_run_that_a_person_abandons_waits_for_another_input() {
+fn an_abandoned_run_is_retried_only_after_a_new_request() {
     run("doubt-abandon", async |scene| {
         let source = scene.source("app").await;
         source.push(&slow("doubt-abandon", 10).files()).await;
@@ -172,7 +172,7 @@ fn a_run_that_a_person_abandons_waits_for_another_input() {
 }
 
 #[test]
-fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
+fn manual_lock_recovery_keeps_the_lock_of_a_dead_run() {
     run("manual-lock", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("manual-lock", 10).files()).await;
@@ -203,7 +203,7 @@ fn a_lock_of_a_dead_run_stays_when_a_person_recovers_locks() {
 
 /// Depending on the node, the kernel kills the largest process of the container or all of them.
 #[test]
-fn a_run_that_needs_too_much_memory_says_so_with_the_limit() {
+fn an_out_of_memory_run_reports_the_memory_limit() {
     run("memory", async |scene| {
         let source = scene.source("app").await;
         let big = Program::new("memory").step("big", json!({"holdMegabytes": 2000, "seconds": 1}));
@@ -223,7 +223,7 @@ fn a_run_that_needs_too_much_memory_says_so_with_the_limit() {
 
 /// The kubelet checks disk usage about every ten seconds and evicts a pod above its limit without a grace period.
 #[test]
-fn a_run_whose_pod_is_evicted_is_told_in_the_kubelets_words_and_runs_again() {
+fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {
     run("evicted", async |scene| {
         let source = scene.source("app").await;
         let program = |value: &str, seconds: u32| {
@@ -318,7 +318,7 @@ async fn delete_node(scene: &Scene, name: &str) {
 }
 
 #[test]
-fn a_run_on_a_node_that_is_silent_waits_until_the_node_is_taken_out_of_service() {
+fn a_run_on_an_unreachable_node_ends_on_the_out_of_service_taint() {
     run("node-off", async |scene| {
         let node = silent_node(scene).await;
         let update = lost_run(scene, &node).await;
@@ -338,7 +338,7 @@ fn a_run_on_a_node_that_is_silent_waits_until_the_node_is_taken_out_of_service()
 }
 
 #[test]
-fn a_run_on_a_node_that_is_gone_is_over() {
+fn a_run_on_a_deleted_node_is_aborted() {
     run("node-gone", async |scene| {
         let node = silent_node(scene).await;
         let update = lost_run(scene, &node).await;
@@ -354,7 +354,7 @@ fn a_run_on_a_node_that_is_gone_is_over() {
 }
 
 #[test]
-fn a_person_ends_the_doubt_about_a_run() {
+fn a_resolve_annotation_on_an_update_ends_a_lost_run() {
     run("person-ends", async |scene| {
         let node = silent_node(scene).await;
         let update = lost_run(scene, &node).await;

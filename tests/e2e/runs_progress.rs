@@ -12,7 +12,7 @@ use crate::harness::{Controller, Program, Scene, WaitLimit, condition, once, run
 use crate::runs_parts::{ended_because, failure, progress, read, running_update, slow, until_update};
 
 #[test]
-fn an_open_run_tells_how_far_it_is_and_its_end_tells_what_it_did() {
+fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
     run("progress", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("progress", 15).files()).await;
@@ -78,7 +78,7 @@ async fn one_line_for_each_transition(scene: &Scene, update: &str, revision: &st
 }
 
 #[test]
-fn an_update_that_is_deleted_ends_its_run_in_order_and_leaves_no_lock() {
+fn deleting_an_update_cancels_its_run_gracefully_and_leaves_no_lock() {
     run("cancel", async |scene| {
         let source = scene.source("app").await;
         source.push(&slow("cancel", 120).files()).await;
@@ -101,7 +101,7 @@ fn an_update_that_is_deleted_ends_its_run_in_order_and_leaves_no_lock() {
 }
 
 #[test]
-fn a_run_that_takes_too_long_is_ended_in_order() {
+fn a_run_past_its_timeout_is_canceled_gracefully() {
     run("timeout", async |scene| {
         let source = scene.source("app").await;
         source.push(&slow("timeout", 120).files()).await;
@@ -118,7 +118,7 @@ fn a_run_that_takes_too_long_is_ended_in_order() {
 }
 
 #[test]
-fn a_run_without_progress_is_reported_and_then_ended() {
+fn a_run_without_progress_is_reported_and_then_canceled() {
     run("idle", async |scene| {
         let source = scene.source("app").await;
         // A single step, which reports nothing until it is done.
@@ -139,7 +139,7 @@ fn a_run_without_progress_is_reported_and_then_ended() {
 }
 
 #[test]
-fn limits_that_are_no_durations_are_refused_by_the_schema() {
+fn invalid_durations_are_refused_by_the_schema() {
     run("limits", async |scene| {
         let source = scene.source("app").await;
         let mut stack = scene.stack("main", &source);

@@ -12,7 +12,7 @@ use crate::harness::{Look, Program, Scene, WaitLimit, condition, once, run, says
 use crate::runs_parts::{evict, exec, shell_in_pod, slow};
 
 #[test]
-fn a_command_of_kubectl_exec_starts_in_the_programs_directory() {
+fn a_kubectl_exec_command_starts_in_the_program_directory() {
     run("exec", async |scene| {
         let source = scene.source("app").await;
         let program = |word: &str| {
@@ -38,7 +38,7 @@ fn a_command_of_kubectl_exec_starts_in_the_programs_directory() {
 }
 
 #[test]
-fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
+fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
     run("locked", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("locked", 60).files()).await;
@@ -79,7 +79,7 @@ fn somebody_elses_lock_is_waited_for_and_its_holder_named() {
 }
 
 #[test]
-fn a_run_waits_for_a_person_in_the_pod_and_says_so() {
+fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
     run("person", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("person", 12).files()).await;
@@ -119,7 +119,7 @@ fn a_run_waits_for_a_person_in_the_pod_and_says_so() {
 }
 
 #[test]
-fn a_drain_waits_for_an_open_run_and_passes_an_idle_pod() {
+fn a_drain_waits_for_an_open_run_but_not_for_an_idle_pod() {
     run("drain", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("drain", 12).files()).await;

@@ -11,7 +11,7 @@ use crate::by_hand::init_container;
 use crate::harness::{Look, Program, STATE_SECRET, Scene, StackHandle, WaitLimit, condition, once, run, wait_until};
 
 #[test]
-fn a_changed_config_value_and_a_removed_one_take_effect_without_a_new_pod() {
+fn changed_and_removed_config_takes_effect_without_a_new_pod() {
     run("config-change", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("config-change")
@@ -45,7 +45,7 @@ fn a_changed_config_value_and_a_removed_one_take_effect_without_a_new_pod() {
 }
 
 #[test]
-fn configuration_comes_from_config_maps_and_secrets_and_into_structures() {
+fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
     run("config-kinds", async |scene| {
         config_inputs(scene).await;
         let source = scene.source("app").await;
@@ -160,7 +160,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
 }
 
 #[test]
-fn a_rotated_config_input_runs_the_stack_once_and_a_rotated_variable_does_not() {
+fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
     run("config-rotation", async |scene| {
         config_inputs(scene).await;
         scene.create::<Secret>(json!({"metadata": {"name": "variable"}, "stringData": {"UNUSED": "one"}})).await;
@@ -234,7 +234,7 @@ async fn until_output(scene: &Scene, main: &StackHandle<'_>, name: &str, value: 
 }
 
 #[test]
-fn variables_that_an_init_container_leaves_reach_the_cli() {
+fn variables_left_by_an_init_container_reach_the_cli() {
     run("env-file", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("env-file").step("step", json!({"value": "one"})).files()).await;
@@ -251,7 +251,7 @@ fn variables_that_an_init_container_leaves_reach_the_cli() {
 }
 
 #[test]
-fn whole_secrets_and_config_maps_are_the_environment_of_runs_and_rotate_in_the_same_pod() {
+fn env_from_secrets_and_config_maps_rotates_in_the_same_pod() {
     run("environment", async |scene| {
         let wrong = json!({"metadata": {"name": "log"}, "data": {"PROVIDER_LOG_URL": "http://127.0.0.1:9"}});
         scene.create::<ConfigMap>(wrong).await;
@@ -281,7 +281,7 @@ fn whole_secrets_and_config_maps_are_the_environment_of_runs_and_rotate_in_the_s
 }
 
 #[test]
-fn a_stack_with_targets_works_on_these_and_on_what_depends_on_them() {
+fn targets_limit_a_run_to_them_and_their_dependents() {
     run("targets", async |scene| {
         let source = scene.source("app").await;
         let program = |value: &str| {

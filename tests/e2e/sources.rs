@@ -30,7 +30,7 @@ async fn runs_again_in_the_same_pod(main: &StackHandle<'_>, pod: (String, i32), 
 }
 
 #[test]
-fn an_oci_artifact_runs_and_its_next_tag_runs_in_the_same_pod() {
+fn the_next_tag_of_an_oci_artifact_runs_in_the_same_pod() {
     run("oci", async |scene| {
         let repository = scene.oci_repository("app");
         let first = repository.push(&saying("one")).await;
@@ -46,7 +46,7 @@ fn an_oci_artifact_runs_and_its_next_tag_runs_in_the_same_pod() {
 }
 
 #[test]
-fn what_an_artifact_was_made_from_is_in_the_status_the_events_and_the_updates_message() {
+fn artifact_origin_is_in_status_events_and_update_message() {
     run("origin", async |scene| {
         let repository = scene.oci_repository("app");
         let (one, two) = (
@@ -102,7 +102,7 @@ async fn until_told(scene: &Scene, reason: &str, revision: &str, origin: &str) {
 }
 
 #[test]
-fn a_bucket_runs_and_its_next_content_runs_in_the_same_pod() {
+fn new_content_of_a_bucket_runs_in_the_same_pod() {
     run("bucket", async |scene| {
         let bucket = scene.bucket("app");
         let first = bucket.put(&saying("one"), None).await;
@@ -117,7 +117,7 @@ fn a_bucket_runs_and_its_next_content_runs_in_the_same_pod() {
 }
 
 #[test]
-fn an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod() {
+fn new_content_of_an_external_artifact_runs_in_the_same_pod() {
     run("external", async |scene| {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
@@ -138,7 +138,7 @@ fn an_external_artifact_runs_and_its_next_content_runs_in_the_same_pod() {
 }
 
 #[test]
-fn an_artifact_that_comes_back_as_it_was_runs_nothing_and_other_bytes_under_its_revision_run() {
+fn a_restored_artifact_runs_only_if_its_content_changed() {
     run("artifact-back", async |scene| {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
@@ -169,7 +169,7 @@ fn an_artifact_that_comes_back_as_it_was_runs_nothing_and_other_bytes_under_its_
 }
 
 #[test]
-fn a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_its_stack_can_still_go() {
+fn a_source_kind_and_its_rbac_may_be_added_late_and_removed_early() {
     run("foreign", async |scene| {
         let producer = scene.source("producer").await;
         let commit = producer.push(&saying("one")).await;
@@ -216,7 +216,7 @@ fn a_kind_and_a_right_that_come_later_are_picked_up_and_without_the_kind_its_sta
 }
 
 #[test]
-fn a_reference_that_can_mean_nothing_stalls() {
+fn an_invalid_source_reference_stalls() {
     run("no-source", async |scene| {
         let nothing = scene.source_object("", "Secret", "secrets", "state");
         let main = scene.start(scene.stack_on_kind("main", Some("v1"), &nothing)).await;

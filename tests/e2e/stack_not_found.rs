@@ -31,7 +31,7 @@ async fn orphaned(stack: &StackHandle<'_>) -> Vec<String> {
 }
 
 #[test]
-fn a_destroy_at_another_backend_keeps_the_stack_until_the_answer() {
+fn a_destroy_against_another_backend_waits_for_a_user_decision() {
     run("not-found", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("not-found").step("step", json!({"value": "one"})).files()).await;
@@ -89,7 +89,7 @@ async fn set_backend(scene: &Scene, url: &str) {
 }
 
 #[test]
-fn the_answer_abandon_deletes_the_stack_and_leaves_its_resources() {
+fn resolving_with_abandon_deletes_the_stack_and_keeps_resources() {
     run("abandon", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("abandon").step("step", json!({"value": "one"})).files()).await;
@@ -113,7 +113,7 @@ fn the_answer_abandon_deletes_the_stack_and_leaves_its_resources() {
 }
 
 #[test]
-fn a_destroy_of_another_stack_that_exists_deletes_nothing() {
+fn a_destroy_of_a_different_existing_stack_deletes_nothing() {
     run("another", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("another").step("step", json!({"value": "one"})).files()).await;
@@ -144,7 +144,7 @@ fn a_destroy_of_another_stack_that_exists_deletes_nothing() {
 }
 
 #[test]
-fn a_stack_that_was_never_applied_goes_although_its_pulumi_stack_is_not_found() {
+fn a_never_applied_stack_is_deleted_without_its_pulumi_stack() {
     run("never-applied", async |scene| {
         let source = scene.source("app").await;
         source.push(&Program::new("never-applied").step("step", json!({"value": "one"})).files()).await;
@@ -161,7 +161,7 @@ fn a_stack_that_was_never_applied_goes_although_its_pulumi_stack_is_not_found() 
 }
 
 #[test]
-fn a_change_of_the_pulumi_stack_warns_once_that_resources_remain() {
+fn changing_the_pulumi_stack_warns_once_about_remaining_resources() {
     run("renamed", async |scene| {
         let source = scene.source("app").await;
         let program = |project: &str| Program::new(project).step("step", json!({"value": "one"}));

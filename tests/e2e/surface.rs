@@ -41,7 +41,7 @@ fn in_older_version(object: &Value) -> Value {
 }
 
 #[test]
-fn every_field_of_the_operator_is_taken_by_strict_validation() {
+fn strict_validation_accepts_every_pko_field() {
     run("fields", async |scene| {
         let stacks = ["stack", "refused"].map(read).concat();
         let older = stacks.iter().map(|(file, object)| (format!("{file} as {OLDER}"), in_older_version(object)));
@@ -68,7 +68,7 @@ fn every_field_of_the_operator_is_taken_by_strict_validation() {
 }
 
 #[test]
-fn a_stack_of_the_older_version_runs_and_loses_nothing_from_one_version_to_the_other() {
+fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
     run("older-version", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
         let stack = serde_json::to_value(scene.stack_on_program("main", "app")).expect("an object");
@@ -100,7 +100,7 @@ fn a_stack_of_the_older_version_runs_and_loses_nothing_from_one_version_to_the_o
 }
 
 #[test]
-fn forms_that_are_refused_say_why() {
+fn refused_specs_report_the_reason() {
     run("refused", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("program")).await;
         for (file, object) in read("refused") {
@@ -127,7 +127,7 @@ fn forms_that_are_refused_say_why() {
 }
 
 #[test]
-fn kubectl_get_shows_the_columns_of_the_operator() {
+fn kubectl_get_shows_the_pko_columns() {
     run("columns", async |scene| {
         for version in ["v1", OLDER] {
             let path = format!("/apis/pulumi.com/{version}/namespaces/{}/stacks", scene.namespace);
@@ -179,7 +179,7 @@ fn rows_are_shorter_than_160_characters_and_updates_sorted_by_time() {
 }
 
 #[test]
-fn events_have_the_reasons_of_the_operator_and_are_not_repeated() {
+fn events_use_the_pko_reasons_and_are_not_repeated() {
     run("events", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;
@@ -217,7 +217,7 @@ fn events_have_the_reasons_of_the_operator_and_are_not_repeated() {
 }
 
 #[test]
-fn the_metrics_say_how_a_stack_stands_as_long_as_it_is_there() {
+fn metrics_report_the_stack_state_until_it_is_deleted() {
     run("metrics", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;

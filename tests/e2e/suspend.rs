@@ -42,7 +42,7 @@ fn suspend_holds_until_the_stack_is_resumed() {
 }
 
 #[test]
-fn a_run_that_is_open_when_its_stack_is_suspended_is_recorded() {
+fn an_open_run_is_recorded_after_its_stack_is_suspended() {
     run("suspend-open", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("suspend-open").step("slow", json!({"seconds": 5, "steps": 5}));

@@ -22,7 +22,7 @@ fn log(scene: &Scene) -> ProviderLog {
 }
 
 #[test]
-fn a_person_previews_ups_refreshes_and_destroys_with_every_option() {
+fn standalone_updates_support_all_operations_and_options() {
     run("update-alone", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("alone").step("one", json!({"value": "a"})).step("two", json!({"value": "a"}));
@@ -71,7 +71,7 @@ fn a_person_previews_ups_refreshes_and_destroys_with_every_option() {
 }
 
 #[test]
-fn updates_of_one_workspace_queue_by_age_and_go_after_their_time() {
+fn updates_of_one_workspace_queue_by_age_and_expire_after_their_ttl() {
     run("update-queue", async |scene| {
         let source = scene.source("app").await;
         workspace_with(scene, &source, &slow("update-queue", 8)).await;
@@ -109,7 +109,7 @@ fn updates_of_one_workspace_queue_by_age_and_go_after_their_time() {
 }
 
 #[test]
-fn deleting_a_running_update_cancels_it_and_the_next_one_runs() {
+fn deleting_a_running_update_cancels_it_and_starts_the_next() {
     run("update-cancel", async |scene| {
         let source = scene.source("app").await;
         workspace_with(scene, &source, &slow("update-cancel", 60)).await;
@@ -135,7 +135,7 @@ fn deleting_a_running_update_cancels_it_and_the_next_one_runs() {
 }
 
 #[test]
-fn a_person_runs_in_the_workspace_of_a_stack() {
+fn a_user_created_update_runs_in_the_workspace_of_a_stack() {
     run("update-guest", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("update-guest").step("step", json!({"value": "one"})).files()).await;

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::{Look, Program, WaitLimit, api_call, condition, once, run, wait_until};
 
 #[test]
-fn options_of_runs_come_from_a_template_and_an_update_is_deleted_after_its_time() {
+fn the_update_template_sets_run_options_and_ttl() {
     run("update-template", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("template").step("step", json!({"value": "one"})).files()).await;

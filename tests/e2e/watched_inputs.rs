@@ -18,7 +18,7 @@ async fn messages(main: &StackHandle<'_>) -> Vec<String> {
 }
 
 #[test]
-fn a_watched_secret_runs_the_stack_once_when_its_pod_has_the_new_value() {
+fn a_watched_secret_runs_the_stack_once_the_pod_has_the_new_value() {
     run("watched-secret", async |scene| {
         // The Secret has the address of the provider log: a run with the old value fails, and no other run is due for
         // an hour.
@@ -58,7 +58,7 @@ fn a_watched_secret_runs_the_stack_once_when_its_pod_has_the_new_value() {
 }
 
 #[test]
-fn a_watched_config_map_runs_the_stack_and_one_without_the_label_does_not() {
+fn only_config_maps_with_the_watch_label_run_the_stack() {
     run("watched-map", async |scene| {
         scene.create::<ConfigMap>(json!({"metadata": metadata("watched"), "data": {"UNUSED": "one"}})).await;
         scene.create::<ConfigMap>(json!({"metadata": {"name": "plain"}, "data": {"UNUSED_TOO": "one"}})).await;

@@ -15,7 +15,7 @@ use crate::harness::{
 const GATE: &str = "pulumi-controller.test/held-back";
 
 #[test]
-fn a_deleted_pod_comes_back_and_has_its_source_again() {
+fn a_deleted_pod_is_recreated_with_its_source() {
     run("pod-deleted", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("pod-deleted").step("step", json!({"value": "one"})).files()).await;
@@ -45,7 +45,7 @@ fn a_deleted_pod_comes_back_and_has_its_source_again() {
 }
 
 #[test]
-fn a_source_that_is_gone_before_the_pod_starts_is_there_all_the_same_and_was_asked_for_once() {
+fn a_source_deleted_before_the_pod_starts_is_cached_and_fetched_once() {
     run("source-gone-early", async |scene| {
         let server = FaultServer::of(scene);
         let program = Program::new("source-gone-early").step("step", json!({"value": "one"}));
@@ -100,7 +100,7 @@ async fn let_in(scene: &Scene) {
 }
 
 #[test]
-fn what_is_unsupported_in_a_template_is_refused_by_name() {
+fn unsupported_template_fields_are_refused_by_name() {
     run("unsupported", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("unsupported").output("text", json!("hello")).files()).await;
@@ -150,7 +150,7 @@ fn a_pod_template_is_merged_into_the_pod() {
 }
 
 #[test]
-fn an_edited_workspace_is_set_right_before_the_next_run() {
+fn a_manually_edited_workspace_is_corrected_before_the_next_run() {
     run("edited", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("edited").step("step", json!({"value": "one"})).files()).await;

@@ -36,7 +36,7 @@ async fn pod_uid(scene: &Scene, workspace: &str) -> Option<String> {
 }
 
 #[test]
-fn an_archive_by_its_url_is_a_source_and_the_next_one_comes_into_the_same_pod() {
+fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
     run("alone-flux", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&saying("alone-flux", "one").files()).await;
@@ -60,7 +60,7 @@ fn an_archive_by_its_url_is_a_source_and_the_next_one_comes_into_the_same_pod() 
 }
 
 #[test]
-fn a_repository_is_followed_and_what_is_pushed_comes_into_the_same_pod() {
+fn a_push_to_a_followed_repository_reaches_the_same_pod() {
     run("alone-git", async |scene| {
         let source = scene.source("app").await;
         let first = source.push_unseen(&saying("alone-git", "one").files()).await;
@@ -93,7 +93,7 @@ fn a_repository_is_followed_and_what_is_pushed_comes_into_the_same_pod() {
 
 /// A namespace must not get artifacts of another namespace from the content store by their digest.
 #[test]
-fn an_artifact_of_another_namespace_is_as_absent_as_an_unknown_one() {
+fn artifacts_of_other_namespaces_look_like_unknown_ones() {
     run("team-a", async |team_a| {
         let source = team_a.source("app").await;
         let commit = source.push(&saying("team-a", "secret").files()).await;
@@ -132,7 +132,7 @@ fn an_artifact_of_another_namespace_is_as_absent_as_an_unknown_one() {
 }
 
 #[test]
-fn an_archive_that_may_not_be_asked_for_or_is_another_one_is_refused_by_name() {
+fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
     run("alone-refused", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&saying("alone-refused", "one").files()).await;
@@ -158,7 +158,7 @@ fn an_archive_that_may_not_be_asked_for_or_is_another_one_is_refused_by_name() {
 }
 
 #[test]
-fn two_sources_are_refused_by_name_and_one_of_them_is_taken() {
+fn two_sources_are_refused_by_name_and_removing_one_recovers() {
     run("alone-two", async |scene| {
         let info = json!({"name": "alone-two", "runtime": "yaml"});
         workspace(scene, "main", json!({"local": {"dir": "/app"}, "projectInfo": info})).await;
@@ -169,7 +169,7 @@ fn two_sources_are_refused_by_name_and_one_of_them_is_taken() {
 }
 
 #[test]
-fn a_project_without_a_program_is_enough_to_destroy() {
+fn a_project_without_a_program_suffices_for_destroy() {
     run("alone-head", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("alone-head").step("step", json!({"value": "one"}));
@@ -189,7 +189,7 @@ fn a_project_without_a_program_is_enough_to_destroy() {
 
 /// An init container fills a directory of the pulumi container, in place of a directory in the image.
 #[test]
-fn a_directory_of_the_image_is_a_source() {
+fn an_image_directory_is_a_source() {
     run("alone-local", async |scene| {
         let app = json!([{"name": "app", "mountPath": "/app"}]);
         let make = init_container(scene, "make", &written(&saying("alone-local", "here"), "/app/infra"), app.clone());
@@ -231,7 +231,7 @@ fn an_init_container_fills_the_workspace_without_a_source() {
 }
 
 #[test]
-fn a_stack_without_a_source_runs_what_its_init_container_brings() {
+fn a_stack_without_a_source_runs_the_init_container_files() {
     run("stack-none", async |scene| {
         let share = json!([{"name": "share", "mountPath": "/share"}]);
         let script = |word: &str| written(&saying("stack-none", word), "/share/workspace");
@@ -251,7 +251,7 @@ fn a_stack_without_a_source_runs_what_its_init_container_brings() {
 }
 
 #[test]
-fn a_bad_image_that_is_mended_recovers_by_itself() {
+fn a_workspace_recovers_when_its_bad_image_is_fixed() {
     run("alone-image", async |scene| {
         let info = json!({"name": "alone-image", "runtime": "yaml"});
         let bad = json!({"projectInfo": info, "image": "127.0.0.1:1/there-is-no-such-image:1"});
@@ -266,7 +266,7 @@ fn a_bad_image_that_is_mended_recovers_by_itself() {
 }
 
 #[test]
-fn a_typo_in_a_template_is_named_and_mending_it_is_enough() {
+fn a_typo_in_a_template_is_named_and_fixing_it_suffices() {
     run("alone-typo", async |scene| {
         let info = json!({"name": "alone-typo", "runtime": "yaml"});
         let typo = json!({"spec": {"containers": [{"name": PULUMI_CONTAINER, "imagee": "x"}]}});
@@ -294,7 +294,7 @@ fn a_typo_in_a_template_is_named_and_mending_it_is_enough() {
 }
 
 #[test]
-fn labels_and_annotations_of_the_service_come_and_go_with_the_template() {
+fn service_labels_and_annotations_follow_the_template() {
     run("alone-service", async |scene| {
         let info = json!({"name": "alone-service", "runtime": "yaml"});
         let template = json!({"metadata": {"labels": {"team": "a"}, "annotations": {"note": "x"}}});

@@ -19,7 +19,7 @@ fn corpora() -> PathBuf {
 }
 
 #[test]
-fn every_file_of_every_corpus_keeps_what_must_hold() {
+fn every_corpus_file_satisfies_the_invariants() {
     for (target, body) in bodies::BODIES {
         let folder = corpora().join(target);
         let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("reading {}: {error}", folder.display()));
@@ -36,7 +36,7 @@ fn every_file_of_every_corpus_keeps_what_must_hold() {
 }
 
 #[test]
-fn the_seeds_are_what_they_are_made_from() {
+fn the_committed_seeds_match_their_generator() {
     let regenerate = std::env::var_os("REGENERATE").is_some();
     for (target, seeds) in seeds::all() {
         let folder = corpora().join(target);
@@ -56,7 +56,7 @@ fn the_seeds_are_what_they_are_made_from() {
 
 /// Uses the limits of a workspace.
 #[test]
-fn each_hostile_archive_is_refused_by_its_fault() {
+fn each_hostile_archive_is_refused_with_its_reason() {
     let archives: BTreeMap<_, _> = seeds::archives().into_iter().map(|a| (a.name, a)).collect();
     assert!(archives.len() > 20);
     for (name, archive) in archives {

@@ -54,7 +54,7 @@ async fn submodules_count_as_entries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn directories_that_stand_for_billions_of_files_are_refused() {
+async fn directories_that_expand_to_billions_of_files_are_refused() {
     let mut pack = Pack::new();
     let blob = pack.object(Kind::Blob, b"harm").0;
     let mut tree = pack.object(Kind::Tree, &entry("100644", "f", &blob)).0;
@@ -85,7 +85,7 @@ fn chains_of_ten(objects_at_the_end: usize) -> (ObjectId, Pack) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chains_of_deltas_that_come_to_gigabytes_are_refused() {
+async fn delta_chains_that_decode_to_gigabytes_are_refused() {
     let (commit, pack) = chains_of_ten(20);
     let began = Instant::now();
     let said = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
@@ -94,7 +94,7 @@ async fn chains_of_deltas_that_come_to_gigabytes_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_deltas_of_megabytes_are_refused_and_of_kilobytes_are_taken() {
+async fn a_thousand_deltas_of_megabytes_are_refused_but_of_kilobytes_accepted() {
     for (size, wanted) in [(4 << 20, Some("what the pack decodes to")), (1 << 10, None)] {
         let mut pack = Pack::new();
         let mut content = noise(size);
@@ -117,7 +117,7 @@ async fn a_thousand_deltas_of_megabytes_are_refused_and_of_kilobytes_are_taken()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_object_in_many_places_at_the_end_of_a_chain_is_refused() {
+async fn an_object_reused_many_times_after_a_delta_chain_is_refused() {
     let mut pack = Pack::new();
     let mut content = noise(64 << 10);
     let mut place = pack.object(Kind::Blob, &content).1;
@@ -134,7 +134,7 @@ async fn one_object_in_many_places_at_the_end_of_a_chain_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_that_do_not_fit_into_memory_are_refused() {
+async fn objects_that_do_not_fit_in_memory_are_refused() {
     // Each base in the chain stays in memory as long as other deltas need it.
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
@@ -152,7 +152,7 @@ async fn objects_that_do_not_fit_into_memory_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pack_that_says_it_has_millions_of_objects_is_refused() {
+async fn a_pack_that_declares_millions_of_objects_is_refused() {
     let (commit, pack) = chains_of_ten(0);
     let mut evil = Evil::with_main(commit, pack);
     evil.pack[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
@@ -161,7 +161,7 @@ async fn a_pack_that_says_it_has_millions_of_objects_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_list_of_references_is_read_and_a_longer_one_is_cut_off() {
+async fn a_list_of_references_is_read_up_to_the_size_limit() {
     for (bytes, wanted) in [(31 << 20, None), (40 << 20, Some("the list of references is larger than"))] {
         let mut pack = Pack::new();
         let blob = pack.object(Kind::Blob, b"name: app\n").0;
@@ -177,7 +177,7 @@ async fn a_long_list_of_references_is_read_and_a_longer_one_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_that_send_a_byte_a_second_are_given_up_and_delay_no_other_namespace() {
+async fn servers_sending_a_byte_a_second_time_out_and_delay_no_namespace() {
     let pace = Pace { bytes: 1 << 10, window: Duration::from_secs(3) };
     let limits = Limits { list_pace: pace, fetch_pace: pace, ..Limits::default() };
     let mut controller = Controller::with(limits).await;
@@ -205,7 +205,7 @@ async fn servers_that_send_a_byte_a_second_are_given_up_and_delay_no_other_names
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_fetches_of_other_namespaces_do_not_hold_all_slots() {
+async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
     let mut controller = Controller::new().await;
     let mut slow = Vec::new();
     for namespace in ["one", "other", "one", "other"] {
@@ -264,7 +264,7 @@ fn ended(controller: &Controller, slow: &[Followed]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_controllers_own_addresses_are_not_asked() {
+async fn the_controllers_own_addresses_are_never_contacted() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     for host in ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]", "0.0.0.0"] {
@@ -278,7 +278,7 @@ async fn the_controllers_own_addresses_are_not_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_done_for_a_repository_ends_with_its_last_stack() {
+async fn work_for_a_repository_stops_with_its_last_stack() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let fields = json!({"projectRepo": format!("http://{}/app", listener.local_addr().unwrap()), "branch": "main"});
     let controller = Controller::new().await;
@@ -298,7 +298,7 @@ async fn what_is_done_for_a_repository_ends_with_its_last_stack() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_process_has_no_environment_and_no_credentials_on_its_command_line() {
+async fn child_processes_have_no_environment_and_no_credentials_in_args() {
     let (commit, pack) = chains_of_ten(0);
     let url = Evil { slow: &["references"], ..Evil::with_main(commit, pack) }.start().await;
     let controller = Controller::new().await;
@@ -338,7 +338,7 @@ fn children(role: &str) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn patterns_that_take_too_long_are_refused_and_only_for_the_stack_that_gives_them() {
+async fn slow_patterns_are_refused_only_for_the_stack_that_defines_them() {
     let repository = Repository::with_project();
     for n in 0..400 {
         repository.write(&format!("{}b{n}", "a/".repeat(60)), "");

@@ -16,7 +16,7 @@ fn secret(key: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_way_to_give_a_password_or_a_token_is_taken() {
+async fn every_form_of_password_or_token_is_accepted() {
     let repository = Repository::with_project();
     let rows: [(&str, &[(&str, &str)], Value); 4] = [
         ("me", &[("username", "me"), ("password", "hunter2\n")], json!({"gitAuthSecret": "git"})),
@@ -39,7 +39,7 @@ async fn every_way_to_give_a_password_or_a_token_is_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_credentials_is_said_without_showing_them() {
+async fn credential_errors_are_reported_without_revealing_them() {
     let repository = Repository::with_project();
     let server = Server::private(&repository, "me", "right").await;
     let rows: [(&[(&str, &str)], bool, &str); 5] = [
@@ -65,7 +65,7 @@ async fn what_is_wrong_with_credentials_is_said_without_showing_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_that_was_changed_is_read_with_the_next_question() {
+async fn a_changed_secret_is_read_on_the_next_request() {
     let repository = Repository::with_project();
     let server = Server::private(&repository, "me", "old").await;
     let mut controller = Controller::new().await;
@@ -81,7 +81,7 @@ async fn a_secret_that_was_changed_is_read_with_the_next_question() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_own_authority_is_trusted_by_the_secret_or_for_all_stacks() {
+async fn a_custom_ca_is_trusted_per_secret_or_for_all_stacks() {
     let repository = Repository::with_project();
     let server = Server::private(&repository, "me", "hunter2").await;
     let tls = Tls::before(server.address).await;
@@ -133,7 +133,7 @@ fn app_key(directory: &TempDir, traditional: bool) -> (String, Vec<u8>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_github_app_gets_a_token_and_keeps_it_as_long_as_it_is_good() {
+async fn a_github_app_token_is_cached_while_it_is_valid() {
     let (repository, directory) = (Repository::with_project(), TempDir::new().unwrap());
     for traditional in [true, false] {
         let (private, public) = app_key(&directory, traditional);

@@ -39,7 +39,7 @@ fn http(status: &str, headers: &str, body: &str) -> Option<Vec<u8>> {
 const ADVERTISEMENT: &str = "Content-Type: application/x-git-upload-pack-advertisement\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_misbehaves_has_a_sentence_of_its_own() {
+async fn each_server_failure_has_its_own_message() {
     let closed = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         format!("http://{}/app", listener.local_addr().unwrap())
@@ -75,7 +75,7 @@ async fn a_server_that_misbehaves_has_a_sentence_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endless_answer_is_cut_off() {
+async fn an_endless_response_is_cut_off() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/app", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -97,7 +97,7 @@ async fn an_endless_answer_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_repository_lacks_is_said_and_comes_with_the_next_push() {
+async fn missing_refs_are_reported_and_found_after_the_next_push() {
     let repository = Repository::empty();
     let server = Server::of(&repository).await;
     let mut controller = Controller::new().await;
@@ -119,7 +119,7 @@ async fn what_a_repository_lacks_is_said_and_comes_with_the_next_push() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_is_refused_and_the_last_good_artifact_stays() {
+async fn oversized_content_is_refused_and_the_last_good_artifact_is_kept() {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
     let limits = Limits { pack_bytes: 64 * 1024, file_bytes: 256 * 1024, ..Limits::default() };

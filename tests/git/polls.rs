@@ -8,7 +8,7 @@ use crate::http_server::Server;
 use crate::repository::Repository;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_hundred_stacks_on_one_repository_ask_once_and_fetch_once() {
+async fn five_hundred_stacks_on_one_repository_share_one_poll_and_fetch() {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
     let mut controller = Controller::new().await;
@@ -33,7 +33,7 @@ async fn five_hundred_stacks_on_one_repository_ask_once_and_fetch_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_controller_that_starts_again_fetches_nothing_that_was_run_already() {
+async fn a_restarted_controller_does_not_refetch_applied_revisions() {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
     let fields = json!({"projectRepo": server.url(), "branch": "main"});
@@ -48,7 +48,7 @@ async fn a_controller_that_starts_again_fetches_nothing_that_was_run_already() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_the_store_has_lost_are_fetched_again() {
+async fn content_lost_from_the_store_is_fetched_again() {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
     let mut controller = Controller::new().await;

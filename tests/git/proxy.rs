@@ -11,14 +11,14 @@ use crate::repository::Repository;
 const BEHIND: &str = "http://git.invalid/app";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_of_the_environment_is_used() {
+async fn a_proxy_from_the_environment_is_used() {
     let repository = Repository::with_project();
     let proxy = Server::of(&repository).await;
     let program = std::env::current_exe().unwrap();
     let address = format!("http://{}", proxy.address);
     let ended = tokio::task::spawn_blocking(move || {
         let mut inner = std::process::Command::new(program);
-        inner.args(["--exact", "proxy::what_is_behind_a_proxy_is_read", "--ignored"]);
+        inner.args(["--exact", "proxy::a_repository_behind_a_proxy_is_read", "--ignored"]);
         inner.env("HTTP_PROXY", address).env_remove("NO_PROXY").env_remove("no_proxy").output()
     });
     let ended = ended.await.unwrap().unwrap();
@@ -28,13 +28,13 @@ async fn a_proxy_of_the_environment_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_the_environment_excludes_is_asked_without_the_proxy() {
+async fn a_host_in_no_proxy_is_contacted_directly() {
     let repository = Repository::with_project();
     let proxy = Server::of(&repository).await;
     let (program, address) = (std::env::current_exe().unwrap(), format!("http://{}", proxy.address));
     let ended = tokio::task::spawn_blocking(move || {
         let mut inner = std::process::Command::new(program);
-        inner.args(["--exact", "proxy::what_is_excluded_cannot_be_reached", "--ignored"]);
+        inner.args(["--exact", "proxy::a_repository_excluded_from_the_proxy_is_unreachable", "--ignored"]);
         inner.env("http_proxy", address).env("no_proxy", "other.invalid,git.invalid").output()
     });
     let ended = ended.await.unwrap().unwrap();
@@ -45,7 +45,7 @@ async fn a_host_that_the_environment_excludes_is_asked_without_the_proxy() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the test above, with a proxy in its environment"]
-async fn what_is_excluded_cannot_be_reached() {
+async fn a_repository_excluded_from_the_proxy_is_unreachable() {
     let mut controller = Controller::new().await;
     let said =
         controller.resolve(&json!({"projectRepo": BEHIND, "branch": "main"})).await.expect_err("it has no address");
@@ -54,7 +54,7 @@ async fn what_is_excluded_cannot_be_reached() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the test above, with a proxy in its environment"]
-async fn what_is_behind_a_proxy_is_read() {
+async fn a_repository_behind_a_proxy_is_read() {
     let mut controller = Controller::new().await;
     controller.resolve(&json!({"projectRepo": BEHIND, "branch": "main"})).await.unwrap();
 }

@@ -37,7 +37,7 @@ async fn branches_tags_commits_and_ranges_are_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_goes_forward_and_back() {
+async fn the_commit_can_move_forward_and_back() {
     let repository = Repository::with_project();
     let first = repository.head();
     repository.write("more", "more");
@@ -55,7 +55,7 @@ async fn a_commit_goes_forward_and_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repository_whose_objects_are_named_by_sha256_is_followed() {
+async fn a_sha256_repository_is_followed() {
     let repository = Repository::sha256();
     repository.write("Pulumi.yaml", "name: app\n");
     let commit = repository.commit();
@@ -67,7 +67,7 @@ async fn a_repository_whose_objects_are_named_by_sha256_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_whole_history_is_fetched_where_that_is_asked_for() {
+async fn the_full_history_is_fetched_if_shallow_is_false() {
     let repository = Repository::with_project();
     repository.write("more", "more");
     let commit = repository.commit();

@@ -12,7 +12,7 @@ fn fields(url: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_of_every_kind_are_taken_with_and_without_a_passphrase() {
+async fn keys_of_every_type_work_with_and_without_a_passphrase() {
     let (repository, keys) = (Repository::with_project(), TempDir::new().unwrap());
     let commit = repository.head();
     let rows: [(&[&str], &str, bool); 5] = [
@@ -41,7 +41,7 @@ async fn keys_of_every_kind_are_taken_with_and_without_a_passphrase() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_is_trusted_by_the_secret_or_for_all_stacks_and_by_the_kind_of_key_that_is_known() {
+async fn a_host_key_of_any_type_is_trusted_per_secret_or_for_all_stacks() {
     let (repository, keys) = (Repository::with_project(), TempDir::new().unwrap());
     let (private, public) = key_pair(keys.path(), "key", &["ed25519"], "");
     let server = SshServer::of(&repository, &public, true);
@@ -58,7 +58,7 @@ async fn a_host_is_trusted_by_the_secret_or_for_all_stacks_and_by_the_kind_of_ke
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_said() {
+async fn ssh_errors_are_reported() {
     let (repository, keys) = (Repository::with_project(), TempDir::new().unwrap());
     let (private, public) = key_pair(keys.path(), "key", &["ed25519"], "");
     let (other, other_public) = key_pair(keys.path(), "other", &["ed25519"], "");

@@ -24,7 +24,7 @@ async fn the_same_commit_gives_the_same_digest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn links_modes_and_files_of_every_kind_are_kept() {
+async fn symlinks_modes_and_all_file_types_are_preserved() {
     let repository = Repository::with_project();
     repository.write("bin/run", "#!/bin/sh\n");
     repository.make_executable("bin/run");
@@ -50,7 +50,7 @@ async fn links_modes_and_files_of_every_kind_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_sourceignore_names_is_left_out() {
+async fn paths_in_sourceignore_are_excluded() {
     let repository = Repository::with_project();
     repository.write(".sourceignore", "# not for workspaces\n/docs/\n*.log\n!keep.log\n");
     repository.write("apps/.sourceignore", "/secret.txt\n");
@@ -67,7 +67,7 @@ async fn what_sourceignore_names_is_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn submodules_pointers_of_lfs_and_links_that_lead_out_are_told_of() {
+async fn submodules_lfs_pointers_and_escaping_symlinks_are_reported() {
     let repository = Repository::with_project();
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
     repository.write("big.bin", pointer);
@@ -89,7 +89,7 @@ async fn submodules_pointers_of_lfs_and_links_that_lead_out_are_told_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_that_touches_no_chosen_path_keeps_their_digest() {
+async fn a_commit_outside_the_selected_paths_keeps_their_digest() {
     let repository = Repository::with_project();
     repository.write("apps/web/index.ts", "1");
     repository.write("apps/api/index.ts", "1");

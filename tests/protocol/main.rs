@@ -31,7 +31,7 @@ fn nothing_of_the_released_protocol_is_removed_renumbered_or_retyped() {
 
 /// The older agent of the tests uses a protocol that was released.
 #[test]
-fn todays_protocol_has_all_that_the_older_one_of_the_tests_has() {
+fn the_current_protocol_is_compatible_with_the_older_test_protocol() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compile = |file: &str, folder: &str| {
         let set = protox::compile([file], [root.join(folder)]).expect("a protocol can be compiled");
@@ -58,7 +58,7 @@ fn pool(proto: &str) -> DescriptorPool {
 }
 
 #[test]
-fn what_breaks_a_protocol_is_told_and_what_is_added_is_not() {
+fn breaking_protocol_changes_are_reported_and_additions_are_not() {
     // The original text, its replacement, and the reported sentence.
     let examples = [
         ("string id = 1;", "string id = 1; string name = 9;", ""),

@@ -99,7 +99,7 @@ async fn run(client: &AgentClient) -> proto::Result {
 }
 
 #[tokio::test]
-async fn a_run_with_an_agent_of_an_earlier_version_goes_through_and_is_recorded_once() {
+async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
     let whole = async {
         let pair = pair(true).await;
         let status = pair.client.status().await.expect("it says how it is");
@@ -119,7 +119,7 @@ async fn a_run_with_an_agent_of_an_earlier_version_goes_through_and_is_recorded_
 
 /// Proves that the features in the other test work with a current agent.
 #[tokio::test]
-async fn an_agent_of_today_tells_what_an_older_one_cannot() {
+async fn a_current_agent_reports_fields_an_older_one_lacks() {
     let whole = async {
         let pair = pair(false).await;
         let status = pair.client.status().await.expect("it says how it is");

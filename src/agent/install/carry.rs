@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_alike_and_of_its_own() {
+    fn a_copy_preserves_metadata_and_links_but_shares_no_inodes() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
         let paths = [PathBuf::from("node_modules")];
         copy_all(from.path(), to.path(), &paths, || false).unwrap();
@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_is_stopped_leaves_nothing() {
+    fn a_canceled_copy_leaves_nothing() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
         copy_all(from.path(), to.path(), &[PathBuf::from("node_modules")], || true).unwrap_err();
         assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);
     }
 
     #[test]
-    fn what_was_moved_is_the_same_and_moving_it_again_changes_nothing() {
+    fn move_preserves_inodes_and_is_idempotent() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
         let paths = [PathBuf::from("node_modules"), PathBuf::from("absent")];
         let inode = fs::metadata(from.path().join("node_modules")).unwrap().ino();

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_long_message_the_end_is_kept() {
+    fn long_messages_keep_their_end() {
         assert_eq!(end_of("short"), "short");
         let long = format!("{}the cause", "ä".repeat(MAX_MESSAGE));
         assert!(end_of(&long).len() <= MAX_MESSAGE && end_of(&long).ends_with("äthe cause"));

@@ -41,7 +41,7 @@ async fn sequences(reader: &mut Reader) -> (Vec<u64>, Option<Arc<proto::Result>>
 }
 
 #[test]
-fn an_id_is_the_name_of_a_directory_and_nothing_else() {
+fn an_operation_id_is_a_valid_directory_name() {
     for id in ["6b1c8f0e-4d53-4a0c-9d37-1f1b7a3f6d11", "a", "0"] {
         validate_id(id).unwrap();
     }
@@ -51,7 +51,7 @@ fn an_id_is_the_name_of_a_directory_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_reader_gets_what_was_written_before_and_what_is_written_after_and_then_the_result() {
+async fn a_reader_gets_past_and_future_progress_and_then_the_result() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Arc::new(Journal::open(directory.path()).unwrap());
     let record = journal.begin(request("a", 1)).unwrap();
@@ -74,7 +74,7 @@ async fn a_reader_gets_what_was_written_before_and_what_is_written_after_and_the
 }
 
 #[tokio::test]
-async fn a_journal_that_is_opened_again_knows_the_finished_and_the_unfinished() {
+async fn a_reopened_journal_knows_finished_and_unfinished_operations() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
     let finished = journal.begin(request("finished", 1)).unwrap();
@@ -95,7 +95,7 @@ async fn a_journal_that_is_opened_again_knows_the_finished_and_the_unfinished() 
 }
 
 #[test]
-fn a_started_operation_is_never_forgotten_whatever_of_it_cannot_be_read() {
+fn a_started_operation_is_kept_even_if_its_record_is_unreadable() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
     for id in ["no-result", "no-request"] {
@@ -128,7 +128,7 @@ async fn damaged_progress_does_not_withhold_the_result() {
 }
 
 #[test]
-fn the_last_five_are_kept_and_acknowledged_ones_are_forgotten_first() {
+fn the_last_five_records_are_kept_and_acknowledged_ones_expire_first() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
     for number in 0..7 {
@@ -145,7 +145,7 @@ fn the_last_five_are_kept_and_acknowledged_ones_are_forgotten_first() {
 }
 
 #[tokio::test]
-async fn progress_is_bounded_and_the_newest_is_kept() {
+async fn progress_is_bounded_and_keeps_the_newest_events() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
     let record = journal.begin(request("a", 1)).unwrap();

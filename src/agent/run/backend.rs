@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_backend_is_the_one_that_the_cli_uses() {
+    fn the_backend_matches_the_choice_of_the_cli() {
         let home = tempfile::tempdir().unwrap();
         let home_path = home.path().to_str().unwrap();
         let project = Project { backend_url: Some("s3://project".to_owned()), ..Project::default() };

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_shows_no_secret_and_the_outputs_keep_theirs() {
+    fn messages_are_redacted_but_outputs_keep_their_secrets() {
         let output = Output { name: "password".into(), value: json!("hunter22"), secret: true };
         let last_output = "hunter22\nit is \u{1b}[1mhunt\u{1b}[0mer22\u{7}".to_owned();
         let ending = Ending { outputs: vec![output], last_output, ..canceled("cannot use hunter22") };
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_and_messages_are_bounded_and_no_part_of_a_secret_is_left() {
+    fn outputs_and_messages_are_bounded_without_leaking_partial_secrets() {
         let output = Output { name: "big".into(), value: json!("x".repeat(MAX_OUTPUTS)), secret: false };
         let result = Ending { outputs: vec![output], ..Ending::succeeded("") }.into_result(&Redactor::default(), 1);
         assert!(result.outputs.is_empty() && result.message.contains("left out"));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn creations_in_doubt_are_named() {
+    fn pending_creates_are_named() {
         let one = Ending::pending_creates(vec!["urn:a".into()]);
         assert!(one.message.contains("created a resource, ") && one.message.contains(": urn:a; nothing was run"));
         let many = Ending::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_what_the_failure_and_the_wish_make_of_it() {
+    fn the_outcome_follows_from_failure_kind_and_cancellation() {
         use proto::Outcome::{Canceled, Conflict, Failed, Interrupted, InvalidAccessToken};
         for (kind, alone, cancelled) in [
             (FailureKind::Killed { signal: 9 }, Interrupted, Interrupted),

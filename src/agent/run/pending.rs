@@ -137,7 +137,7 @@ mod tests {
         r#"{"deployment": {"pending_operations": [{"resource": {"urn": "urn:a"}, "type": "creating"}]}}"#;
 
     #[test]
-    fn a_state_in_a_file_is_looked_at_and_changed() {
+    fn pending_creates_in_a_state_file_are_read_and_cleared() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("state");
         std::fs::write(&file, STATE).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_is_too_large_to_be_changed_is_left_alone() {
+    fn a_state_file_over_the_size_limit_is_not_changed() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("state");
         std::fs::write(&file, STATE).unwrap();

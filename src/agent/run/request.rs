@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_refused_and_without_lock_recovery_nobody_is_dead() {
+    fn unknown_values_are_rejected_and_dead_runs_require_lock_recovery() {
         let up = proto::RunRequest { kind: proto::OperationKind::Up.into(), ..Default::default() };
         for (request, word) in [
             (proto::RunRequest { kind: 0, ..up.clone() }, "kind 0"),

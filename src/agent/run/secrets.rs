@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_a_text_with_a_line_feed_behind_it() {
+    fn a_secret_value_is_passed_as_text_with_a_trailing_newline() {
         let rows = [
             (json!("x"), "x\n"),
             (json!("x\n"), "x\n\n"),

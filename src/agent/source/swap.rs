@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn wherever_an_agent_dies_the_source_before_is_whole_again() {
+    fn the_previous_source_is_restored_wherever_an_agent_crashes() {
         for steps in 0..=5 {
             let (place, before) = Place::new(false);
             place.step(before.as_ref(), steps);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn wherever_an_agent_dies_with_the_first_source_there_is_none_or_it_is_whole() {
+    fn a_crash_during_the_first_swap_leaves_no_partial_source() {
         for steps in 0..=5 {
             let (place, _) = Place::new(true);
             place.step(None, steps);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_containers_working_directory_stays_when_the_first_source_fails() {
+    fn the_working_directory_survives_a_rollback_of_the_first_source() {
         let (place, _) = Place::new(true);
         let layout = &place.layout;
         crate::agent::make_project(&layout.workspace()).unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_the_container_runtime_has_made_gives_way() {
+    fn a_directory_created_by_the_container_runtime_is_replaced() {
         let (place, _) = Place::new(true);
         fs::create_dir(place.layout.workspace()).unwrap();
         let trial = announce(&place.layout, None, &place.tree, Vec::new()).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_cannot_be_written_down_changes_nothing() {
+    fn a_trial_that_cannot_be_recorded_changes_nothing() {
         let (place, before) = Place::new(false);
         // A file cannot replace a directory, which simulates a full disk.
         fs::remove_file(place.layout.source_record()).unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_is_confirmed_stays_and_the_one_before_is_kept() {
+    fn a_confirmed_trial_stays_and_the_previous_source_is_kept() {
         let (place, before) = Place::new(false);
         let layout = &place.layout;
         let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_cannot_be_confirmed_can_be_taken_back() {
+    fn a_trial_that_cannot_be_confirmed_can_be_rolled_back() {
         let (place, before) = Place::new(false);
         let layout = &place.layout;
         let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();

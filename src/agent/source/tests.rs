@@ -74,7 +74,7 @@ fn archive(projects: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_source_is_put_in_place_once_and_the_one_before_is_kept() {
+async fn a_source_is_placed_once_and_the_previous_one_is_kept() {
     let place = Place::new();
     let (first, second) = (archive(&[("", "first")]), archive(&[("", "second")]));
     assert!(!place.put(&first, "").await.unwrap());
@@ -88,7 +88,7 @@ async fn a_source_is_put_in_place_once_and_the_one_before_is_kept() {
 }
 
 #[tokio::test]
-async fn another_directory_of_the_same_archive_is_another_source() {
+async fn another_directory_of_the_same_archive_is_a_different_source() {
     let place = Place::new();
     let bytes = archive(&[("a", "first"), ("deep/b", "second")]);
     place.put(&bytes, "a").await.unwrap();
@@ -99,7 +99,7 @@ async fn another_directory_of_the_same_archive_is_another_source() {
 }
 
 #[tokio::test]
-async fn the_next_agent_knows_what_is_in_place_and_removes_what_was_left_half_done() {
+async fn a_new_agent_keeps_the_current_source_and_removes_partial_ones() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
     place.put(&bytes, "").await.unwrap();
@@ -113,7 +113,7 @@ async fn the_next_agent_knows_what_is_in_place_and_removes_what_was_left_half_do
 }
 
 #[tokio::test]
-async fn a_source_of_another_boot_of_the_node_is_not_in_place() {
+async fn a_source_from_another_node_boot_is_not_current() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
     place.put(&bytes, "").await.unwrap();
@@ -132,7 +132,7 @@ async fn a_source_of_another_boot_of_the_node_is_not_in_place() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_source_is_named_and_the_old_one_stays() {
+async fn an_invalid_source_is_named_and_the_current_one_stays() {
     let place = Place::new();
     place.put(&archive(&[("", "first")]), "").await.unwrap();
     let before = place.source.current_source();
@@ -164,7 +164,7 @@ async fn what_is_wrong_with_a_source_is_named_and_the_old_one_stays() {
 }
 
 #[tokio::test]
-async fn the_controller_says_what_a_source_may_cost() {
+async fn source_limits_are_set_by_the_controller() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
     let (digest, size) = (Digest::of(&bytes).to_string(), bytes.len() as u64);
@@ -184,7 +184,7 @@ async fn the_controller_says_what_a_source_may_cost() {
 }
 
 #[tokio::test]
-async fn a_project_that_cannot_be_used_is_named_in_the_same_words_each_time() {
+async fn an_invalid_project_gives_the_same_error_on_each_attempt() {
     let place = Place::new();
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("infra")).unwrap();
@@ -197,7 +197,7 @@ async fn a_project_that_cannot_be_used_is_named_in_the_same_words_each_time() {
 }
 
 #[tokio::test]
-async fn no_source_is_put_in_place_while_an_operation_is_open() {
+async fn no_source_is_placed_while_an_operation_is_open() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
     let pass = place.workspace_lock.enter_operation("busy").unwrap();

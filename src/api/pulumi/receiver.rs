@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_neither_empty_nor_shown() {
+    fn a_token_is_required_and_never_shown() {
         let token = receiver().token(secret("token", "s3cret")).expect("there is one");
         assert_eq!((token.bytes(), format!("{token:?}")), (&b"s3cret"[..], "ReceiverToken".to_owned()));
         for (found, wanted) in [
@@ -238,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn the_path_is_made_of_token_name_and_namespace() {
+    fn the_path_is_derived_from_token_name_and_namespace() {
         // printf '%s' 's3cretpushapps' | sha256sum
         let path = receiver().path(&ReceiverToken::from(&b"s3cret"[..]));
         assert_eq!(path, "/hook/b300258c916a24345dc687d4958ef61d0a8d4694549024a1b33b578328bddd62");
     }
 
     #[test]
-    fn the_fields_are_those_of_flux() {
+    fn the_receiver_fields_match_flux() {
         let receiver = receiver();
         assert_eq!((receiver.spec.kind, receiver.spec.interval.as_str()), (ReceiverType::GenericHmac, "10m"));
         assert_eq!(receiver.spec.resources[0].one(), Some("web"));

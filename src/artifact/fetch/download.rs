@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_may_ask_for_patience_in_seconds_or_by_date_but_not_for_ever() {
+    fn retry_after_accepts_seconds_or_a_date_up_to_a_limit() {
         let now: Timestamp = "2026-11-21T10:00:00Z".parse().unwrap();
         let table = [
             ("0", Some(0)),

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_of_the_namespace_is_allowed_in_every_form_and_completed() {
+    fn a_service_of_the_namespace_is_allowed_in_every_form_and_qualified() {
         let hosts = AllowedHosts::services_of("flux-system", "cluster.local");
         for url in [
             "http://source-controller.flux-system/a",
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn all_other_hosts_are_rejected() {
         let hosts = AllowedHosts::services_of("flux-system", "cluster.local");
         for url in [
             "http://kubernetes.default.svc/a",
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_host_is_allowed_as_it_is_and_on_its_port_where_it_has_one() {
+    fn a_named_host_is_allowed_on_any_port_unless_one_is_given() {
         let hosts = AllowedHosts::none().and("artifacts.example.com").unwrap();
         let hosts = hosts.and("127.0.0.1:8080").unwrap().and("[::1]:80").unwrap().and("::2").unwrap();
         for (url, host) in [
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_names_no_host_is_refused() {
+    fn an_invalid_host_is_rejected() {
         for text in ["", ":80", "a b", "host:http", "host:70000", "http://host", "host/path"] {
             let error = AllowedHosts::none().and(text).expect_err(text);
             assert_eq!(error.text, text);

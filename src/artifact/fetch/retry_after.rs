@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_url_is_left_alone_for_as_long_as_its_server_asked_and_no_longer_than_the_limit() {
+    async fn a_url_is_not_requested_until_its_bounded_retry_after_has_passed() {
         let patience = RetryAfter::default();
         patience.note(&url(1), &busy(30));
         patience.note(&url(2), &busy(100_000));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_so_many_are_remembered() {
+    async fn the_number_of_remembered_urls_is_bounded() {
         let patience = RetryAfter::default();
         for number in 0..=MAX_URLS {
             patience.note(&url(number), &busy(10 + number as u64 / 4));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_goes_to_the_whole_name_and_the_server_is_told_a_sane_one() {
+    fn the_request_uses_the_qualified_name_and_a_clean_host_header() {
         let file = "/gitrepository/flux-system/app/sha256:0a1b.tar.gz";
         let table = [
             (
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_is_replaced_where_flux_would_replace_it() {
+    fn the_host_is_replaced_as_in_flux() {
         let settings = FetchSettings {
             source_controller_host: Some("localhost:8080".to_owned()),
             source_watcher_host: Some("127.0.0.1".to_owned()),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_artifact_of_another_namespace_is_refused_however_its_path_is_written() {
+    fn artifacts_of_other_namespaces_are_rejected_for_any_path_spelling() {
         let isolated = FetchSettings { own_namespace_only: true, ..settings() };
         let service = "http://source-controller.flux-system.svc.cluster.local.";
         let foreign = [
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_is_not_for_us_is_refused_without_telling_its_secrets() {
+    fn an_invalid_url_is_rejected_without_revealing_its_secrets() {
         let long = format!("http://localhost/{}", "a".repeat(5000));
         let table = [
             ("", "cannot be used"),

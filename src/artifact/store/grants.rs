@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_outlive_the_process_and_a_torn_line_grants_nothing() {
+    fn grants_survive_a_restart_and_a_truncated_line_grants_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("sha256-1");
         let mut grants = Grants::read(path.clone());
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_grant_makes_room_for_one_too_many() {
+    fn the_oldest_grant_is_evicted_at_the_limit() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("sha256-1");
         let mut grants = Grants::read(path.clone());

@@ -27,7 +27,7 @@ fn usage(artifacts: usize, complete_bytes: u64, incoming_bytes: u64) -> Usage {
 }
 
 #[test]
-fn what_is_committed_is_there_and_what_is_dropped_leaves_nothing() {
+fn committed_artifacts_are_stored_and_dropped_ones_leave_nothing() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     let digest = Digest::of(b"hello");
@@ -53,7 +53,7 @@ fn what_is_committed_is_there_and_what_is_dropped_leaves_nothing() {
 }
 
 #[test]
-fn bytes_of_another_digest_are_refused_and_not_kept() {
+fn bytes_with_another_digest_are_rejected_and_not_kept() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     for wanted in [Digest::of(b"other"), Digest::of_reader(Algorithm::Sha512, &b"hello"[..]).unwrap()] {
@@ -70,7 +70,7 @@ fn bytes_of_another_digest_are_refused_and_not_kept() {
 }
 
 #[test]
-fn an_artifact_that_is_made_here_gets_the_digest_of_its_bytes() {
+fn a_generated_artifact_gets_the_digest_of_its_bytes() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     let mut incoming = store.begin(Algorithm::Sha384).unwrap();
@@ -80,7 +80,7 @@ fn an_artifact_that_is_made_here_gets_the_digest_of_its_bytes() {
 }
 
 #[test]
-fn two_that_arrive_with_one_digest_become_one() {
+fn concurrent_writes_of_one_digest_result_in_one_artifact() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     let mut first = store.begin(Algorithm::Sha256).unwrap();
@@ -94,7 +94,7 @@ fn two_that_arrive_with_one_digest_become_one() {
 }
 
 #[test]
-fn the_least_recently_used_goes_when_room_is_needed() {
+fn the_least_recently_used_artifact_is_evicted_when_space_is_needed() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 10).unwrap();
     drop(put(&store, b"aaaa"));
@@ -109,7 +109,7 @@ fn the_least_recently_used_goes_when_room_is_needed() {
 }
 
 #[test]
-fn what_is_in_use_is_not_evicted_and_a_full_store_says_so() {
+fn artifacts_in_use_are_not_evicted_and_a_full_store_is_an_error() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 10).unwrap();
     let pinned = put(&store, b"aaaa");
@@ -133,7 +133,7 @@ fn what_is_in_use_is_not_evicted_and_a_full_store_says_so() {
 }
 
 #[test]
-fn a_new_process_keeps_what_is_complete_and_removes_what_is_not() {
+fn a_restart_keeps_complete_artifacts_and_removes_incomplete_ones() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     drop(put(&store, b"kept"));
@@ -149,7 +149,7 @@ fn a_new_process_keeps_what_is_complete_and_removes_what_is_not() {
 }
 
 #[test]
-fn what_an_earlier_process_left_damaged_counts_as_not_there() {
+fn a_damaged_file_of_an_earlier_process_counts_as_absent() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     let path = put(&store, b"whole").path().to_owned();
@@ -164,7 +164,7 @@ fn what_an_earlier_process_left_damaged_counts_as_not_there() {
 }
 
 #[test]
-fn fresh_bytes_replace_what_an_earlier_process_left_unverified() {
+fn new_bytes_replace_an_unverified_file_of_an_earlier_process() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     let path = put(&store, b"whole").path().to_owned();
@@ -177,7 +177,7 @@ fn fresh_bytes_replace_what_an_earlier_process_left_unverified() {
 }
 
 #[test]
-fn a_file_that_vanished_or_shrank_counts_as_not_there() {
+fn a_missing_or_truncated_file_counts_as_absent() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     for damage in [|path: &Path| fs::remove_file(path), |path: &Path| fs::write(path, b"ho")] {
@@ -189,7 +189,7 @@ fn a_file_that_vanished_or_shrank_counts_as_not_there() {
 }
 
 #[test]
-fn what_is_thrown_away_is_gone_and_can_come_again() {
+fn a_discarded_artifact_is_removed_and_can_be_added_again() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     let old = put(&store, b"hello");
@@ -202,7 +202,7 @@ fn what_is_thrown_away_is_gone_and_can_come_again() {
 }
 
 #[test]
-fn a_smaller_capacity_evicts_the_oldest_at_the_start() {
+fn a_smaller_capacity_evicts_the_oldest_artifacts_at_startup() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     for (age, bytes) in [(2, b"old!"), (1, b"new!")] {
@@ -227,14 +227,14 @@ fn two_processes_cannot_share_a_directory() {
 }
 
 #[test]
-fn only_the_owner_can_read_what_is_stored() {
+fn stored_files_are_readable_only_by_the_owner() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     assert_eq!(put(&store, b"hello").file().unwrap().metadata().unwrap().mode() & 0o777, 0o600);
 }
 
 #[test]
-fn many_threads_at_once_stay_under_the_capacity() {
+fn concurrent_threads_stay_within_the_capacity() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 4000).unwrap();
     std::thread::scope(|scope| {
@@ -256,7 +256,7 @@ fn many_threads_at_once_stay_under_the_capacity() {
 }
 
 #[test]
-fn what_another_process_has_written_is_taken_in_within_its_limits() {
+fn a_file_written_by_another_process_is_accepted_within_its_limits() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 1000).unwrap();
     let taken = |bytes: usize, most: u64| {
@@ -274,7 +274,7 @@ fn what_another_process_has_written_is_taken_in_within_its_limits() {
 }
 
 #[test]
-fn grants_are_of_one_artifact_and_end_with_it() {
+fn grants_belong_to_one_artifact_and_are_removed_with_it() {
     let directory = TempDir::new().unwrap();
     let (one, other) = (Digest::of(b"aaaa"), Digest::of(b"bbbb"));
     {

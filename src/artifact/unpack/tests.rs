@@ -110,7 +110,7 @@ fn refusal(archive: &[u8], limits: &Limits) -> String {
 }
 
 #[test]
-fn files_directories_and_links_inside_are_made() {
+fn files_directories_and_inner_links_are_created() {
     let place = Place::new();
     let archive = Tar::default()
         .directory("./")
@@ -150,7 +150,7 @@ fn modes_are_reduced_to_the_executable_bit() {
 }
 
 #[test]
-fn long_names_of_both_dialects_are_read() {
+fn long_names_in_gnu_and_pax_format_are_supported() {
     let long = format!("{}/{}/file", "a".repeat(120), "b".repeat(120));
     let place = Place::new();
     let archive = Tar::default()
@@ -174,7 +174,7 @@ fn long_names_of_both_dialects_are_read() {
 }
 
 #[test]
-fn the_later_of_two_files_counts() {
+fn the_later_of_two_entries_with_one_name_wins() {
     let place = Place::new();
     let archive = Tar::default().file("a", b"first, longer").directory("d").file("a", b"second").directory("d").end();
     assert_eq!(place.unpack(&archive, &Limits::default()).unwrap().files, 1);
@@ -182,7 +182,7 @@ fn the_later_of_two_files_counts() {
 }
 
 #[test]
-fn an_entry_of_a_hostile_name_is_refused() {
+fn an_entry_with_a_hostile_name_is_rejected() {
     let table = [
         ("../outside", "\"../outside\": it contains \"..\""),
         ("a/../../outside", "it contains \"..\""),
@@ -204,7 +204,7 @@ fn an_entry_of_a_hostile_name_is_refused() {
 }
 
 #[test]
-fn an_entry_that_is_neither_file_nor_directory_nor_link_is_refused_by_its_kind() {
+fn entries_of_unsupported_types_are_rejected_by_type() {
     let table = [
         (b'1', "a hard link"),
         (b'3', "a character device"),
@@ -227,7 +227,7 @@ fn an_entry_that_is_neither_file_nor_directory_nor_link_is_refused_by_its_kind()
 }
 
 #[test]
-fn a_link_that_leads_out_is_refused() {
+fn a_link_out_of_the_archive_is_rejected() {
     let table = [
         ("link", "/etc/passwd", "it is absolute"),
         ("link", "../sentinel", "it leads out of the archive"),
@@ -243,7 +243,7 @@ fn a_link_that_leads_out_is_refused() {
 }
 
 #[test]
-fn nothing_is_written_through_a_link_nor_in_place_of_something_else() {
+fn writing_through_links_or_over_entries_of_another_type_is_rejected() {
     let table = [
         (
             Tar::default().directory("d").link("l", "d").file("l/x", b""),
@@ -265,7 +265,7 @@ fn nothing_is_written_through_a_link_nor_in_place_of_something_else() {
 }
 
 #[test]
-fn the_limit_of_bytes_counts_what_is_really_decompressed_to_the_byte() {
+fn the_size_limit_counts_decompressed_bytes_exactly() {
     let archive = Tar::default().file("a", &[b'x'; 600]).file("b", b"y").end();
     // Two headers, 1024 and 512 bytes of padded content, two empty blocks at the end.
     let exact = Limits { unpacked_bytes: 512 + 1024 + 512 + 512 + 1024, ..Limits::default() };
@@ -278,7 +278,7 @@ fn the_limit_of_bytes_counts_what_is_really_decompressed_to_the_byte() {
 }
 
 #[test]
-fn a_bomb_is_stopped_long_before_it_is_large() {
+fn a_decompression_bomb_is_stopped_early() {
     let limits = Limits { ratio: 50, ratio_free_bytes: 100_000, ..Limits::default() };
     let error = refusal(&Tar::default().file("zeros", &vec![0; 4_000_000]).end(), &limits);
     assert!(error.contains("more than 50 times its size, reached in entry \"zeros\""), "{error}");
@@ -313,7 +313,7 @@ fn entries_depth_and_name_length_are_limited() {
 }
 
 #[test]
-fn a_survey_finds_what_is_too_much_and_leaves_the_rest_to_unpacking() {
+fn a_survey_rejects_exceeded_limits_and_leaves_the_rest_to_unpack() {
     let limits =
         Limits { entries: 2, unpacked_bytes: 40_000, ratio: 50, ratio_free_bytes: 20_000, ..Limits::default() };
     let named = Tar::default().directory("./").file("a", b"").pax(&[("path", "b")]).file("short", b"");
@@ -360,7 +360,7 @@ fn extension_headers_are_bounded_and_consistent() {
 }
 
 #[test]
-fn an_archive_cut_short_anywhere_is_refused() {
+fn a_truncated_archive_is_rejected_at_any_length() {
     let whole = Tar::default().file("a", &[7; 2000]).file("b", b"y").end();
     for length in 0..whole.len() {
         let error = Place::new().unpack(&whole[..length], &Limits::default()).expect_err("it is cut");
@@ -375,7 +375,7 @@ fn an_archive_cut_short_anywhere_is_refused() {
 }
 
 #[test]
-fn what_is_damaged_or_has_garbage_behind_it_is_refused() {
+fn damaged_archives_and_trailing_garbage_are_rejected() {
     let whole = Tar::default().file("a", b"content").end();
     let mut wrong_sum = whole.clone();
     let end = wrong_sum.len();
@@ -435,13 +435,13 @@ fn names() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_bytes_are_refused_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..2000), packed: bool) {
+    fn arbitrary_bytes_are_rejected(bytes in prop::collection::vec(any::<u8>(), 0..2000), packed: bool) {
         let archive = if packed { gzip(&bytes) } else { bytes };
         prop_assert!(Place::new().unpack(&archive, &Limits::default()).is_err());
     }
 
     #[test]
-    fn a_damaged_archive_never_writes_outside(position in 0_usize..4096, byte: u8) {
+    fn a_damaged_archive_never_writes_outside_the_destination(position in 0_usize..4096, byte: u8) {
         let mut plain = Tar::default().pax(&[("path", "x/y")]).file("a", b"content").link("l", "a").directory("d").0;
         let length = plain.len();
         plain[position % length] = byte;
@@ -454,7 +454,7 @@ proptest! {
     // Each case unpacks dozens of archives.
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn no_order_of_links_files_and_directories_leads_out(
+    fn no_order_of_entries_escapes_the_destination(
         entries in prop::collection::vec((0..3_u8, names(), names()), 1..12)
     ) {
         let place = Place::new();
@@ -478,7 +478,7 @@ proptest! {
 }
 
 #[test]
-fn archives_of_the_library_are_read() {
+fn archives_of_the_tar_library_are_unpacked() {
     let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     let mut header = Header::new_ustar();
     header.set_size(5);

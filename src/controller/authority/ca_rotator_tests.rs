@@ -138,7 +138,7 @@ impl Kept {
 }
 
 #[tokio::test]
-async fn an_authority_is_made_once_and_then_read() {
+async fn an_authority_is_created_once_and_then_read() {
     let api = Api::default();
     let mut first = Kept::start(api.clone()).await.unwrap();
     let second = Kept::start(api.clone()).await.unwrap();
@@ -148,7 +148,7 @@ async fn an_authority_is_made_once_and_then_read() {
 }
 
 #[tokio::test]
-async fn a_secret_that_was_deleted_is_written_again_with_the_same_authority() {
+async fn a_deleted_secret_is_recreated_with_the_same_authority() {
     let mut kept = Kept::start(Api::default()).await.unwrap();
     let before = kept.in_force();
     kept.api.change(|secret| *secret = None);
@@ -159,7 +159,7 @@ async fn a_secret_that_was_deleted_is_written_again_with_the_same_authority() {
 }
 
 #[tokio::test]
-async fn an_authority_that_somebody_puts_in_place_signs_and_the_one_before_is_trusted() {
+async fn a_user_provided_authority_signs_and_the_previous_one_stays_trusted() {
     let mut kept = Kept::start(Api::default()).await.unwrap();
     let before = kept.in_force();
     let other = Authority::generate(now()).unwrap();
@@ -179,7 +179,7 @@ async fn an_authority_that_somebody_puts_in_place_signs_and_the_one_before_is_tr
 }
 
 #[tokio::test]
-async fn a_person_may_take_back_the_trust_in_a_replaced_authority() {
+async fn a_user_can_revoke_trust_in_a_replaced_authority() {
     let mut kept = Kept::start(Api::default()).await.unwrap();
     kept.api.put(&Authority::generate(now()).unwrap());
     assert!(kept.look(now()).await.previous().is_some());
@@ -189,7 +189,7 @@ async fn a_person_may_take_back_the_trust_in_a_replaced_authority() {
 }
 
 #[tokio::test]
-async fn a_rotation_on_request_goes_through_all_its_steps_and_is_done_once() {
+async fn a_requested_rotation_passes_all_steps_and_runs_once() {
     let mut kept = Kept::start(Api::default()).await.unwrap();
     let start = Timestamp::now();
     let old = kept.in_force();
@@ -212,7 +212,7 @@ async fn a_rotation_on_request_goes_through_all_its_steps_and_is_done_once() {
 }
 
 #[tokio::test]
-async fn garbage_is_said_once_and_changes_nothing() {
+async fn an_invalid_secret_is_reported_once_and_changes_nothing() {
     let mut kept = Kept::start(Api::default()).await.unwrap();
     let before = kept.in_force();
     kept.api.change(|secret| merge(secret.as_mut().unwrap(), &json!({"data": {"ca.key": "Z2FyYmFnZQ=="}})));
@@ -237,7 +237,7 @@ async fn garbage_is_said_once_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn the_controllers_own_certificates_are_renewed_in_time() {
+async fn the_client_certificates_of_the_controller_are_renewed_in_time() {
     let mut kept = Kept::start(Api::default()).await.unwrap();
     let before = kept.ca_rotator.clients();
     kept.look(Timestamp::now() + 24 * HOUR).await;

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_and_what_is_known_say_what_to_do() {
+    fn the_action_follows_from_the_secret_and_the_known_authority() {
         let (one, other) = (first(), first());
         let broken = || Found::Unusable("no key".to_owned());
         let retire_at = now() + TRUSTED_AFTER_IT_SIGNED;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_goes_through_its_steps_as_time_passes() {
+    fn a_rotation_advances_through_its_steps_over_time() {
         let one = first();
         let year = AUTHORITY_VALIDITY;
         assert_eq!(decide(&usable(&one), Some(&one), now() + year * 2 / 3 - 2 * HOUR), Action::Use);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_of_somebody_else_is_rotated_only_when_a_person_asks() {
+    fn a_user_provided_authority_is_rotated_only_on_request() {
         let foreign = foreign();
         let later = now() + 3650 * DAY;
         assert_eq!(decide(&usable(&foreign), Some(&foreign), later), Action::Use, "who provides it renews it");

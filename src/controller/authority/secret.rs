@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_secret_round_trips() {
         let all = Generations::first(authority())
             .with_next(authority(), at(1_900_000_000))
             .promoted(at(1_950_000_000))
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_says_of_which_version_and_removes_what_is_over() {
+    fn a_patch_sets_the_resource_version_and_removes_expired_entries() {
         let one = Generations::first(authority());
         let mut found = new(&one, "flux-system");
         found.metadata.resource_version = Some("7".to_owned());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn unusable_secrets_are_named() {
         let mut secret = new(&Generations::first(authority()), "flux-system");
         let broken = |key: &str, bytes: Option<&[u8]>| {
             let mut secret = secret.clone();

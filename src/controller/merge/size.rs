@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_over_the_limit_is_refused_by_name() {
+    fn a_template_over_the_size_limit_is_rejected_by_name() {
         let template = json!({"spec": "ä"});
         assert_eq!(template.to_string().len(), 13);
         assert_eq!(check_size("podTemplate", Some(&template), 13), Ok(()));

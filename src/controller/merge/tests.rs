@@ -17,7 +17,7 @@ fn merges_as_kubectl_does() {
 }
 
 #[test]
-fn merging_a_merged_template_again_changes_nothing() {
+fn merging_is_idempotent() {
     let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("a list of cases");
     for case in cases {
         let again = merge(case["merged"].clone(), &case["patch"], &POD_TEMPLATE).expect("merges");
@@ -27,7 +27,7 @@ fn merging_a_merged_template_again_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_merged_is_named_with_its_place() {
+fn unmergeable_values_are_named_with_their_path() {
     let base = json!({"spec": {"containers": [{"name": "pulumi", "env": [{"name": "A", "value": "1"}]}]}});
     let cases = [
         (json!([]), "the template must be an object"),
@@ -92,7 +92,7 @@ fn generated() -> Workspace {
 }
 
 #[test]
-fn a_workspace_template_merges_by_the_workspaces_keys() {
+fn a_workspace_template_merges_lists_by_workspace_keys() {
     let template = json!({
         "metadata": {"labels": {"team": "blue"}, "annotations": {"note": "x"}},
         "spec": {
@@ -120,7 +120,7 @@ fn a_workspace_template_merges_by_the_workspaces_keys() {
 }
 
 #[test]
-fn a_pod_template_keeps_its_nulls_and_directives_for_the_pod() {
+fn a_pod_template_keeps_its_nulls_and_patch_directives() {
     let pod_template =
         json!({"spec": {"securityContext": {"runAsUser": null}, "containers": [{"name": "a", "$patch": "delete"}]}});
     let template = json!({"spec": {"podTemplate": pod_template}});
@@ -139,7 +139,7 @@ fn an_empty_template_changes_nothing() {
 }
 
 #[test]
-fn fields_that_a_workspace_template_must_not_have_are_named() {
+fn unsupported_fields_of_a_workspace_template_are_named() {
     let spec = ["artifact", "typo", "$patch", "$retainKeys", "$setElementOrder/artifact"];
     for field in spec {
         let mut template = json!({"spec": {}});
@@ -167,7 +167,7 @@ fn fields_that_a_workspace_template_must_not_have_are_named() {
 
 /// Tenants can write lists with tens of thousands of items, so the cost per item must not depend on their number.
 #[test]
-fn lists_of_many_items_are_merged_in_linear_time() {
+fn large_lists_are_merged_in_linear_time() {
     let items = |count: usize, from: usize| -> Value {
         let items = (from..from + count).map(|number| json!({"name": format!("n{number}")}));
         json!({"spec": {"containers": [{"name": "pulumi", "env": items.collect::<Vec<_>>()}], "tolerations": [],

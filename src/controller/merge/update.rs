@@ -46,7 +46,7 @@ mod tests {
     use crate::api::auto::UpdateSpec;
 
     #[test]
-    fn options_of_a_run_come_from_the_template_and_what_it_is_about_does_not() {
+    fn an_update_template_sets_options_but_not_the_identity_of_a_run() {
         let spec = UpdateSpec { message: Some("generated".to_owned()), refresh: Some(true), ..UpdateSpec::default() };
         let generated = Update::new("app-1", spec);
         let template = json!({

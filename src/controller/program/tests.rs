@@ -31,7 +31,7 @@ fn said(status: &ProgramStatus, kind: &str) -> Option<(String, String, String, O
 }
 
 #[test]
-fn an_artifact_is_named_as_the_operator_names_it_and_without_a_url() {
+fn an_artifact_is_named_as_by_pko_and_has_no_url() {
     let Action::Publish { artifact, needs } = decide(&program(3, json!({"a": 1}))) else { panic!("it is valid") };
     assert_eq!((artifact.path.as_str(), artifact.revision.as_str(), needs), ("programs/apps/app/3.tar.gz", "3", None));
     let status = step(None, program(3, json!({"a": 1})), 10);
@@ -45,7 +45,7 @@ fn an_artifact_is_named_as_the_operator_names_it_and_without_a_url() {
 }
 
 #[test]
-fn nothing_is_written_when_nothing_is_new() {
+fn an_unchanged_program_writes_no_status() {
     let first = step(None, program(3, json!({"a": 1})), 10);
     assert_eq!(step(Some(first.clone()), program(3, json!({"a": 1})), 20), first);
     let next = step(Some(first.clone()), program(4, json!({"a": 2})), 30);
@@ -55,7 +55,7 @@ fn nothing_is_written_when_nothing_is_new() {
 }
 
 #[test]
-fn an_invalid_program_says_where_keeps_its_last_artifact_and_recovers() {
+fn an_invalid_program_is_reported_keeps_its_artifact_and_recovers() {
     let good = step(None, program(3, json!({"a": 1})), 10);
     let bad = step(Some(good.clone()), program(4, json!({"a": "${"})), 20);
     let claim = said(&bad, READY).expect("there");
@@ -68,7 +68,7 @@ fn an_invalid_program_says_where_keeps_its_last_artifact_and_recovers() {
 }
 
 #[test]
-fn what_a_program_needs_of_stacks_is_said_of_a_valid_one() {
+fn a_valid_program_reports_its_unresolved_references() {
     let status = step(None, program(1, json!({"a": "${b}"})), 10);
     let (ready, _, message, _) = said(&status, READY).expect("there");
     assert_eq!(ready, "True");

@@ -49,7 +49,7 @@ fn said(status: &StackReceiverStatus) -> [Option<String>; 3] {
 }
 
 #[test]
-fn a_receiver_has_the_path_of_its_token_and_is_looked_at_again_after_its_interval() {
+fn a_receiver_path_follows_its_token_and_is_requeued_after_the_interval() {
     let path = receiver(json!({})).path(&ReceiverToken::from(&b"one"[..]));
     for (spec, again) in [(json!({}), 600), (json!({"interval": "1h"}), 3600), (json!({"interval": "0s"}), 10)] {
         let action = decide(&receiver(spec.clone()), true, &token("one"));
@@ -59,7 +59,7 @@ fn a_receiver_has_the_path_of_its_token_and_is_looked_at_again_after_its_interva
 }
 
 #[test]
-fn conditions_say_what_keeps_a_receiver_from_having_a_path_and_go_when_it_is_mended() {
+fn conditions_report_why_a_receiver_has_no_path_and_clear_on_recovery() {
     let some = |text: &str| Some(text.to_owned());
     let steps = [
         (missing(), true, [some("False/TokenNotFound"), some("True/ProgressingWithRetry"), None]),
@@ -79,7 +79,7 @@ fn conditions_say_what_keeps_a_receiver_from_having_a_path_and_go_when_it_is_men
 }
 
 #[test]
-fn a_suspended_receiver_stays_as_it_was_and_its_spec_is_observed() {
+fn a_suspended_receiver_keeps_its_status_and_observes_its_generation() {
     let mut suspended = receiver(json!({"suspend": true}));
     let before = after(
         &receiver(json!({})),
@@ -92,7 +92,7 @@ fn a_suspended_receiver_stays_as_it_was_and_its_spec_is_observed() {
 }
 
 #[tokio::test]
-async fn a_rotated_token_brings_another_path_at_the_next_reconcile_and_nothing_is_written_in_between() {
+async fn a_rotated_token_changes_the_path_at_the_next_reconcile() {
     let mut live = receiver(json!({}));
     let mut written = Vec::new();
     for secret in ["b25l", "b25l", "dHdv"] {

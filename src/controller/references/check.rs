@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_each_missing_object_and_what_refers_to_it() {
+    fn the_message_names_each_missing_object_and_its_references() {
         let secret = reference(ReferencedKind::Secret, "aws", "envFrom");
         let map = |number: usize| reference(ReferencedKind::ConfigMap, &format!("m{number}"), "config key size");
         let with = |missing: Vec<Reference>| Checked { missing, ..Checked::default() }.waits_for("apps");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_after_the_start_of_the_pod_is_recent_for_a_while() {
+    fn a_change_after_pod_start_counts_as_recent_for_a_while() {
         let at = |text: &str| text.parse::<Timestamp>().expect("a time");
         let metadata = |created: &str, changed: &str| -> ObjectMeta {
             let entry = json!({"manager": "kubectl", "operation": "Update", "time": changed});
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_object_is_read_by_name_without_its_content() {
+    async fn referenced_objects_are_read_by_name_without_their_content() {
         let (client, log) = client(|asked| match asked.path.as_str() {
             "/api/v1/namespaces/apps/secrets/there" => table(2),
             "/api/v1/namespaces/apps/secrets/empty" => table(0),

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_that_wait_for_an_object_are_woken_once_it_exists() {
+    async fn waiters_for_an_object_are_woken_once_it_exists() {
         let exists = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let answer = exists.clone();
         let (client, log) = client(move |_| match answer.load(std::sync::atomic::Ordering::Relaxed) {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_does_not_repeat_its_wish_is_forgotten() {
+    async fn a_waiter_that_does_not_renew_its_request_expires() {
         let poll = Poll::default();
         poll.wait("apps", ReferencedKind::Secret, "aws", &update("a"));
         tokio::time::advance(Duration::from_secs(60)).await;
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_namespace_that_waits_for_much_does_not_delay_others() {
+    async fn a_namespace_with_many_waiters_does_not_delay_others() {
         let poll = Poll::default();
         for number in 0..1000 {
             poll.wait("crowd", ReferencedKind::Secret, &format!("s{number}"), &update("a"));

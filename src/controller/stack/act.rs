@@ -91,7 +91,7 @@ pub async fn act(
         Action::RecordBaseline(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
         Action::Settled(settled) => settle(observed, settled, context, now).await,
-        Action::RemoveFinalizer => let_go(observed, context).await,
+        Action::RemoveFinalizer => remove_finalizer(observed, context).await,
     }
 }
 
@@ -382,7 +382,7 @@ async fn delete_update(update: &Update, context: &Context) -> Result<(), Reconci
 }
 
 /// Deletes the Updates and the Workspace of the Stack, then removes the finalizer from the Stack.
-async fn let_go(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
+async fn remove_finalizer(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     for update in &observed.updates {
         if update.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_what_is_told_at_the_end_of_a_run() {
+    fn events_at_the_end_of_a_run_follow_its_result() {
         let done = "Normal StackCreated: Successfully updated stack (commit status)";
         let up = |state: &str, changes: &[(&str, i64)]| last("up", state, changes);
         let rows: [(&str, Option<LastUpdate>, LastUpdate, &[&str]); 7] = [
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_notified_of_the_start_of_a_run_that_comes_by_itself() {
+    fn starting_an_automatic_run_sends_no_notification() {
         let kind = |before: Option<LastUpdate>| begun(&stack(before), &current()).kind;
         assert_eq!(kind(None), EventKind::Normal);
         assert_eq!(kind(Some(last("up", "failed", &[]))), EventKind::Trace);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_of_another_update_is_reported_once() {
+    fn a_lock_conflict_is_reported_once() {
         let locked = |holder: &str| LastUpdate {
             reason: Some(update_reason::UPDATE_CONFLICT.to_owned()),
             message: Some(format!("the stack is locked by {holder}")),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_that_remain_elsewhere_are_reported_when_the_change_is_first_seen() {
+    fn resources_left_elsewhere_are_reported_when_the_change_is_first_seen() {
         let of = |backend: Option<&str>| PulumiStack {
             name: "dev".to_owned(),
             project: Some("web".to_owned()),

@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
-    fn two_stacks_manage_the_same_pulumi_stack_only_where_it_is_certain() {
+    fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
         let both = |spec: Value| (spec.clone(), spec);
         let with_env =
             |value: &str| pod(&json!({"containers": [{"name": "pulumi", "env": [{"name": URL, "value": value}]}]}));

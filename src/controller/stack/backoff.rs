@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_stack_runs_again_though_nothing_has_changed() {
+    fn the_resync_interval_follows_from_the_spec() {
         let seconds = |spec: StackSpec| backoff(spec).resync.map(|every| every.as_secs());
         let operators = |resync, frequency| StackSpec {
             continue_resync_on_commit_match: resync,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn cooldowns_are_those_of_the_operator() {
+    fn cooldowns_match_pko() {
         let cooldowns = |longest: Option<i64>| -> Vec<i64> {
             let backoff = backoff(StackSpec { retry_max_backoff_duration_seconds: longest, ..StackSpec::default() });
             (1..=10).map(|failures| backoff.cooldown(failures).as_secs()).collect()
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_a_stack_waits_after_a_failure() {
+    fn the_pause_after_a_failure_follows_from_spec_and_reason() {
         let plain = backoff(StackSpec::default());
         let paced = backoff(StackSpec { retry_interval: Some("20s".to_owned()), ..StackSpec::default() });
         let often = backoff(StackSpec { interval: Some("5m".to_owned()), ..StackSpec::default() });
@@ -218,13 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_the_same_lock_grow_to_five_minutes() {
+    fn pauses_after_lock_conflicts_grow_up_to_five_minutes() {
         let waits: Vec<i64> = (0..8).chain([i64::MAX]).map(|n| pause_after_conflicts(n).as_secs()).collect();
         assert_eq!(waits, [30, 30, 60, 120, 240, 300, 300, 300, 300]);
     }
 
     #[test]
-    fn a_destroy_does_not_run_in_intervals() {
+    fn a_destroy_ignores_the_interval() {
         let spec = StackSpec { interval: Some("5m".to_owned()), ..StackSpec::default() };
         let mut stack = Stack::new("app", spec);
         stack.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
@@ -235,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn interruptions_wait_longer_each_time_and_never_long() {
+    fn pauses_after_interruptions_grow_up_to_five_minutes() {
         let pauses: Vec<i64> = (0..9).map(|n| pause_after_interruptions(n).as_secs()).collect();
         assert_eq!(pauses, [0, 0, 10, 30, 90, 300, 300, 300, 300]);
     }
 
     #[test]
-    fn intervals_are_spread_within_their_bounds_and_the_same_for_the_same_run() {
+    fn interval_jitter_is_bounded_and_stable_per_run() {
         let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
         let after = |name: &str| LastUpdate { name: Some(name.to_owned()), ..LastUpdate::default() };
         let spread = |percentage: u8, spec: &StackSpec, name: &str| {
@@ -260,7 +260,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_interval_is_spread_by_more_than_the_percentage_and_of_the_run_only_its_name_counts(
+        fn interval_jitter_stays_within_its_percentage_and_depends_on_the_name(
             seconds in 1..=u32::MAX,
             percentage in 0..100_u8,
             name in "[a-z0-9-]{1,63}",

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_run_has_the_options_that_it_takes() {
+    fn each_kind_of_run_gets_only_its_options() {
         let stack = stack(json!({
             "refresh": true, "expectNoRefreshChanges": true, "targets": ["urn"], "targetDependents": true, "runProgram": true,
             "removeStack": true,
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_destroy_names_the_stack_with_the_resources() {
+    fn only_a_destroy_names_the_applied_stack() {
         let mut stack = stack(json!({}));
         let applied = crate::api::pulumi::PulumiStack { name: "prod".to_owned(), project: None, backend: None };
         let status = crate::api::pulumi::StackStatus { applied_stack: Some(applied.clone()), ..Default::default() };
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_removes_the_stack_or_keeps_it_whatever_the_stack_says() {
+    fn an_update_template_overrides_whether_the_stack_is_removed() {
         let removes =
             |spec: serde_json::Value| update(&stack(spec), &current(UpdateKind::Destroy)).unwrap().spec.remove;
         let template = |remove: bool| json!({"spec": {"remove": remove}});
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_the_revision_that_the_artifact_was_made_from() {
+    fn the_message_names_the_origin_revision_of_the_artifact() {
         let message = |origin: Option<&str>| {
             let current = CurrentUpdate {
                 message: "Initial stack update".to_owned(),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_sets_options_and_cannot_change_whose_run_it_is() {
+    fn an_update_template_sets_options_but_not_the_identity_of_a_run() {
         let template = json!({"updateTemplate": {"metadata": {"labels": {"team": "a"}}, "spec": {"parallel": 2}}});
         let made = update(&stack(template), &current(UpdateKind::Up)).unwrap();
         assert_eq!((made.spec.parallel, made.spec.stack_name.as_str()), (Some(2), "dev"));

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_becomes_a_workspace() {
+    fn a_stack_is_converted_to_a_workspace() {
         let spec = StackSpec {
             backend: Some("s3://state".to_owned()),
             env_refs: [("TOKEN".to_owned(), secret(Some("apps")))].into(),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_comes_from_each_of_its_fields() {
+    fn config_is_collected_from_all_of_its_fields() {
         let spec = json!({
             "stack": "dev",
             "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}},
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_cannot_change_whose_workspace_it_is() {
+    fn a_workspace_template_cannot_change_name_or_namespace() {
         let template = json!({"metadata": {"labels": {"team": "a", "pulumi.com/component": "mine"}}});
         let workspace = planned(StackSpec { workspace_template: Some(template), ..StackSpec::default() });
         assert_eq!(workspace["metadata"]["name"], json!("app"));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_stack_of_the_schema_fits_into_its_workspace() {
+    fn the_largest_stack_allowed_by_the_schema_fits_into_its_workspace() {
         let entries = usize::try_from(bounds::ENTRIES).expect("small");
         let references = usize::try_from(bounds::REFERENCES).expect("small");
         let names = |prefix: &str, count: usize| -> Vec<String> {
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_over_their_size_are_refused_by_name() {
+    fn templates_over_the_size_limit_are_rejected_by_name() {
         let template = json!({"spec": {"podTemplate": {"spec": {"hostname": "x".repeat(bounds::TEMPLATE_BYTES)}}}});
         let spec = StackSpec { workspace_template: Some(template), ..StackSpec::default() };
         let error = workspace(&stack(spec), &ArtifactReference::default()).expect_err("refused").to_string();
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_no_duration_is_named() {
+    fn an_invalid_duration_is_named() {
         let fields = ["timeout", "idleTimeout", "interval", "retryInterval"];
         for field in fields {
             let with = |text: &str| -> Stack {
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn stack_and_backend_are_checked_before_anything_is_made() {
+    fn stack_name_and_backend_are_validated() {
         let with = |name: &str, backend: Option<&str>| {
             let spec = StackSpec { backend: backend.map(str::to_owned), ..StackSpec::default() };
             let mut stack = stack(spec);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_moves_with_every_input() {
+    fn the_hash_changes_with_every_input() {
         let with =
             |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
         assert_eq!(ownership::wanted_hash(&with("a")), ownership::wanted_hash(&with("a")));
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_that_cannot_be_used_is_named() {
+    fn an_invalid_reference_is_named() {
         let literal = |literal| ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
         let rows = [
             (secret(Some("other")), "cross-namespace"),

@@ -19,7 +19,7 @@ use crate::source::flux::Sources;
 use kube::runtime::watcher::Event;
 
 #[tokio::test(start_paused = true)]
-async fn a_stack_waits_for_the_first_list_of_updates_and_of_stacks() {
+async fn a_stack_waits_until_the_update_and_stack_caches_are_synced() {
     let (client, log) = client(|_| Answer::refusal(404, "NotFound"));
     let parts = TestParts::new(client);
     let (stacks, mut stacks_writer) = stacks();

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_cancels_the_run_it_names_or_the_one_that_is_open_once() {
+    fn a_value_cancels_the_named_or_open_run_once() {
         let open = || Some(update(false));
         let cancels = format!("cancel {OPEN}");
         let rows = [
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_written_down_in_part_and_handled_once() {
+    fn a_long_annotation_value_is_recorded_truncated_and_handled_once() {
         let long = "é".repeat(200_000);
         let cancels = decided(Some(&long), None, true, Some(update(false)));
         let written = cancels.strip_prefix("cancel ").expect("it cancels");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_the_stack_has_taken_back_is_not_canceled_by_a_user() {
+    fn a_run_revoked_by_its_stack_is_not_canceled_by_a_user() {
         let deleted_at = |deleted: bool| deleted.then_some(Time(jiff::Timestamp::UNIX_EPOCH));
         let of = |stack_deleted: bool, deleted: bool, annotation: Option<&str>| {
             let (mut stack, mut update) = (Stack::new("app", StackSpec::default()), update(true));

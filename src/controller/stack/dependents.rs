@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_that_need_a_stack_are_woken_when_it_stands_otherwise() {
+    async fn dependents_are_woken_when_the_state_of_their_dependency_changes() {
         let others = [("apps", "a", vec!["base"]), ("apps", "b", vec![]), ("more", "c", vec!["base"])];
         let others = others.map(|(namespace, name, needs)| Event::Apply(stack(namespace, name, &needs)));
         let base = [
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stack_that_is_gone_wakes_those_that_it_needed() {
+    async fn a_deleted_stack_wakes_its_dependencies() {
         let app = || stack("apps", "app", &["base"]);
         let seen = vec![Event::Apply(app()), Event::Delete(app())];
         assert_eq!(woken(true, seen).await, ["apps/base"]);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cycle_is_named_and_a_long_one_in_part() {
+    async fn a_dependency_cycle_is_reported_and_a_long_one_is_truncated() {
         let (store, mut writer) = stacks();
         let mut add = |name: &str, needs: &str| writer.apply(&Event::Apply(stack("apps", name, &[needs])));
         let (dependents, _woken) = Dependents::new(store, true);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_in_another_namespace_counts_where_nobody_may_refer_there() {
+    async fn cross_namespace_dependents_are_ignored_when_not_allowed() {
         let mut stranger = stack("more", "stranger", &[]);
         let base = json!([{"name": "base", "namespace": "apps"}]);
         stranger.spec.depends_on = serde_json::from_value(base).unwrap();

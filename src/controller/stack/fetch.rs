@@ -138,7 +138,7 @@ mod tests {
     use crate::artifact::Digest;
 
     #[test]
-    fn when_it_is_tried_again_after_a_fetch_that_failed() {
+    fn a_failed_fetch_is_retried_according_to_its_error() {
         let seconds = Duration::from_secs;
         let (url, why) = (|| "http://source/a.tar.gz".to_owned(), || "why".to_owned());
         let answered = |status, retry_after: Option<u64>| FetchError::Status {

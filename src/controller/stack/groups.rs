@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stack_is_found_by_its_source_and_by_what_it_needs() {
+    fn a_stack_is_indexed_by_its_source_and_dependencies() {
         let stack: Stack = serde_json::from_value(json!({
             "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"namespace": "apps", "name": "web"},
             "spec": {

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_artifact_with_the_same_outcome_is_counted_and_becomes_the_newest() {
+    fn a_repeated_artifact_and_outcome_updates_its_history_entry() {
         let mut history = Vec::new();
         let ended =
             UpdateStatus { start_time: Some(Time(at(100))), end_time: Some(Time(at(162))), ..Default::default() };
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn five_are_kept_the_newest_first() {
+    fn the_history_keeps_the_newest_five_entries() {
         let mut history = Vec::new();
         for (second, digest) in (1..).zip(["a", "b", "c", "d", "e", "f", "g"]) {
             add(&mut history, &run(digest), &UpdateStatus::default(), "Done", at(second));

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_secret_is_masked_and_what_is_too_large_stays_in_the_secret() {
+    fn secret_outputs_are_masked_and_large_ones_are_omitted() {
         let text = |length: usize| format!("\"{}\"", "x".repeat(length)).into_bytes();
         let values = [
             ("token", b"\"hidden\"".to_vec()),

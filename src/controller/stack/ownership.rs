@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_stack_is_known_with_and_without_a_reference() {
+    fn ownership_is_detected_with_and_without_an_owner_reference() {
         let stack = Stack::new("app", StackSpec::default());
         let owner = |kind: &str, version: &str| json!({"ownerReferences": [{"kind": kind, "apiVersion": version, "name": "app", "uid": "u"}]});
         let labels = json!({"labels": {"pulumi.com/component": "stack", "auto.pulumi.com/workspace-name": "app"}});
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stack_makes_while_it_is_deleted_is_not_the_garbage_collectors() {
+    fn objects_created_during_deletion_have_no_owner_reference() {
         let mut stack = Stack::new("app", StackSpec::default());
         assert_eq!(references(&stack).expect("owned").len(), 1);
         stack.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));

@@ -185,7 +185,7 @@ impl Simulation {
 }
 
 #[test]
-fn a_thousand_stacks_each_run_within_one_and_a_half_passes() {
+fn every_queued_stack_runs_within_one_and_a_half_passes() {
     let limit = PASS * 3 / 2;
     for seed in 1..=3 {
         let mut simulation = Simulation::new(seed);

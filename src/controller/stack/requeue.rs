@@ -53,7 +53,7 @@ mod tests {
     use crate::runtime::writes::Attempt;
 
     #[test]
-    fn an_update_that_admission_rejects_is_reported_and_tried_again() {
+    fn an_update_rejected_by_admission_is_retried() {
         let denied = "admission webhook \"freeze.example.com\" denied the request: no changes today";
         let rows = [
             (400, denied, Some(180)),
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_a_stack_rests_that_stands_so() {
+    fn the_requeue_interval_depends_on_the_state() {
         let why = || "why".to_owned();
         let reason = "RunOutcomeUnknown";
         // The state, the known time in seconds, and the expected requeue interval in seconds.

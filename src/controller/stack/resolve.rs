@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_once_for_the_run_it_names() {
+    fn an_answer_applies_once_to_the_named_run() {
         let doubt = Some("PendingCreates");
         let rows = [
             ("app-1=retry", None, doubt, Some(Answer::Retry), ""),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_the_open_run_is_handed_on() {
+    fn an_answer_to_the_open_run_is_passed_to_its_update() {
         let mut stack = stack("app-2=retry", None, Some("UpdateFailed"));
         let open = CurrentUpdate { name: "app-2".to_owned(), ..CurrentUpdate::default() };
         stack.status.as_mut().expect("there").current_update = Some(open);

@@ -165,9 +165,9 @@ impl Shared {
     fn set_refused(&self, kind: &GroupKind, said: Option<String>) -> bool {
         let mut watched = self.lock();
         let Some(watch) = watched.get_mut(kind) else { return false };
-        let news = watch.refused.is_some() != said.is_some();
+        let has_changed = watch.refused.is_some() != said.is_some();
         watch.refused = said;
-        news
+        has_changed
     }
 
     /// Checks and removes under one lock, so that a concurrent `keep` finds either a running watch or none.

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_read_once_per_version_and_not_kept_without_bound() {
+    fn the_stack_cache_is_keyed_by_version_and_bounded() {
         let stacks = StackCache::default();
         let key = |number: usize| ("apps".to_owned(), number.to_string());
         stacks.keep(&key(0), &stack("1", 1));

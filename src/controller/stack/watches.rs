@@ -16,7 +16,7 @@ use crate::controller::stack::context::Context;
 use crate::controller::stack::groups::StackGroup;
 use crate::controller::stack::reconcile::reconcile;
 use crate::controller::stack::{ownership, prerequisites};
-use crate::runtime::change_filter::news;
+use crate::runtime::change_filter::only_changes;
 use crate::runtime::index::IndexWriter;
 use crate::runtime::reconcile::{ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
@@ -63,10 +63,10 @@ pub async fn controller(
     let updates = watcher::<Update>(scope.api(client.clone()), scope.other_kinds());
     let workspaces = watcher::<Workspace>(scope.api(client), scope.other_kinds());
     Controller::for_stream(stream, stacks)
-        .watches_stream(news(updates.default_backoff(), update_state), |update: Update| {
+        .watches_stream(only_changes(updates.default_backoff(), update_state), |update: Update| {
             owner(&update).filter(|_| !is_untouched(&update))
         })
-        .watches_stream(news(workspaces.default_backoff(), workspace_state), |workspace: Workspace| {
+        .watches_stream(only_changes(workspaces.default_backoff(), workspace_state), |workspace: Workspace| {
             // A foreign Workspace blocks the Stack of the same name.
             owner(&workspace).or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
         })
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_phase_of_a_run_wakes_its_stack_and_the_name_of_a_resource_does_not() {
+    fn run_phases_wake_the_stack_and_resource_names_do_not() {
         let progress = |done: i64, name: &str| {
             let name = Some(name.to_owned());
             Some(RunProgress { resources_done: done, resources_total: 2, name, ..RunProgress::default() })

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_or_removed_field_is_drift_and_an_added_one_is_not() {
+    fn changed_or_removed_fields_are_drift_and_added_ones_are_not() {
         let rows = [
             ("nothing has changed", json!({}), false),
             ("a scalar has changed", json!({"image": "other"}), true),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_that_a_webhook_changes_is_applied_once_for_each_edit() {
+    fn a_workspace_mutated_by_a_webhook_is_applied_once_per_edit() {
         let mutated = MutatedWorkspaces::default();
         let wanted = workspace(1, wanted());
         let by_webhook = |generation| workspace(generation, json!({"image": "mirror/pulumi"}));

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::auto::{RunProgress, Update};
 use crate::api::conditions;
-use crate::controller::update::progress::{ChangeFilter, Progress};
+use crate::controller::update::progress::{Progress, ProgressChange};
 use crate::rpc::client::{self as rpc, AgentAddress, Agents, RpcError};
 use crate::rpc::proto::{self, attach_reply::Part};
 use crate::runtime::run_limiter::Permit;
@@ -281,8 +281,8 @@ impl Attachments {
         following.from = progress.sequence + 1;
         let now = Instant::now();
         match following.progress.observe(progress) {
-            ChangeFilter::None => {}
-            ChangeFilter::Urgent => {
+            ProgressChange::None => {}
+            ProgressChange::Urgent => {
                 // An agent that reports new processes continuously must not trigger a write each time.
                 let due = following.told.map_or(now, |told| told + URGENT_INTERVAL);
                 following.due = Some(following.due.map_or(due, |before| before.min(due)));
@@ -290,7 +290,7 @@ impl Attachments {
                     self.tell_progress(following);
                 }
             }
-            ChangeFilter::Some => {
+            ProgressChange::Some => {
                 let due = following.told.map_or(now, |told| told + PROGRESS_INTERVAL);
                 following.due.get_or_insert(due);
             }

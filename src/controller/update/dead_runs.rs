@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn only_runs_that_are_proven_dead_and_were_cut_off_count() {
+    fn only_interrupted_runs_with_a_proven_end_are_dead_runs() {
         let rows: [(&str, fn(&mut Update), usize); 9] = [
             ("proven", |_| {}, 1),
             ("ended in order", |u| status(u).interrupted = None, 0),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_few_are_told_and_none_when_a_person_recovers_locks() {
+    fn the_latest_dead_runs_are_sent_unless_lock_recovery_is_manual() {
         let all: Vec<_> = (0..9).map(|n| ended(&format!("u{n}"), 100 + n, |_| {})).collect();
         let told: Vec<i64> = dead_runs(&update("next"), &all).iter().map(|run| run.ended / 1000).collect();
         assert_eq!(told, [108, 107, 106, 105, 104]);

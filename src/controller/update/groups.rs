@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_is_found_by_its_workspace_and_by_its_stack() {
+    fn an_update_is_indexed_by_its_workspace_and_stack() {
         let update = |labels: serde_json::Value| -> Update {
             serde_json::from_value(json!({
                 "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",

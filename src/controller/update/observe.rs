@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_queue_by_time_then_name_and_an_open_run_goes_first() {
+    fn updates_are_queued_by_open_run_then_time_then_name() {
         let all = [update("b", 10, false), update("a", 10, false), update("old", 5, false), update("open", 20, true)];
         assert_eq!(ahead(&all[3], &all), None);
         assert_eq!(ahead(&all[2], &all).as_deref(), Some("open"));

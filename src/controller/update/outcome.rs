@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_last_words_count_for_the_run_they_name_only() {
+    fn a_termination_message_applies_only_to_the_run_it_names() {
         let words = r#"{"id":"u1","outcome":"OUTCOME_SUCCEEDED","message":""}"#;
         let succeeded = RunOutcome::of_last_words(&terminated(Some(words)), "u1").expect("they are for it");
         assert_eq!((succeeded.failure, succeeded.interrupted), (None, false));
@@ -301,13 +301,13 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_that_is_not_known_is_a_failure() {
+    fn an_unknown_outcome_is_a_failure() {
         let result = proto::Result { outcome: 99, ..proto::Result::default() };
         assert_eq!(RunOutcome::of(&result).failure, Some(update_reason::UPDATE_FAILED));
     }
 
     #[test]
-    fn a_lock_is_reported_with_its_holder_and_time_and_without_its_age() {
+    fn a_lock_conflict_message_names_the_holder_and_time() {
         let holder = |time: &str| proto::LockHolder {
             user: "alice".to_owned(),
             host: "laptop\n".to_owned(),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_is_not_found_is_named_with_its_backend() {
+    fn a_stack_not_found_message_names_the_stack_and_backend() {
         let result = |backend: &str| proto::Result {
             outcome: proto::Outcome::StackNotFound.into(),
             message: "as the agent says it".to_owned(),
@@ -357,14 +357,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_whole_lines_of_the_output_are_kept() {
+    fn the_last_complete_lines_of_the_output_are_kept() {
         assert_eq!(tail("one\ntwo\n"), "one\ntwo");
         let long = tail(&format!("{}\n{}last", "ä".repeat(2000), "line\n".repeat(100)));
         assert!(long.len() <= MAX_OUTPUT && long.starts_with("line\n") && long.ends_with("last"), "{long}");
     }
 
     #[test]
-    fn an_end_with_the_pod_is_nobodys_failure() {
+    fn a_run_canceled_with_its_pod_is_aborted() {
         let of =
             |outcome: proto::Outcome| RunOutcome::of(&proto::Result { outcome: outcome.into(), ..Default::default() });
         assert_eq!(of(proto::Outcome::Canceled).with_its_pod().failure, Some(update_reason::ABORTED));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_are_in_the_operators_form() {
+    fn outputs_are_stored_in_the_pko_format() {
         let output =
             |name: &str, value: &str, secret| proto::Output { name: name.to_owned(), value: value.to_owned(), secret };
         let result = proto::Result {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_cannot_be_written_is_given_up_in_the_end() {
+    fn an_outputs_secret_that_stays_rejected_is_given_up() {
         let refusal = |code, reason: &str| WriteError::Refused {
             attempt: Box::new(Attempt {
                 verb: "create",

@@ -15,11 +15,11 @@ const MAX_IN_WORK: usize = 64;
 /// Maximum number of resources that are counted.
 const MAX_RESOURCES: usize = 10_000;
 /// Maximum length of a string from the agent, in bytes.
-const MAX_WORD: usize = 128;
+const MAX_FIELD_LENGTH: usize = 128;
 
 /// Urgency of a progress change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeFilter {
+pub enum ProgressChange {
     None,
     Some,
     /// The change must be written immediately, because it identifies a lock.
@@ -29,7 +29,7 @@ pub enum ChangeFilter {
 /// Progress of a run.
 #[derive(Debug, Default)]
 pub struct Progress {
-    told: Told,
+    reported: Reported,
     resources: Resources,
 }
 
@@ -42,7 +42,7 @@ struct Resources {
 
 /// Reported progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct Reported {
     pid: Option<u32>,
     done: i64,
     /// Oldest first.
@@ -68,25 +68,25 @@ const STACK_ITSELF: &str = "pulumi:pulumi:Stack";
 
 impl Progress {
     /// Processes a message from the agent.
-    pub fn observe(&mut self, progress: &proto::Progress) -> ChangeFilter {
-        let before = self.told.clone();
+    pub fn observe(&mut self, progress: &proto::Progress) -> ProgressChange {
+        let before = self.reported.clone();
         match &progress.event {
             Some(progress::Event::Started(started)) => {
                 self.resources = Resources::default();
-                self.told = Told { pid: Some(started.pid), done: before.done, ..Told::default() };
+                self.reported = Reported { pid: Some(started.pid), done: before.done, ..Reported::default() };
             }
             Some(progress::Event::Resource(step)) => self.step(step, progress.time),
             Some(progress::Event::Idle(idle)) => {
-                self.told.idle_since = Timestamp::from_millisecond(idle.since).ok();
-                return if self.told == before { ChangeFilter::None } else { ChangeFilter::Some };
+                self.reported.idle_since = Timestamp::from_millisecond(idle.since).ok();
+                return if self.reported == before { ProgressChange::None } else { ProgressChange::Some };
             }
             Some(progress::Event::Diagnostic(_)) | None => {}
         }
-        self.told.idle_since = None;
+        self.reported.idle_since = None;
         match () {
-            () if self.told.pid != before.pid => ChangeFilter::Urgent,
-            () if self.told == before => ChangeFilter::None,
-            () => ChangeFilter::Some,
+            () if self.reported.pid != before.pid => ProgressChange::Urgent,
+            () if self.reported == before => ProgressChange::None,
+            () => ProgressChange::Some,
         }
     }
 
@@ -98,7 +98,7 @@ impl Progress {
         }
         let hash = hash(&step.urn);
         self.resources.note(hash, step.state());
-        let Told { in_work, done, resources_done, resources_total, .. } = &mut self.told;
+        let Reported { in_work, done, resources_done, resources_total, .. } = &mut self.reported;
         (*resources_done, *resources_total) = (self.resources.done.len(), self.resources.registered.len());
         let known = in_work.iter().position(|work| work.hash == hash);
         match (step.state(), known) {
@@ -117,7 +117,7 @@ impl Progress {
 
     /// Returns the progress for the status.
     pub fn status(&self) -> RunProgress {
-        self.told.status()
+        self.reported.status()
     }
 }
 
@@ -132,7 +132,7 @@ impl Resources {
     }
 }
 
-impl Told {
+impl Reported {
     fn status(&self) -> RunProgress {
         let first = self.in_work.first();
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
@@ -201,8 +201,8 @@ fn short(kind: &str) -> String {
 
 /// Returns an untrusted string from the agent, bounded and on one line.
 fn word(text: &str) -> String {
-    let line: String = text.chars().take(MAX_WORD).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    conditions::shorten(&line, MAX_WORD)
+    let line: String = text.chars().take(MAX_FIELD_LENGTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    conditions::shorten(&line, MAX_FIELD_LENGTH)
 }
 
 /// Returns the present participle for an operation of the engine.
@@ -249,10 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_what_is_done_and_what_is_in_work() {
+    fn the_summary_shows_completed_and_running_steps() {
         let mut progress = Progress::default();
-        assert_eq!(progress.observe(&started(42)), ChangeFilter::Urgent);
-        assert_eq!(progress.observe(&started(42)), ChangeFilter::None);
+        assert_eq!(progress.observe(&started(42)), ProgressChange::Urgent);
+        assert_eq!(progress.observe(&started(42)), ProgressChange::None);
         let rows = [
             (stack_itself(), "0 done"),
             (step("a", "same", StepState::Begun), "0 done"),
@@ -274,18 +274,18 @@ mod tests {
         let status = progress.status();
         assert_eq!((status.pid, status.steps_done, status.in_work, status.idle_since), (Some(42), 1, 0, None));
         assert_eq!((status.resources_done, status.resources_total), (2, 3), "web has failed, and the stack is none");
-        assert_eq!(progress.observe(&started(43)), ChangeFilter::Urgent, "the CLI is started again");
+        assert_eq!(progress.observe(&started(43)), ProgressChange::Urgent, "the CLI is started again");
         let status = progress.status();
         assert_eq!((status.steps_done, status.resources_done, status.resources_total), (1, 0, 0));
     }
 
     #[test]
-    fn what_a_lying_agent_says_is_bounded() {
+    fn progress_from_a_misbehaving_agent_is_bounded() {
         let mut progress = Progress::default();
         for number in 0..1000 {
             progress.observe(&step(&format!("{number}\n{}", "x".repeat(9000)), "create", StepState::Begun));
         }
-        assert_eq!(progress.told.in_work.len(), MAX_IN_WORK);
+        assert_eq!(progress.reported.in_work.len(), MAX_IN_WORK);
         for number in 0..2 * MAX_RESOURCES {
             let state = if number % 2 == 0 { StepState::Done } else { StepState::Begun };
             progress.observe(&step(&format!("r{number}"), "same", state));
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(resources.registered.len(), MAX_RESOURCES);
         assert!(resources.done.len() <= MAX_RESOURCES);
         let status = progress.status();
-        assert!(status.summary.len() < 4 * MAX_WORD && !status.summary.contains('\n'), "{}", status.summary);
+        assert!(status.summary.len() < 4 * MAX_FIELD_LENGTH && !status.summary.contains('\n'), "{}", status.summary);
         let strange = proto::ResourceStep { urn: "no urn".to_owned(), operation: "fold".to_owned(), state: 1 };
         let mut progress = Progress::default();
         progress.observe(&said(progress::Event::Resource(strange)));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_shown_as_the_cli_shows_it() {
+    fn resource_types_are_shortened_like_in_the_cli() {
         for (kind, wanted) in [
             ("aws:s3/bucket:Bucket", "aws:s3:Bucket"),
             ("testing:index:Step", "testing:index:Step"),

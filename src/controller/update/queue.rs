@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_from_before_a_restart_are_open_until_their_end_is_recorded() {
+    fn runs_stay_open_across_restarts_until_their_end_is_recorded() {
         let bound = |uid: &str| {
             let mut update = update(10, Some(20));
             update.metadata.uid = Some(uid.to_owned());

@@ -110,7 +110,7 @@ async fn recorded(times: usize, answer: Answer) -> (Result<Next, ReconcileError>
 }
 
 #[tokio::test]
-async fn b4_a_rejected_result_is_recorded_without_its_details() {
+async fn a_rejected_result_is_recorded_without_its_details() {
     let etcd = Answer::Json(
         500,
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -139,7 +139,7 @@ async fn b4_a_rejected_result_is_recorded_without_its_details() {
 }
 
 #[tokio::test]
-async fn b4_an_accepted_result_keeps_its_details_and_plausible_times() {
+async fn an_accepted_result_keeps_its_details_and_plausible_times() {
     let (_, status) = Box::pin(recorded(0, Answer::Silence)).await;
     assert_eq!(status["changes"].as_object().map(serde_json::Map::len), Some(30));
     assert!(status.get("startTime").is_none(), "a run of today has not started in 2096: {status}");

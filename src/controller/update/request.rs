@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_bound_to_what_its_end_is_known_by() {
+    fn a_run_binding_records_host_node_and_container() {
         let rows = [
             (json!({"containers": [], "nodeName": "n1", "hostname": "app-workspace-0"}), "app-workspace-0", "n1"),
             (json!({"containers": [], "hostname": "mine"}), "mine", ""),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_an_artifact_is_bound_to_the_one_in_place_and_one_with_it_keeps_it() {
+    fn a_run_without_an_artifact_is_bound_to_the_one_in_place() {
         let artifact = |digest: &str| ArtifactReference { digest: digest.to_owned(), ..ArtifactReference::default() };
         let mut workspace = workspace();
         workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:a"));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_named() {
+    fn missing_or_invalid_spec_fields_are_reported_by_name() {
         let whole = json!({"workspaceName": "app", "stackName": "dev", "type": "refresh"});
         let rows = [
             (json!({}), None),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_is_told_which_directories_must_not_be_empty() {
+    fn the_run_request_lists_directories_that_must_not_be_empty() {
         let mut workspace = workspace();
         let env_from = json!([{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "defaults"}}]);
         workspace.spec.env_from = serde_json::from_value(env_from).expect("a list");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_answers_reach_the_agent() {
+    fn timeouts_and_answers_are_passed_to_the_agent() {
         let spec = UpdateSpec {
             timeout: Some("1m30s".to_owned()),
             idle_timeout: Some("500ms".to_owned()),

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_told_from_its_start_to_its_end() {
+    fn the_status_follows_a_run_from_start_to_end() {
         let waiting = waiting(&so(UpdateStatus::default()), update_reason::QUEUED, "waits", at(1));
         assert_eq!(waiting.phase, Some(UpdatePhase::Waiting));
         let announced = announced(&so(waiting), &RunBinding::default(), at(2));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_in_doubt_is_open_and_one_that_a_person_ended_says_so() {
+    fn a_run_with_unknown_outcome_is_open_until_a_user_answers() {
         let doubtful = doubtful(&so(UpdateStatus::default()), "nobody knows", at(1));
         let progressing = conditions::find(&doubtful.conditions, PROGRESSING).expect("there");
         assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("Unknown", "RunOutcomeUnknown"));

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_maximum_limits_every_run_and_the_default_those_without_a_timeout() {
+    fn the_maximum_timeout_limits_the_spec_and_the_default_timeout() {
         use TimeoutSource::{Default, Maximum, Spec};
         // Default, maximum, spec.timeout, and the timeout that applies.
         let rows = [

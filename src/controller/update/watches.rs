@@ -26,7 +26,7 @@ pub struct Feeds<G> {
     /// Store of the watched Updates. The other controllers read it too.
     pub store: IndexWriter<Update, UpdateGroup>,
     /// Updates whose attached task reports a change.
-    pub news: mpsc::Receiver<ObjectRef<Update>>,
+    pub wakes: mpsc::Receiver<ObjectRef<Update>>,
     /// Updates that may take a free run slot.
     pub places: G,
 }
@@ -63,7 +63,7 @@ pub async fn controller(
         .watches_stream(workspaces.default_backoff().touched_objects(), move |workspace: Workspace| {
             waiting(&updates, workspace.namespace(), &workspace.name_any())
         })
-        .reconcile_on(feeds.news)
+        .reconcile_on(feeds.wakes)
         .reconcile_on(feeds.places)
         .graceful_shutdown_on(shutdown)
         .run(

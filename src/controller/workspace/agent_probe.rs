@@ -31,7 +31,7 @@ pub struct AgentProbes {
     tasks: TaskTracker,
     end: CancellationToken,
     /// Probes by UID of the pod. Locked only for short sections.
-    doors: Arc<Mutex<HashMap<String, Probe>>>,
+    probes: Arc<Mutex<HashMap<String, Probe>>>,
 }
 
 struct Probe {
@@ -42,29 +42,29 @@ struct Probe {
 impl AgentProbes {
     /// Creates the probes. `wake` receives the Workspaces whose agent has opened its port. Tasks run until `end` is canceled.
     pub fn new(wake: mpsc::Sender<ObjectRef<Workspace>>, tasks: TaskTracker, end: CancellationToken) -> Self {
-        AgentProbes { wake, tasks, end, doors: Arc::default() }
+        AgentProbes { wake, tasks, end, probes: Arc::default() }
     }
 
     /// Returns whether the agent of this pod has opened its port. The first call starts probing.
     pub(super) fn is_open(&self, workspace: ObjectRef<Workspace>, pod_uid: &str, ip: IpAddr) -> bool {
-        let mut doors = self.lock();
-        if let Some(probe) = doors.get(pod_uid) {
+        let mut probes = self.lock();
+        if let Some(probe) = probes.get(pod_uid) {
             return probe.is_open;
         }
-        doors.retain(|_, probe| probe.since.elapsed() < PROBE_DURATION * 2);
-        doors.insert(pod_uid.to_owned(), Probe { is_open: false, since: Instant::now() });
-        drop(doors);
+        probes.retain(|_, probe| probe.since.elapsed() < PROBE_DURATION * 2);
+        probes.insert(pod_uid.to_owned(), Probe { is_open: false, since: Instant::now() });
+        drop(probes);
         let (this, uid) = (self.clone(), pod_uid.to_owned());
         self.tasks.spawn(async move {
             tokio::select! {
                 () = this.end.cancelled() => {}
-                () = this.knock(workspace, &uid, SocketAddr::new(ip, AGENT_PORT)) => {}
+                () = this.probe(workspace, &uid, SocketAddr::new(ip, AGENT_PORT)) => {}
             }
         });
         false
     }
 
-    async fn knock(&self, workspace: ObjectRef<Workspace>, pod_uid: &str, agent: SocketAddr) {
+    async fn probe(&self, workspace: ObjectRef<Workspace>, pod_uid: &str, agent: SocketAddr) {
         let until_open = async {
             while !matches!(tokio::time::timeout(PROBE_TIMEOUT, TcpStream::connect(agent)).await, Ok(Ok(_))) {
                 tokio::time::sleep(PROBE_INTERVAL).await;
@@ -82,7 +82,7 @@ impl AgentProbes {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Probe>> {
-        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+        self.probes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 83, 7, 1));
 
     #[tokio::test]
-    async fn an_agent_that_opens_late_wakes_its_workspace_once() {
+    async fn an_agent_that_becomes_reachable_wakes_its_workspace_once() {
         let (wake, mut woken) = mpsc::channel(4);
         let probes = AgentProbes::new(wake, TaskTracker::new(), CancellationToken::new());
         let app = ObjectRef::<Workspace>::new("app").within("team");

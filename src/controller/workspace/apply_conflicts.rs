@@ -176,7 +176,7 @@ mod tests {
     const WEB: (&str, &str) = ("apps", "web");
 
     #[tokio::test(start_paused = true)]
-    async fn the_same_content_is_applied_five_times_and_then_with_growing_pauses() {
+    async fn repeated_applies_of_the_same_content_back_off() {
         let applies = Applies::default();
         for _ in 0..4 {
             applies.note(WEB, "hash");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn changed_content_is_counted_anew() {
+    async fn changed_content_resets_the_apply_count() {
         let applies = Applies::default();
         (0..5).for_each(|_| applies.note(WEB, "hash"));
         applies.note(WEB, "other");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn each_differing_field_is_named_with_its_manager() {
+    fn each_differing_field_is_reported_with_its_field_manager() {
         let wanted = json!({
             "metadata": {"name": "web-workspace", "labels": {"team": "a", "env": "dev"}, "annotations": null},
             "spec": {"clusterIP": "None", "ports": [{"name": "grpc", "port": 50051}], "type": "ClusterIP"},

@@ -57,7 +57,7 @@ fn answer(objects: &Mutex<HashMap<String, Value>>, asked: &RecordedRequest) -> A
 }
 
 #[tokio::test]
-async fn a_service_that_a_webhook_rewrites_is_applied_a_few_times_and_reported() {
+async fn a_service_rewritten_by_a_webhook_is_retried_and_reported() {
     let workspace = json!({
         "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
         "metadata": {
@@ -106,7 +106,7 @@ fn contested(change: impl FnOnce(&mut Observed), stateful_set: bool) -> Action {
 }
 
 #[test]
-fn a_workspace_works_on_with_objects_that_are_rewritten() {
+fn a_workspace_stays_ready_while_its_service_is_rewritten() {
     let Action::Report(report) = contested(|observed| observed.service = Part::Outdated, false) else {
         panic!("it is reported")
     };
@@ -115,7 +115,7 @@ fn a_workspace_works_on_with_objects_that_are_rewritten() {
 }
 
 #[test]
-fn what_is_missing_is_made_while_other_objects_are_rewritten() {
+fn missing_objects_are_created_while_others_are_rewritten() {
     let change = |observed: &mut Observed| {
         observed.service = Part::Outdated;
         observed.budget = Part::Missing;
@@ -125,7 +125,7 @@ fn what_is_missing_is_made_while_other_objects_are_rewritten() {
 }
 
 #[test]
-fn no_pod_is_replaced_while_its_stateful_set_is_rewritten() {
+fn a_pod_is_not_replaced_while_its_stateful_set_is_rewritten() {
     let change = |observed: &mut Observed| {
         observed.stateful_set = Part::Outdated;
         stale(observed);

@@ -147,7 +147,7 @@ async fn until(what: &str, log: &Log, is_so: impl Fn(&Log) -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_decided_before_the_updates_are_listed() {
+async fn no_pod_is_released_before_the_update_cache_is_synced() {
     let (let_out, is_out) = watch::channel(false);
     let held = Answer::Held(is_out, Box::new(list(&[update(true)])));
     // There is no live Update, so a direct read would not find the open run.
@@ -162,7 +162,7 @@ async fn nothing_is_decided_before_the_updates_are_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_update_is_read_before_a_pod_is_let_go() {
+async fn updates_are_read_from_the_api_before_a_pod_is_released() {
     for (name, cached) in [("behind", vec![update(false)]), ("without it", Vec::new())] {
         let (log, task) = start(list(&cached), vec![update(true)]);
         until("waiting for the run", &log, |log| said(log).contains("by-hand")).await;

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_told_where_each_value_is() {
+    fn config_values_are_passed_by_value_file_or_variable() {
         let secrets = "/var/run/secrets/stacks.pulumi.com/secrets";
         let maps = "/var/run/configmaps/stacks.pulumi.com/configmaps";
         let rows = [
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_named() {
+    fn an_invalid_config_entry_is_rejected_by_key() {
         let reference = |name: &str, key: &str| json!({"secretKeyRef": {"name": name, "key": key}});
         let rows = [
             (json!({"key": "a"}), "neither a value nor a place"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_breaks_the_settings_file_is_refused_by_its_name() {
+    fn an_invalid_config_key_is_rejected_by_name() {
         let rows = [
             ("", false, "config key \"\": the key is empty"),
             (" ", false, "config key \" \": the key is empty"),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_that_pulumi_takes_is_accepted() {
+    fn every_valid_pulumi_config_key_is_accepted() {
         let names =
             ["a", "aws:region", "aws:config:region", "my-app:db.host", "with space", "a.b", "list[0]", "é", "a#b"];
         let paths = [

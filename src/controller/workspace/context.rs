@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stateful_set_that_somebody_changed_is_noticed_until_it_is_applied_again() {
+    fn a_changed_stateful_set_is_detected_until_it_is_applied_again() {
         let memory = Memory::default();
         assert!(memory.is_unchanged(&stateful_set("a", 1)), "the first sight is believed");
         assert!(memory.is_unchanged(&stateful_set("a", 1)));

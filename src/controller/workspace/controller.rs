@@ -20,7 +20,7 @@ use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
 use crate::controller::update::{UpdateGroup, waits_for_references};
-use crate::runtime::change_filter::news;
+use crate::runtime::change_filter::only_changes;
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
 use crate::runtime::reconcile::{ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
@@ -57,8 +57,8 @@ pub async fn controller<W>(
     let runs = run_changes(&scope, &context, updates);
     let changed = context.clone();
     Controller::for_stream(changes, reader)
-        .watches_stream(news(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
-        .watches_stream(news(stateful_sets.default_backoff(), spec_state), move |stateful_set| {
+        .watches_stream(only_changes(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
+        .watches_stream(only_changes(stateful_sets.default_backoff(), spec_state), move |stateful_set| {
             let workspace = workspace_of(&stateful_set)?;
             changed.memory.verified_parts.end((workspace.namespace.as_deref().unwrap_or_default(), &workspace.name));
             Some(workspace)

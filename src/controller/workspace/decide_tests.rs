@@ -138,7 +138,7 @@ pub(super) fn check(cases: Vec<(&'static str, Change, Is)>) {
 }
 
 #[test]
-fn what_is_missing_is_made_and_what_is_invalid_is_named() {
+fn missing_objects_are_created_and_invalid_specs_are_reported() {
     let apply = |service, tls, budget, stateful_set| Is::Action(Action::Apply { service, tls, budget, stateful_set });
     check(vec![
         ("at rest", |_| {}, Is::Report(State::Ready, reason::SUCCEEDED, "main@sha1:2 is in place")),
@@ -170,7 +170,7 @@ fn what_is_missing_is_made_and_what_is_invalid_is_named() {
 }
 
 #[test]
-fn a_pod_that_does_not_start_says_why() {
+fn the_reason_that_a_pod_does_not_start_is_reported() {
     check(vec![
         ("no pod yet", |o| o.pod = None, Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "being made")),
         (
@@ -211,7 +211,7 @@ fn a_pod_that_does_not_start_says_why() {
 }
 
 #[test]
-fn an_agent_is_believed_when_it_is_that_of_the_pod() {
+fn only_the_agent_of_the_current_pod_is_trusted() {
     check(vec![
         (
             "an agent that answers before the kubelet says so",
@@ -270,7 +270,7 @@ fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
 }
 
 #[test]
-fn a_stale_pod_that_cannot_be_drained_is_replaced_with_care() {
+fn a_stale_pod_that_cannot_be_drained_is_replaced_only_when_safe() {
     let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
     check(vec![
         (
@@ -311,7 +311,7 @@ fn a_stale_pod_that_cannot_be_drained_is_replaced_with_care() {
 }
 
 #[test]
-fn a_pod_that_goes_away_is_waited_for() {
+fn a_terminating_pod_is_awaited_and_released_without_open_runs() {
     fn going(o: &mut Observed, held: bool, running: bool) {
         o.agent = Agent::NotAsked;
         o.pod = Some(PodState { terminating: true, held, running, ready: false, ..pod() });
@@ -343,7 +343,7 @@ fn without_pod(o: &mut Observed) {
 }
 
 #[test]
-fn a_deleted_workspace_waits_for_its_run() {
+fn a_deleted_workspace_waits_for_its_open_run() {
     check(vec![
         (
             "deleted by others' finalizers only",
@@ -376,7 +376,7 @@ fn a_deleted_workspace_waits_for_its_run() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn a_deleted_workspace_is_taken_down_in_order() {
+fn a_deleted_workspace_is_torn_down_in_order() {
     check(vec![
         (
             "the StatefulSet goes first, or it would make another pod",
@@ -449,7 +449,7 @@ fn with_person(reply: StatusReply) -> Agent {
 }
 
 #[test]
-fn nothing_is_taken_from_under_a_person_who_works_in_the_pod() {
+fn a_manual_pulumi_command_blocks_source_and_pod_changes() {
     let waits = |why| Is::Report(State::Working, why, "when a person's `pulumi import` in the pod (pid 7) has ended");
     check(vec![
         (
@@ -478,7 +478,7 @@ fn nothing_is_taken_from_under_a_person_who_works_in_the_pod() {
 }
 
 #[test]
-fn an_agent_that_is_too_old_is_renewed_when_it_is_idle() {
+fn an_outdated_agent_is_replaced_when_idle() {
     check(vec![
         ("at rest", |o| o.is_agent_too_old = true, Is::Action(Action::Drain)),
         (

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_gets_what_the_pod_template_makes_of_the_environment() {
+    fn the_pod_template_is_merged_into_the_run_environment() {
         let env = json!([{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]);
         let pod_template = json!({"spec": {"containers": [
             {"name": "other", "env": [{"name": "A", "value": "other"}]},
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_secrets_and_config_maps_come_before_single_variables() {
+    fn env_from_entries_precede_env_variables() {
         let env = json!([{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]);
         let env_from = json!([
             {"secretRef": {"name": "s"}},
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_of_variables_that_is_none_is_refused() {
+    fn an_invalid_env_from_entry_is_rejected() {
         for from in
             [json!({}), json!({"secretRef": {"name": "../x"}}), json!({"prefix": "A=", "secretRef": {"name": "s"}})]
         {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_lead_out_of_the_mount_are_refused() {
+    fn names_that_escape_the_mount_are_rejected() {
         let variable = |secret: &str, key: &str| json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}]);
         for (secret, key) in [("..", "k"), ("a/b", "k"), ("", "k"), ("s", "../k"), ("s", ".."), ("s", ""), ("S", "k")] {
             let error = run_environment(&spec(variable(secret, key), None)).expect_err("refused").to_string();

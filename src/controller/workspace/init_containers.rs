@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_come_first_and_fetch_only_where_somebody_waits_for_a_source() {
+    fn controller_init_containers_run_first_and_fetch_only_if_needed() {
         let (bootstrap, fetch) = (json!({"name": "bootstrap"}), json!({"name": "fetch"}));
         let (prepare, check) = (json!({"name": "prepare"}), json!({"name": "check"}));
         let proxy = json!({"name": "proxy", "restartPolicy": "Always"});
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_template_adds_to_fetch_is_named() {
+    fn template_additions_to_an_unused_fetch_container_are_listed() {
         let template =
             |fetch: Value| json!({"spec": {"initContainers": [{"name": "prepare", "env": [{"name": "A"}]}, fetch]}});
         let added = json!({
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_belongs_to_the_user_that_pulumi_runs_as() {
+    fn the_fetch_container_runs_as_the_user_of_the_pulumi_container() {
         let prepare = json!({"name": "prepare"});
         let pulumi =
             json!({"name": "pulumi", "securityContext": {"runAsUser": 2000, "runAsGroup": 3000, "readOnly": true}});

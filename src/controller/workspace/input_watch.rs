@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_at_the_first_look_has_not_changed_and_later_ones_are_compared() {
+    fn only_changes_after_the_initial_list_are_reported() {
         let mut seen = Seen::default();
         let mut tell = |event| seen.changed(event).map(|(_, name)| name);
         let changed = |name: &str| Some(name.to_owned());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_secrets_and_config_maps_only_the_metadata_of_labelled_ones_is_asked_for() {
+    async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
         let (client, log) = client(|asked| match asked.query.contains("watch=true") {
             true => Answer::Silence,
             false => Answer::Json(
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn d9_no_watch_is_tried_while_the_objects_may_not_be_listed() {
+    async fn no_watch_is_started_while_listing_is_forbidden() {
         let (client, log) = client(|_| Answer::refusal(403, "Forbidden"));
         let (wake, _woken) = mpsc::channel(1);
         let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_that_mount_it_are_woken_and_ask_until_it_is_in_their_pod() {
+    async fn a_changed_input_wakes_its_workspaces_until_it_is_mounted() {
         let (wake, woken) = mpsc::channel(8);
         let watch = InputWatch::new(wake);
         let objects = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();

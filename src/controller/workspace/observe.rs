@@ -331,7 +331,7 @@ mod tests {
     use crate::rpc::capabilities::PROTOCOL_VERSION;
 
     #[test]
-    fn an_agent_knows_too_little_when_a_run_waits_that_it_would_not_understand() {
+    fn an_agent_is_too_old_if_it_does_not_support_a_waiting_run() {
         let mut workspace = Workspace::new("app", WorkspaceSpec::default());
         workspace.metadata.namespace = Some("apps".to_owned());
         let update = |targets: &[&str], change: fn(&mut Update)| {

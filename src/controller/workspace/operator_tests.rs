@@ -15,7 +15,7 @@ fn managed(o: &mut Observed, managers: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_workspace_of_the_operators_is_left_to_its_stack_and_its_pod_goes_when_no_run_may_be_in_it() {
+fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
     let applied = Action::Apply { service: true, tls: false, budget: false, stateful_set: true };
     check(vec![
         (

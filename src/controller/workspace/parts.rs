@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_covers_what_is_wanted_when_it_has_it_all() {
+    fn an_object_covers_the_wanted_one_if_it_has_all_its_fields() {
         let cases = [
             (json!({"a": 1, "b": 2}), json!({"a": 1}), true),
             (json!({"a": 1}), json!({"a": 1, "b": 2}), false),

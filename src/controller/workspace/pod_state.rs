@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_cannot_start_says_why_in_its_own_words() {
+    fn the_trouble_of_a_pod_contains_the_kubelet_message() {
         let terminated = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no certificate\n"}});
         let killed = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
         let condition = json!({"conditions": [
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_does_not_fit_names_what_its_containers_request() {
+    fn an_unschedulable_pod_message_lists_its_resource_requests() {
         let scheduled = |message: &str| {
             let condition =
                 json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_start_is_no_trouble() {
+    fn a_normal_pod_start_reports_no_trouble() {
         let cases = [
             json!({}),
             json!({"phase": "Pending"}),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_init_container_is_named_in_the_same_words_however_far_its_next_try_is() {
+    fn a_failing_init_container_has_a_stable_message_across_retries() {
         let failed = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "no database\n"}});
         let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
         let first = init_pod("prepare", failed.clone(), json!({}), 0).trouble;
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_init_container_that_runs_is_known() {
+    fn the_running_init_container_is_detected() {
         let running = || json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
         let seen = |name: &str, state: Value| {
             let pod = init_pod(name, state, json!({}), 0);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_runs_in_a_pod_that_is_over() {
+    fn a_failed_pod_is_neither_running_nor_ready() {
         let status = container(json!({"running": {}}), json!({}));
         let mut failed = status.clone();
         failed["phase"] = json!("Failed");

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reference_that_is_read_through_a_mount_is_required() {
+    fn every_non_optional_mounted_reference_is_required() {
         let key = |name: &str| json!({"name": name, "key": "k"});
         let spec: WorkspaceSpec = serde_json::from_value(json!({
             "env": [

@@ -37,7 +37,7 @@ fn pulumi(rendered: &Rendered) -> &Value {
 }
 
 #[test]
-fn a_workspace_is_a_service_and_a_stateful_set() {
+fn a_workspace_renders_a_service_a_stateful_set_and_a_budget() {
     let rendered = rendered(json!({
         "image": "pulumi/pulumi:3",
         "imagePullPolicy": "IfNotPresent",
@@ -56,7 +56,7 @@ fn a_workspace_is_a_service_and_a_stateful_set() {
 }
 
 #[test]
-fn templates_over_their_size_are_refused_by_name() {
+fn templates_over_the_size_limit_are_rejected_by_name() {
     let large = |bytes: usize| json!({"metadata": {"labels": {"a": "x".repeat(bytes)}}});
     let said = |spec: Value| rendered(spec).expect_err("refused").to_string();
     let message = said(json!({"podTemplate": large(bounds::TEMPLATE_BYTES)}));
@@ -114,7 +114,7 @@ fn the_pod_template_is_merged_over_the_generated_one() {
 }
 
 #[test]
-fn a_key_that_is_not_supported_in_a_pod_template_is_refused_by_name() {
+fn unsupported_pod_template_fields_are_rejected_by_name() {
     let unsupported = [
         (json!({"kind": "PodTemplate"}), "kind"),
         (json!({"metadata": {"ownerReferences": []}}), "metadata.ownerReferences"),
@@ -130,7 +130,7 @@ fn a_key_that_is_not_supported_in_a_pod_template_is_refused_by_name() {
 }
 
 #[test]
-fn a_pod_template_that_would_break_the_workspace_is_refused_by_name() {
+fn changes_to_protected_pod_template_fields_are_rejected_by_name() {
     let container = |fields: Value| {
         let mut container = json!({"name": "pulumi"});
         for (name, value) in fields.as_object().expect("fields") {
@@ -198,7 +198,7 @@ fn with_init_containers(init_containers: &Value, digest: char) -> (Vec<String>, 
 }
 
 #[test]
-fn a_pod_with_init_containers_that_need_the_source_is_bound_to_it() {
+fn init_containers_that_need_the_source_tie_the_revision_to_it() {
     let prepare = json!([{"name": "prepare", "image": "tool:1"}]);
     let (names, first) = with_init_containers(&prepare, 'a');
     assert_eq!(names, ["bootstrap", "fetch", "prepare"]);
@@ -212,7 +212,7 @@ fn a_pod_with_init_containers_that_need_the_source_is_bound_to_it() {
 }
 
 #[test]
-fn what_a_namespace_demands_of_every_container_can_be_set_for_ours() {
+fn a_template_can_set_resources_of_controller_init_containers() {
     let limits = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
     let rendered = with_template(json!({"spec": {"initContainers": [
         {"name": "bootstrap", "resources": limits, "securityContext": {"readOnlyRootFilesystem": true}},
@@ -226,7 +226,7 @@ fn what_a_namespace_demands_of_every_container_can_be_set_for_ours() {
 }
 
 #[test]
-fn variables_and_mounts_can_be_added_to_fetch_beside_ours() {
+fn a_template_can_add_variables_and_mounts_to_the_fetch_container() {
     let rendered = with_template(json!({"spec": {
         "initContainers": [
             {
@@ -259,7 +259,7 @@ fn variables_and_mounts_can_be_added_to_fetch_beside_ours() {
 }
 
 #[test]
-fn what_does_not_break_the_workspace_is_allowed() {
+fn harmless_pod_template_changes_are_allowed() {
     let allowed = [
         json!(null),
         json!({}),
@@ -275,7 +275,7 @@ fn what_does_not_break_the_workspace_is_allowed() {
 }
 
 #[test]
-fn a_restricted_installation_takes_only_pods_that_meet_the_standard() {
+fn a_restricted_installation_rejects_non_compliant_pods() {
     let restrictions = PodRestrictions { is_restricted: true, ..PodRestrictions::default() };
     let settings = PodSettings { restrictions, ..settings() };
     let said = |spec: Value| render("app", "team", &workspace(spec), &settings).map(drop).map_err(|e| e.to_string());
@@ -301,14 +301,14 @@ fn a_restricted_installation_takes_only_pods_that_meet_the_standard() {
 }
 
 #[test]
-fn a_name_that_makes_no_valid_labels_is_refused() {
+fn a_name_too_long_for_labels_is_rejected() {
     let workspace = workspace(json!({}));
     assert!(render(&"a".repeat(42), "team", &workspace, &settings()).is_ok());
     assert!(render(&"a".repeat(43), "team", &workspace, &settings()).is_err());
 }
 
 #[test]
-fn our_own_image_changes_the_stateful_set_but_not_the_revision() {
+fn the_agent_image_changes_the_stateful_set_but_not_the_revision() {
     let before = rendered(json!({})).expect("renders");
     let newer = PodSettings { agent_image: "controller:2".to_owned(), ..settings() };
     let after = render("app", "team", &workspace(json!({})), &newer).expect("renders");
@@ -317,7 +317,7 @@ fn our_own_image_changes_the_stateful_set_but_not_the_revision() {
 }
 
 #[test]
-fn the_users_environment_does_not_displace_ours() {
+fn user_variables_do_not_override_controller_variables() {
     let rendered = rendered(json!({"env": [{"name": "POD_UID", "value": "mine"}]})).expect("renders");
     let environment = pulumi(&rendered)["env"].as_array().expect("a list").clone();
     let named: Vec<_> = environment.iter().filter(|variable| variable["name"] == "POD_UID").collect();
@@ -326,7 +326,7 @@ fn the_users_environment_does_not_displace_ours() {
 }
 
 #[test]
-fn the_agent_is_told_the_grace_that_the_pod_has_in_the_end() {
+fn the_agent_gets_the_effective_termination_grace_period() {
     let users = json!({"name": "POD_TERMINATION_GRACE_SECONDS", "value": "1"});
     let container = json!([{"name": "pulumi", "env": [users]}]);
     for (spec, expected) in [

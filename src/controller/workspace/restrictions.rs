@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_runs_only_as_an_allowed_service_account() {
+    fn only_allowed_service_accounts_are_accepted() {
         let all = PodRestrictions::default();
         let some = PodRestrictions {
             service_accounts: vec!["pulumi".to_owned(), "team-a/deployer".to_owned(), "team-b/admin".to_owned()],
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_does_not_pass_for_one_of_a_controller() {
+    fn a_pod_cannot_have_the_labels_of_a_controller() {
         let restricted = PodRestrictions { is_restricted: true, ..PodRestrictions::default() };
         let rows = [
             ("app", "pulumi-controller", false, false),

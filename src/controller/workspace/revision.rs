@@ -63,13 +63,13 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_never_changes_for_the_same_inputs() {
+    fn the_hash_is_stable_across_releases() {
         // A change of this value replaces every pod of every user on an upgrade of the controller.
         assert_eq!(revision_hash(&base(), None), "627b77386ec931620d739b83141f54f7");
     }
 
     #[test]
-    fn what_the_user_says_about_the_pod_counts() {
+    fn every_pod_setting_in_the_spec_changes_the_hash() {
         let changes: [fn(&mut WorkspaceSpec); 9] = [
             |spec| spec.image = None,
             |spec| spec.image_pull_policy = Some("Always".to_owned()),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_about_the_pod_does_not_count() {
+    fn fields_unrelated_to_the_pod_do_not_change_the_hash() {
         let mut spec = base();
         spec.artifact = Some(ArtifactReference { digest: "sha256:1".to_owned(), ..ArtifactReference::default() });
         spec.service_template = Some(json!({"metadata": {"labels": {"a": "b"}}}));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_source_that_the_pod_is_bound_to_the_content_counts_and_not_the_name() {
+    fn the_hash_uses_the_content_and_not_the_name_of_a_bound_source() {
         let source = |digest: &str, revision: &str, dir: &str| {
             let (digest, revision, dir) = (digest.to_owned(), revision.to_owned(), dir.to_owned());
             revision_hash(&base(), Some(&ArtifactReference { digest, revision, dir }))

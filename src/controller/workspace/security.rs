@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_is_one_of_two() {
+    fn a_security_profile_is_restricted_or_baseline() {
         let rows = [
             (None, Ok(SecurityProfile::Restricted)),
             (Some(""), Ok(SecurityProfile::Restricted)),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_image_is_the_one_with_the_profiles_user() {
+    fn the_baseline_profile_uses_the_image_without_the_nonroot_suffix() {
         let rows = [
             ("pulumi/pulumi:latest-nonroot", "pulumi/pulumi:latest"),
             ("registry.example/pulumi:3.200-nonroot", "registry.example/pulumi:3.200"),

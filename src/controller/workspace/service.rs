@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_annotations_of_a_template_come_beside_ours() {
+    fn template_labels_and_annotations_do_not_override_generated_ones() {
         let ours = labels("app");
         let plain = service("app", "team", None).expect("valid");
         let with = rendered(json!({"metadata": {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_template_cannot_have_is_named() {
+    fn unsupported_service_template_fields_are_rejected_by_name() {
         let rows = [
             (json!({"spec": {"type": "LoadBalancer"}}), "serviceTemplate.spec is not supported"),
             (json!({"metadata": {"lables": {}}}), "serviceTemplate.metadata.lables is not supported"),

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_has_one_source_in_whatever_field() {
+    fn a_workspace_has_exactly_one_source() {
         let digest = Digest::of(b"an archive").to_string();
         let by_stack = found(json!({"artifact": {"digest": digest, "revision": "main@sha1:1", "dir": "./a/"}}));
         let by_stack = by_stack.expect("valid");

@@ -10,7 +10,7 @@ use crate::rpc::proto::{Artifact, Candidate, StatusReply};
 use crate::source::Origin;
 
 #[test]
-fn the_source_that_is_wanted_is_put_in_place() {
+fn the_wanted_source_is_fetched_and_put_in_place() {
     check(vec![
         (
             "bytes that nobody else brings",
@@ -63,7 +63,7 @@ fn the_source_that_is_wanted_is_put_in_place() {
 }
 
 #[test]
-fn the_source_is_not_swapped_under_a_run() {
+fn the_source_is_not_replaced_during_a_run() {
     check(vec![
         (
             "a run that is recorded as open",
@@ -96,7 +96,7 @@ fn on_its_way(digest: &str, failure: &str, in_place: &str) -> Agent {
 }
 
 #[test]
-fn a_source_on_its_way_is_waited_for_and_another_one_has_to_give_way() {
+fn the_wanted_source_is_awaited_and_another_one_is_replaced() {
     let put = || Is::Action(Action::PutSource { artifact: reference("sha256:new") });
     check(vec![
         (
@@ -142,7 +142,7 @@ fn given_to(observed: &mut Observed, pod: &str) {
 }
 
 #[test]
-fn the_source_is_given_to_the_init_container_that_waits_for_it() {
+fn the_source_is_sent_to_the_waiting_fetch_container() {
     let put = || Is::Action(Action::PutSource { artifact: reference("sha256:new") });
     let cases: Vec<(&'static str, Change, Is)> = vec![
         ("it waits", |o| fetching(o, 1), put()),
@@ -199,7 +199,7 @@ fn the_source_is_given_to_the_init_container_that_waits_for_it() {
 }
 
 #[test]
-fn a_pod_that_initializes_is_waited_for_named_and_replaced_without_draining() {
+fn an_initializing_pod_is_reported_and_replaced_without_draining() {
     fn initializing(o: &mut Observed) {
         let initializing = Some("prepare".to_owned());
         o.pod = Some(PodState { running: false, ready: false, initializing, ..pod() });

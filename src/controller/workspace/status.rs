@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_template_sets_without_effect_is_told_once_for_each_generation() {
+    fn ineffective_template_fields_are_reported_once_per_generation() {
         let told = |observed: Option<i64>, pod_template: serde_json::Value| {
             let workspace: Workspace = serde_json::from_value(json!({
                 "metadata": {"name": "app", "namespace": "team", "generation": 2}, "spec": {"podTemplate": pod_template},
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_for_the_inputs_is_the_last_that_the_agent_said() {
+    fn the_last_reported_hash_of_the_config_inputs_is_kept() {
         let config = json!([{"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
         let spec =
             |config| serde_json::from_value(json!({"stacks": [{"name": "dev", "config": config}]})).expect("a spec");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mounted_object_has_the_last_word_that_the_agent_said_of_it() {
+    fn the_last_reported_hash_of_each_mounted_object_is_kept() {
         let spec: WorkspaceSpec = serde_json::from_value(json!({
             "envFrom": [{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "aws"}}],
             "stacks": [{"name": "dev", "config": [{"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}],

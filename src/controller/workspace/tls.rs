@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_certificate_is_current_until_it_is_due_or_the_authority_changes() {
+    fn a_certificate_is_current_until_renewal_or_a_new_authority() {
         let now = Timestamp::now();
         let authority = authority(now);
         let issued = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_certificate_leaves_the_key_for_inputs_as_it_is() {
+    fn certificate_renewal_keeps_the_inputs_key() {
         let now = Timestamp::now();
         let authority = authority(now);
         let first = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_lacks_something_is_not_current() {
+    fn an_incomplete_tls_secret_is_not_current() {
         let now = Timestamp::now();
         let authority = authority(now);
         let issued = secret(issue("app", "team", None, &authority, now).expect("a Secret"));

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn parts_are_trusted_for_a_while_and_only_for_what_they_were_seen_to_be() {
+    async fn verified_parts_expire_and_apply_only_to_the_verified_inputs() {
         let (verified, ours, next) = (VerifiedParts::default(), authority(), authority());
         assert!(!verified.holds(APP, "a", &ours, true), "never seen");
         verified.note(APP, "a", &ours, Instant::now());

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_of_the_last_two_minor_versions_stay() {
+    fn agents_of_the_last_two_minor_versions_are_kept() {
         let rows = [
             ("1.5.0", "1.5.3", false),
             ("1.4.9", "1.5.0", false),

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_recent_warning_counts() {
+    fn the_newest_recent_warning_is_reported() {
         let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
         let event = |kind: &str, time: &str, message: &str| -> Event {
             serde_json::from_value(json!({

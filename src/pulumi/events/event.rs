@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_event_is_told_apart() {
+    fn each_kind_of_event_is_parsed() {
         let metadata =
             json!({"op": "create", "urn": "urn:x", "type": "a:b:C", "old": null, "new": {"outputs": {"x": 1}}});
         let step = ResourceStep {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_stack_itself_has_the_stacks_outputs() {
+    fn only_the_stack_resource_has_stack_outputs() {
         let event = |resource_type: &str, new: Value| json!({"resOutputsEvent": {"metadata": {"op": "create", "urn": "urn:x", "type": resource_type, "new": new}}});
         let table = [
             (event("pulumi:pulumi:Stack", json!({"outputs": {"port": 1}})), Some(1)),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_an_error_that_quotes_nothing() {
+    fn an_invalid_event_is_an_error_without_its_content() {
         let deep = format!("{{\"a\": {}", "[".repeat(100_000));
         let lines: [&[u8]; 7] =
             [b"", b"null", b"[]", b"{", b"\xff\xfe", br#"{"sequence": "hunter2"}"#, deep.as_bytes()];
@@ -365,14 +365,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_is_cut() {
+    fn a_long_message_is_truncated() {
         let kind = parse(&json!({"diagnosticEvent": {"message": "é".repeat(1_000_000), "severity": "error"}}));
         let EventKind::Diagnostic(diagnostic) = kind else { panic!("another kind") };
         assert!(diagnostic.message.len() <= MAX_MESSAGE, "{}", diagnostic.message.len());
     }
 
     #[test]
-    fn what_is_to_be_hidden_is_hidden_before_it_is_cut() {
+    fn secrets_are_masked_before_truncation() {
         let secret = "s3cr3t-".repeat(20);
         // The secret lies across each position where a message is cut, with and without color tags in it.
         for (length, said) in [
@@ -391,12 +391,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = EngineEvent::parse(&bytes);
         }
 
         #[test]
-        fn no_change_of_a_real_event_makes_it_panic(at in 0_usize..5000, byte in any::<u8>()) {
+        fn a_corrupted_real_event_does_not_panic(at in 0_usize..5000, byte in any::<u8>()) {
             let mut log = include_bytes!("../testdata/succeeded.events.jsonl").to_vec();
             let at = at % log.len();
             log[at] = byte;

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn only_complete_lines_come_out() {
+    fn only_complete_lines_are_returned() {
         let mut splitter = LineSplitter::default();
         assert_eq!(push(&mut splitter, "on"), [""; 0]);
         assert_eq!(push(&mut splitter, "e\ntwo\n\nthr"), ["one", "two"]);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_one_error_and_the_next_is_read() {
+    fn an_overlong_line_is_one_error_and_the_next_line_is_read() {
         let mut splitter = LineSplitter::new(4);
         assert_eq!(push(&mut splitter, "1234\n12345"), ["1234", "a line of the event log is longer than 4 bytes"]);
         assert_eq!(push(&mut splitter, "67890"), [""; 0]);
@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_not_matter_how_the_bytes_are_cut(text in "[ab\n]{0,60}", cuts in proptest::collection::vec(0_usize..60, 0..8)) {
+        fn line_splitting_is_independent_of_chunk_boundaries(text in "[ab\n]{0,60}", cuts in proptest::collection::vec(0_usize..60, 0..8)) {
             let mut whole = LineSplitter::new(5);
             let mut cut = LineSplitter::new(5);
             let mut cuts: Vec<usize> = cuts.into_iter().map(|at| at.min(text.len())).chain([0, text.len()]).collect();

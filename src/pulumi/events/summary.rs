@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_succeeded_tells_its_outputs_and_changes() {
+    fn a_successful_run_has_its_outputs_and_changes() {
         let run = run(include_str!("../testdata/succeeded.events.jsonl"));
         assert_eq!(run.result(), Some("succeeded"));
         assert_eq!(changes(&run), [("create".to_owned(), 1), ("same".to_owned(), 1)]);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_on_the_outputs_counts_also_after_a_refresh() {
+    fn the_last_outputs_are_used_after_a_refresh() {
         let run = run(include_str!("../testdata/refreshed.events.jsonl"));
         assert_eq!(run.outputs().map(<[_]>::len), Some(7));
         assert_eq!(changes(&run), [("same".to_owned(), 2)]);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_failed_tells_its_errors() {
+    fn a_failed_run_has_its_errors() {
         let run = run(include_str!("../testdata/failed.events.jsonl"));
         assert_eq!(run.result(), Some("failed"));
         let errors: Vec<_> = run.errors().into_iter().map(|error| error.message).collect();
@@ -225,21 +225,21 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_asked_to_stop_says_so() {
+    fn a_canceled_run_records_the_cancel_request() {
         let run = run(include_str!("../testdata/canceled.events.jsonl"));
         assert!(run.cancel_requested());
         assert_eq!(run.result(), Some("failed"));
     }
 
     #[test]
-    fn without_a_summary_the_steps_are_counted() {
+    fn changes_are_counted_from_steps_without_a_summary_event() {
         let log = include_str!("../testdata/succeeded.events.jsonl");
         let log: String = log.split_inclusive('\n').filter(|line| !line.contains("summaryEvent")).collect();
         assert_eq!(changes(&run(&log)), [("create".to_owned(), 1), ("same".to_owned(), 1)]);
     }
 
     #[test]
-    fn of_many_errors_the_first_and_the_last_are_kept() {
+    fn only_the_first_and_last_of_many_errors_are_kept() {
         let mut run = RunSummary::default();
         for number in 0..10_000 {
             let message = format!("{number} {}", "x".repeat(1000));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn without_events_the_engine_did_not_begin() {
+    fn an_engine_without_events_has_not_begun() {
         assert!(!RunSummary::default().began());
         assert!(run(include_str!("../testdata/destroyed.events.jsonl")).began());
     }

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_told_from_names() {
+    fn local_paths_are_distinguished_from_package_names() {
         for (text, wanted) in [
             ("file:../sibling", true),
             ("npm:left-pad@1.0.0", false),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_in_toml_are_found() {
+    fn local_paths_in_toml_are_found() {
         for (text, wanted) in [
             ("shared = { path = \"../sibling\" }", true),
             ("source = { editable = \".\" }", true),

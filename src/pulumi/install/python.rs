@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_requirements_are_told_apart() {
+    fn requirement_lines_are_classified() {
         use Requirements::{Elsewhere, Floating, Pinned};
         for (line, wanted) in [
             ("", Pinned),

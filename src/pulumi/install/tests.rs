@@ -21,7 +21,7 @@ fn npm(contents: &[(&str, &str)]) -> Plan {
 }
 
 #[test]
-fn an_equal_key_skips_only_where_nothing_can_be_overlooked() {
+fn install_is_skipped_only_with_a_complete_cache_key() {
     let with_manifest = |manifest: &'static str| vec![("package.json", manifest), LOCK];
     let uv = ("uv.lock", "source = { virtual = \".\" }");
     let pyproject = ("pyproject.toml", "dependencies = [\"pulumi>=3\"]");
@@ -72,7 +72,7 @@ fn an_equal_key_skips_only_where_nothing_can_be_overlooked() {
 }
 
 #[test]
-fn whatever_decides_the_result_is_in_the_key() {
+fn the_cache_key_contains_every_install_input() {
     let base = npm(&[MANIFEST, LOCK]).installed;
     assert_eq!(npm(&[MANIFEST, LOCK, ("index.js", "1")]).installed, base, "the program is not in it");
     let changed = [
@@ -94,7 +94,7 @@ fn whatever_decides_the_result_is_in_the_key() {
 }
 
 #[test]
-fn other_dependencies_are_installed_over_a_copy_where_leftovers_do_no_harm() {
+fn changed_dependencies_are_installed_over_a_copy_only_when_safe() {
     let base = npm(&[MANIFEST, LOCK]).installed;
     assert_eq!(npm(&[("package.json", "{}"), LOCK]).carry(Some(&base)), Carry::Copy);
     assert_eq!(npm(&[MANIFEST, ("yarn.lock", "")]).carry(Some(&base)), Carry::Nothing, "another manager");
@@ -105,7 +105,7 @@ fn other_dependencies_are_installed_over_a_copy_where_leftovers_do_no_harm() {
 }
 
 #[test]
-fn files_and_trees_are_looked_for_up_to_the_root_of_the_source() {
+fn dependency_files_and_trees_are_searched_up_to_the_source_root() {
     let lock = ("package-lock.json", "{}");
     let plan = planned(&format!("{NPM}\nmain: src/index.ts"), "a/b", &[MANIFEST, lock], "v3.259.0");
     assert_eq!(plan.never_skipped, None);

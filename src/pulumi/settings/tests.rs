@@ -18,7 +18,7 @@ fn plainly(config: &[Entry]) -> Wanted<'_> {
 }
 
 #[test]
-fn environments_are_imported_after_those_of_the_source() {
+fn environments_are_appended_to_those_of_the_source() {
     let rows = [
         ("", "environment:\n  - \"org/one\"\n  - \"two\"\n"),
         ("environment: [two, three]", "environment:\n  - two\n  - three\n  - \"org/one\"\n"),
@@ -52,7 +52,7 @@ fn rebuilt(original: &str, current: &str, values: &Value) -> String {
 }
 
 #[test]
-fn paths_lie_over_the_structures_that_they_lead_into() {
+fn path_values_are_merged_into_existing_structures() {
     let path = |key: &str, value: Value| Entry { is_path: true, ..entry(key, &value) };
     let config = [
         path("list[1]", json!("5")),
@@ -82,7 +82,7 @@ fn paths_lie_over_the_structures_that_they_lead_into() {
 }
 
 #[test]
-fn secrets_are_left_to_the_cli_and_kept_as_it_has_encrypted_them() {
+fn encrypted_secrets_are_kept_and_missing_ones_left_to_the_cli() {
     let secret = |key: &str, is_path: bool| Entry { is_path, is_secret: true, ..entry(key, &json!("hidden")) };
     let config = [secret("token", false), secret("list[0].password", true), entry("plain", &json!(1))];
     let rebuild = |current: &str, kept: &[&str]| {
@@ -109,7 +109,7 @@ fn secrets_are_left_to_the_cli_and_kept_as_it_has_encrypted_them() {
 }
 
 #[test]
-fn the_file_is_named_by_the_last_segment_of_the_stack() {
+fn the_settings_file_is_named_after_the_last_stack_name_segment() {
     let table = [
         ("dev", Format::Yaml, "Pulumi.dev.yaml"),
         ("organization/dev", Format::Yml, "Pulumi.dev.yml"),
@@ -121,7 +121,7 @@ fn the_file_is_named_by_the_last_segment_of_the_stack() {
 }
 
 #[test]
-fn every_json_type_is_written_as_the_cli_writes_it() {
+fn every_json_type_is_written_like_in_the_cli() {
     let values = json!({
         "array": [1, "2", true, null], "big": 9007199254740993_u64, "bigger": u64::MAX, "empty": "", "false": false,
         "float": 1.5, "lines": "a\nb\n", "negative": -5, "none": "null", "object": {"a": {"b": "5"}},
@@ -158,7 +158,7 @@ fn every_json_type_is_written_as_the_cli_writes_it() {
 }
 
 #[test]
-fn the_sources_own_file_is_the_base_and_the_config_lies_over_it() {
+fn config_values_override_those_of_the_source_settings_file() {
     let original = "config:\n  region: west # ours\n  web:size: 007\n  web:config:old: 1\n  aws:region: eu\n  \
                     secret: {secure: v1:abc}\nenvironment: [one, {two: 2}]\nunknown: yes\n";
     let values = json!({"web:region": "east", "old": 2, "aws:region": "us", "fresh": true});
@@ -168,7 +168,7 @@ fn the_sources_own_file_is_the_base_and_the_config_lies_over_it() {
 }
 
 #[test]
-fn a_removed_key_is_gone() {
+fn a_removed_config_key_is_dropped() {
     let before = rebuilt("", "", &json!({"a": 1, "b": 2}));
     assert_eq!(rebuilt("", &before, &json!({"b": 2})), "config:\n  web:b: 2\n");
     assert_eq!(rebuilt("", &before, &json!({})), "{}\n");
@@ -191,7 +191,7 @@ fn the_encryption_header_is_kept_unless_the_source_has_its_own() {
 }
 
 #[test]
-fn the_same_input_gives_the_same_text_and_its_own_text_is_a_fixed_point() {
+fn rebuilding_settings_is_deterministic_and_idempotent() {
     let original = "encryptionsalt: x\nconfig:\n  web:z: 1\n  a: 2\n";
     let values = json!({"z": 3, "b": {"d": 1, "c": 2}});
     let first = rebuilt(original, "", &values);
@@ -200,7 +200,7 @@ fn the_same_input_gives_the_same_text_and_its_own_text_is_a_fixed_point() {
 }
 
 #[test]
-fn a_json_project_has_json_settings() {
+fn a_json_project_gets_json_settings() {
     let original = "{\"config\": {\"web:a\": \"5\", \"web:b\": 5}}";
     let text = rebuild(Some(original), None, "web", &plainly(&config(&json!({"c": [1]}))), Format::Json)
         .expect("it is rebuilt");
@@ -209,7 +209,7 @@ fn a_json_project_has_json_settings() {
 }
 
 #[test]
-fn what_the_cli_would_misread_is_refused_by_name() {
+fn config_keys_that_the_cli_would_misread_are_rejected_by_name() {
     let table = [
         (json!({"a": null}), "config key \"a\" is null; give it a value or remove it"),
         (json!({"a:b:c": 1}), "config key \"a:b:c\" is not valid: a key is `<name>` or `<namespace>:<name>`"),
@@ -229,7 +229,7 @@ fn what_the_cli_would_misread_is_refused_by_name() {
 }
 
 #[test]
-fn a_broken_file_in_the_source_is_named_with_its_line() {
+fn an_invalid_settings_file_in_the_source_is_reported_with_its_line() {
     let table =
         [("config:\n  a: [\n", "line "), ("- a\n", "it is not a mapping"), ("config: 5\n", "its `config` is not")];
     for (original, expected) in table {
@@ -243,7 +243,7 @@ fn a_broken_file_in_the_source_is_named_with_its_line() {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(original in any::<String>(), current in any::<String>(), key in any::<String>(), value in any::<String>()) {
+    fn arbitrary_text_does_not_panic(original in any::<String>(), current in any::<String>(), key in any::<String>(), value in any::<String>()) {
         for (is_path, is_secret) in [(false, false), (false, true), (true, false), (true, true)] {
             let entry = Entry { is_path, is_secret, ..entry(&key, &json!(value)) };
             let environments = [value.clone()];

@@ -57,7 +57,7 @@ fn order(asked: &[Run]) -> Vec<String> {
 }
 
 #[test]
-fn namespaces_take_turns_and_each_has_its_own_order() {
+fn namespaces_take_turns_and_keep_their_own_order() {
     let asked = [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c")];
     let asked = asked.map(|(uid, namespace)| run(uid, namespace, "n"));
     assert_eq!(order(&asked), ["a1", "b1", "c1", "a2", "b2", "a3"]);
@@ -84,7 +84,7 @@ fn the_highest_priority_goes_first_then_the_longest_pending() {
 }
 
 #[test]
-fn a_late_namespace_does_not_wait_behind_all_runs_of_another() {
+fn a_new_namespace_does_not_wait_behind_all_runs_of_another() {
     let many = (0..40).map(|n| run(&format!("a{n:02}"), "a", "n")).chain([run("b", "b", "n")]);
     assert_eq!(order(&many.collect::<Vec<_>>())[..3], ["a00", "b", "a01"]);
 }
@@ -107,7 +107,7 @@ fn the_namespace_with_the_fewest_open_runs_goes_first() {
 }
 
 #[test]
-fn a_namespace_takes_no_more_than_its_share_while_slots_are_free() {
+fn a_namespace_is_limited_even_while_slots_are_free() {
     let now = Instant::now();
     let mut queue = queue(4, 2, 4);
     assert_eq!(queue.ask(&run("a1", "a", "n"), String::new(), now), Ok(()));
@@ -120,7 +120,7 @@ fn a_namespace_takes_no_more_than_its_share_while_slots_are_free() {
 }
 
 #[test]
-fn the_last_slot_of_a_node_is_reserved_for_a_namespace_without_a_run_there() {
+fn the_last_slot_of_a_node_is_reserved_for_namespaces_without_runs_there() {
     let now = Instant::now();
     let mut queue = queue(10, 5, 4);
     for (uid, namespace) in [("a1", "a"), ("a2", "a"), ("b1", "b")] {
@@ -139,7 +139,7 @@ fn the_last_slot_of_a_node_is_reserved_for_a_namespace_without_a_run_there() {
 }
 
 #[test]
-fn the_last_slot_of_all_is_reserved_for_a_namespace_without_a_run() {
+fn the_last_slot_is_reserved_for_a_namespace_without_a_run() {
     let now = Instant::now();
     let mut queue = queue(3, 2, 4);
     assert_eq!(queue.ask(&run("a1", "a", "one"), String::new(), now), Ok(()));
@@ -169,7 +169,7 @@ fn a_full_node_does_not_delay_runs_on_other_nodes() {
 }
 
 #[test]
-fn a_woken_run_on_another_node_keeps_its_position_but_not_its_slot() {
+fn a_woken_run_that_changed_node_keeps_its_position_but_not_its_slot() {
     let now = Instant::now();
     let mut queue = queue(2, 2, 1);
     queue.adopt(&run("first", "a", "one"), now);
@@ -187,7 +187,7 @@ fn a_woken_run_on_another_node_keeps_its_position_but_not_its_slot() {
 }
 
 #[test]
-fn a_queued_run_that_changes_its_priority_moves() {
+fn changing_the_priority_moves_a_queued_run() {
     let now = Instant::now();
     let mut queue = queue(1, 1, 1);
     queue.adopt(&run("open", "a", "n"), now);
@@ -282,7 +282,7 @@ fn eligible(queue: &FairQueue<String>) -> BTreeMap<String, usize> {
 
 proptest! {
     #[test]
-    fn limits_hold_slots_are_used_every_run_starts_and_nothing_is_left(
+    fn limits_hold_all_runs_start_and_the_queue_drains(
         events in events(), all in 1..6_usize, each_namespace in 1..4_usize, each_node in 1..4_usize,
     ) {
         let mut queue = queue(all, each_namespace, each_node);
@@ -329,7 +329,7 @@ proptest! {
 
     /// For any runs and priorities, the namespace with the fewest slots is served first.
     #[test]
-    fn a_slot_goes_to_a_namespace_that_has_no_more_than_any_other(
+    fn a_free_slot_goes_to_a_namespace_with_the_fewest_slots(
         asked in proptest::collection::vec(any::<u8>(), 1..60), ends in proptest::collection::vec(any::<u8>(), 1..60),
         all in 1..6_usize, each_namespace in 1..6_usize,
     ) {
@@ -362,7 +362,7 @@ proptest! {
 
     /// With one slot, each other namespace is served at most once while a namespace waits.
     #[test]
-    fn a_queued_namespace_is_passed_once_by_each_other_one(
+    fn a_queued_namespace_is_passed_at_most_once_by_each_other(
         order in proptest::collection::vec((0..4_u8, any::<bool>(), -2..3_i32), 1..80),
     ) {
         let now = Instant::now();

@@ -25,7 +25,7 @@ async fn is_free(slots: &FairSlots, key: &str) -> Option<Slot> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_gets_its_share_and_no_more() {
+async fn a_key_is_limited_to_its_share() {
     let slots = slots(3, 2, 8);
     let first = is_free(&slots, "a").await.expect("all are free");
     let second = is_free(&slots, "a").await.expect("two per key");
@@ -39,7 +39,7 @@ async fn a_key_gets_its_share_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_key_waits_for_one_turn_however_long_the_queue_is() {
+async fn another_key_waits_one_turn_regardless_of_queue_length() {
     let slots = slots(1, 1, 1000);
     let (served, mut order) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
@@ -69,7 +69,7 @@ async fn another_key_waits_for_one_turn_however_long_the_queue_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_stops_waiting_leaves_nothing_behind() {
+async fn a_canceled_waiter_leaks_no_slot_or_key() {
     let slots = slots(1, 1, 2);
     let held = slots.acquire("a").await.expect("it is free");
     // One caller waits for the key's own slot, one for the common slot.
@@ -85,7 +85,7 @@ async fn a_caller_that_stops_waiting_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_callers_that_wait_are_bounded_by_key() {
+async fn the_number_of_waiters_per_key_is_bounded() {
     let slots = slots(1, 1, 2);
     let held = slots.acquire("a").await.expect("it is free");
     let mut waiting = JoinSet::new();
@@ -101,7 +101,7 @@ async fn the_callers_that_wait_are_bounded_by_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_pauses_holds_up_nobody_else() {
+async fn a_paused_key_does_not_block_other_keys() {
     let slots = slots(1, 1, 2);
     let mut held = slots.acquire("a").await.expect("it is free");
     assert!(is_free(&slots, "b").await.is_none());
@@ -144,7 +144,7 @@ async fn run(slots: &FairSlots, calls: Vec<Call>) -> (usize, usize, usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn limits_hold_and_no_slot_is_lost_whatever_callers_do(
+    fn limits_hold_and_no_slot_leaks_for_any_call_sequence(
         (total, per_key) in (1_usize..5, 1_usize..4),
         calls in prop::collection::vec((0_usize..5, 0_u64..50, 0_u64..60, 0_u64..20), 0..60),
     ) {
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_waits_longer_than_its_turn(crowds in prop::collection::vec(1_usize..40, 1..6), per_key in 1_usize..3) {
+    fn a_new_key_waits_at_most_one_turn(crowds in prop::collection::vec(1_usize..40, 1..6), per_key in 1_usize..3) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");
         runtime.block_on(async {
             let slots = slots(per_key, per_key, 1000);

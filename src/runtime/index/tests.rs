@@ -24,7 +24,7 @@ fn names(objects: &[Arc<ConfigMap>]) -> BTreeSet<String> {
 }
 
 #[test]
-fn an_object_moves_between_groups_and_an_empty_group_is_gone() {
+fn objects_move_between_groups_and_empty_groups_are_removed() {
     let (index, mut writer) = indexed(groups_of);
     let group = |name: &str| names(&index.in_group(&name.to_owned())).into_iter().collect::<Vec<_>>();
     writer.apply(&Event::Apply(object("a", &[1, 2].into())));
@@ -55,7 +55,7 @@ fn a_group_has_the_newest_version_of_each_object() {
 }
 
 #[test]
-fn a_list_replaces_everything_only_when_it_is_whole() {
+fn a_list_replaces_the_index_only_once_it_is_complete() {
     let (index, mut writer) = indexed(groups_of);
     writer.apply(&Event::Apply(object("old", &[1].into())));
     writer.apply(&Event::Init);
@@ -82,7 +82,7 @@ fn events() -> impl Strategy<Value = Vec<Event<ConfigMap>>> {
 
 proptest! {
     #[test]
-    fn a_group_is_what_a_scan_finds(events in events()) {
+    fn a_group_equals_the_result_of_a_full_scan(events in events()) {
         let (index, mut writer) = indexed(groups_of);
         for event in events {
             writer.apply(&event);

@@ -59,7 +59,7 @@ fn is_ok(answer: &str) -> bool {
 }
 
 #[tokio::test]
-async fn idle_connections_of_one_peer_keep_no_other_peer_out() {
+async fn idle_connections_of_one_peer_do_not_block_other_peers() {
     for text in UNFINISHED {
         let server = Server::start(4, 4).await;
         let mut held = Vec::new();
@@ -72,7 +72,7 @@ async fn idle_connections_of_one_peer_keep_no_other_peer_out() {
 }
 
 #[tokio::test]
-async fn idle_connections_of_many_peers_keep_no_other_peer_out() {
+async fn idle_connections_of_many_peers_do_not_block_other_peers() {
     let server = Server::start(8, 4).await;
     let mut held = Vec::new();
     for host in 2..42 {
@@ -82,7 +82,7 @@ async fn idle_connections_of_many_peers_keep_no_other_peer_out() {
 }
 
 #[tokio::test]
-async fn a_further_idle_connection_closes_the_oldest_of_its_peer() {
+async fn an_additional_idle_connection_closes_the_oldest_of_its_peer() {
     let server = Server::start(16, 2).await;
     let other = server.connect(3, "").await;
     let oldest = server.connect(2, "").await;
@@ -98,7 +98,7 @@ async fn a_further_idle_connection_closes_the_oldest_of_its_peer() {
 }
 
 #[tokio::test]
-async fn peers_that_do_not_read_responses_keep_no_other_peer_out() {
+async fn peers_that_do_not_read_responses_do_not_block_other_peers() {
     let server = Server::start(4, 4).await;
     let mut held = Vec::new();
     for _ in 0..12 {
@@ -108,7 +108,7 @@ async fn peers_that_do_not_read_responses_keep_no_other_peer_out() {
 }
 
 #[tokio::test]
-async fn a_request_that_comes_in_pieces_is_answered() {
+async fn a_request_sent_in_chunks_is_answered() {
     let server = Server::start(2, 2).await;
     let mut stream = server.connect(2, "POST /echo HTTP/1.1\r\nHost: test\r\n").await;
     stream.write_all(b"Content-Length: 6\r\n\r\nab").await.unwrap();

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_function_is_named_once_and_each_sight_counts_its_time() {
+    fn functions_are_deduplicated_and_samples_count_their_time() {
         let mut builder = Builder::new(10_000_000);
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         builder.add(&Seen { thread: "worker", functions: names(&["parse", "read", "main"]), times: 3 });

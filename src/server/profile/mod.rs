@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_lasts_as_long_as_is_asked_for_within_limits() {
+    fn the_profile_duration_is_configurable_within_limits() {
         for (query, wanted) in [
             ("", Ok(30)),
             ("debug=0", Ok(30)),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_is_taken_at_a_time() {
+    async fn only_one_profile_is_taken_at_a_time() {
         let turn = Turn::default();
         let _taken = turn.try_lock().unwrap();
         assert!(matches!(profile(&turn, "seconds=1").await, Err(ProfileError::Busy)));

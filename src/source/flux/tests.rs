@@ -17,7 +17,7 @@ fn reference(api_version: Option<&str>, kind: &str, dir: Option<&str>) -> FluxSo
 }
 
 #[test]
-fn a_reference_means_a_group_and_a_kind_whatever_version_it_names() {
+fn a_reference_selects_group_and_kind_regardless_of_version() {
     let rows = [
         (None, "GitRepository", GROUP),
         (None, "OCIRepository", GROUP),
@@ -41,7 +41,7 @@ fn a_reference_means_a_group_and_a_kind_whatever_version_it_names() {
 }
 
 #[test]
-fn a_reference_that_can_mean_nothing_is_invalid() {
+fn an_unresolvable_reference_is_invalid() {
     let rows = [
         (None, "HelmChart", None, "\"HelmChart\" is none of GitRepository, OCIRepository, Bucket, ExternalArtifact"),
         (None, "Secret", None, "sourceRef.apiVersion"),
@@ -73,7 +73,7 @@ fn found(object: Option<serde_json::Value>) -> Found {
 }
 
 #[test]
-fn an_artifact_is_taken_whatever_ready_says() {
+fn an_artifact_is_used_regardless_of_the_ready_condition() {
     let resolved = found(Some(json!({
         "observedGeneration": 2,
         "conditions": [{"type": "Ready", "status": "False", "message": "upstream is down"}],
@@ -84,7 +84,7 @@ fn an_artifact_is_taken_whatever_ready_says() {
 }
 
 #[test]
-fn the_status_of_a_source_that_counts_no_generations_is_enough() {
+fn a_status_without_observed_generation_is_accepted() {
     let artifact = json!({"url": "http://s/a.tar.gz", "revision": "latest@sha256:1", "digest": DIGEST});
     for status in [json!({"artifact": artifact}), json!({"observedGeneration": -1, "artifact": artifact})] {
         assert!(found(Some(status)).artifact(Directory::root()).is_ok());
@@ -92,7 +92,7 @@ fn the_status_of_a_source_that_counts_no_generations_is_enough() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_named_and_waited_for() {
+fn unusable_sources_are_reported_as_not_ready_or_stalled() {
     let artifact = |digest: &str| json!({"url": "http://s/a.tar.gz", "revision": "r", "digest": digest});
     let rows = [
         (None, "does not exist", true),
@@ -135,7 +135,7 @@ fn what_cannot_be_taken_is_named_and_waited_for() {
 }
 
 #[test]
-fn the_rights_that_a_message_asks_for_are_those_that_count() {
+fn the_missing_permission_message_matches_the_shipped_roles() {
     let resource = ApiResource {
         group: "artifacts.example.com".to_owned(),
         version: "v1".to_owned(),
@@ -158,7 +158,7 @@ fn the_rights_that_a_message_asks_for_are_those_that_count() {
 }
 
 #[test]
-fn the_revision_that_an_artifact_was_made_from_is_taken_from_its_metadata() {
+fn the_origin_revision_is_read_from_the_artifact_metadata() {
     let origin = |metadata: serde_json::Value| {
         let artifact =
             json!({"url": "http://s/a.tar.gz", "revision": "latest@sha256:1", "digest": DIGEST, "metadata": metadata});
@@ -175,7 +175,7 @@ fn the_revision_that_an_artifact_was_made_from_is_taken_from_its_metadata() {
 }
 
 #[test]
-fn archives_of_one_revision_have_the_same_content_unless_its_options_differ() {
+fn the_content_id_depends_on_the_revision_and_its_options() {
     let id = |revision: &str, more: serde_json::Value| {
         let artifact = json!({"url": "http://s/a.tar.gz", "revision": revision, "digest": DIGEST});
         let mut status = json!({"observedGeneration": 2, "artifact": artifact});
@@ -205,7 +205,7 @@ fn archives_of_one_revision_have_the_same_content_unless_its_options_differ() {
 }
 
 #[test]
-fn a_kind_in_a_flag_has_its_group_behind_a_dot() {
+fn a_kind_flag_may_contain_a_group_after_a_dot() {
     assert_eq!(parse_kind(" GitRepository"), GroupKind::new(GROUP, "GitRepository"));
     assert_eq!(parse_kind("Report.artifacts.example.com"), GroupKind::new("artifacts.example.com", "Report"));
 }

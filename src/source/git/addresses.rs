@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn local_addresses_are_refused_however_they_are_written() {
+    fn local_addresses_are_refused_in_every_notation() {
         let refused = [
             "http://127.0.0.1/app",
             "http://127.1/app",
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_of_local_addresses_are_refused_after_they_are_resolved() {
+    async fn host_names_that_resolve_to_local_addresses_are_refused() {
         for name in ["localhost", "127.0.0.1", "::1"] {
             let said = resolve(name, 22, false).await.expect_err(name).to_string();
             assert!(said.contains("no repository may be there"), "{name}: {said}");

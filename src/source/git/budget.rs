@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_say_is_shown_in_one_short_line() {
+    fn remote_messages_are_shortened_to_one_line() {
         assert_eq!(one_line("ERROR:\n\n\tRepository \u{1b}[31mnot found.\n"), "ERROR: Repository [31mnot found.");
         assert_eq!(one_line(&"x".repeat(999)).chars().count(), MAX_QUOTED + 1);
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_to_send_fast_enough_once_it_has_begun() {
+    fn a_server_must_keep_the_minimum_rate_once_it_sends() {
         let (budget, began) = (budget(), Instant::now());
         let sends = |bytes: u64, second: u64| budget.keep_pace(bytes, began + Duration::from_secs(second)).is_ok();
         let rows = [(1, 0, true), (1, 9, true), (98, 10, true), (1, 11, true), (98, 19, true), (0, 20, false)];

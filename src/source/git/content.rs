@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remarks_are_short_sentences() {
+    fn remarks_are_summarized_in_short_sentences() {
         assert!(Remarks::default().sentences().is_empty());
         let mut remarks = Remarks::default();
         (0..7).for_each(|n| remarks.pointers.add(format!("f{n}").as_bytes()));

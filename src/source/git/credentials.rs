@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_says_by_its_keys_what_it_holds() {
+    fn the_keys_of_a_secret_determine_the_credentials() {
         let auth = Auth::Secret("s".to_owned());
         let rows: [(&[(&str, &str)], &str); 6] = [
             (&[("sshPrivateKey", "k"), ("password", "p\n"), ("accessToken", "t")], "ssh k Some(\"p\")"),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_trusted_lies_beside_the_credentials() {
+    fn ca_and_known_hosts_are_read_from_the_credentials_secret() {
         let auth = Auth::Token(Value::Key { secret: "s".to_owned(), key: "t".to_owned(), optional: false });
         let made = make(&auth, &secrets(&[("t", "x"), ("ca.crt", "c"), ("known_hosts", "h")]), "h").unwrap();
         assert_eq!((made.authorities, made.known_hosts), (vec!["c".to_owned()], vec!["h".to_owned()]));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_optional_value_that_does_not_exist_is_left_out() {
+    fn a_missing_optional_value_is_omitted() {
         let at = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: true };
         let basic = Auth::Basic { user: at("u"), password: at("p") };
         let ssh = Auth::Ssh { key: at("k"), passphrase: Some(at("p")) };
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_it_is_ever_shown() {
+    fn debug_output_does_not_contain_credentials() {
         let login = Login::Basic { user: "u".to_owned(), password: "hunter2".to_owned() };
         let shown = format!("{:?} {:?}", login, Credentials { login: login.clone(), ..Credentials::default() });
         assert!(!shown.contains("hunter2"), "{shown}");

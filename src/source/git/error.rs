@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_a_child_process_say_the_same_in_the_controller() {
+    fn child_process_errors_keep_their_message_in_the_controller() {
         let seconds = Duration::from_secs;
         let errors = [
             GitError::Unreachable("refused".to_owned()),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_task_says_its_rate_where_that_is_known_and_does_not_stall() {
+    fn an_ended_task_reports_its_known_rate_and_is_transient() {
         let of = |bytes| GitError::Ended { what: "fetching the commit".into(), after: Duration::from_secs(12), bytes };
         let rows = [
             (
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_exceeds_a_limit_would_do_so_again_and_one_that_was_killed_may_not() {
+    fn a_killed_child_is_transient_but_an_exceeded_limit_is_not() {
         let of = |failure| GitError::Child { what: "packing".into(), failure };
         assert!(!of(Failure::Memory { limit: 1 << 20 }).is_passing());
         assert!(of(Failure::Killed).is_passing());

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_api_is_that_of_the_host() {
+    fn the_api_url_is_derived_from_the_host() {
         let rows = [
             (None, "github.com", "https://api.github.com/app/installations/34/access_tokens"),
             (None, "ghe.example", "https://ghe.example/api/v3/app/installations/34/access_tokens"),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_would_lead_elsewhere_is_refused() {
+    fn an_id_that_changes_the_url_path_is_rejected() {
         let with = |id: &str, installation: &str| {
             App::new(id.to_owned(), installation.to_owned(), String::new(), None, "github.com").map(drop)
         };
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_none_is_refused_without_showing_it() {
+    fn an_invalid_key_is_rejected_without_showing_it() {
         let key = "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----".to_owned();
         let app = App::new("12".to_owned(), "34".to_owned(), key, None, "github.com").unwrap();
         let said = app.statement(Timestamp::now()).unwrap_err().to_string();

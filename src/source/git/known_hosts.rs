@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_keys_are_those_that_the_hosts_publish() {
+    fn the_shipped_host_keys_match_the_published_fingerprints() {
         let published = [
             ("github.com", "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"),
             ("github.com", "SHA256:p2QAMXNIC1TJYWeIOttrVc98/R1BUFWu3/LiyKgUfQM"),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_found_by_its_name_its_port_a_pattern_or_a_hash() {
+    fn a_host_is_matched_by_name_port_pattern_or_hash() {
         // Output format of `ssh-keygen -H` for `git.example`.
         let hashed = {
             let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, b"salt-of-twenty-bytes");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_list_that_knows_the_host_decides() {
+    fn the_first_known_hosts_list_with_the_host_takes_precedence() {
         let (one, other) = (format!("git.example {ONE}"), format!("git.example {OTHER}"));
         assert_eq!(verdict(&[&one, &other], "git.example", 22, ONE), Ok(()));
         assert!(verdict(&[&other, &one], "git.example", 22, ONE).unwrap_err().contains("shows another host key"));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_refused_with_words_that_help() {
+    fn an_unknown_host_key_is_rejected_with_a_helpful_message() {
         let said = verdict(&["rubbish here"], "git.example", 2222, ONE).unwrap_err();
         for part in
             ["ssh-keyscan -p 2222 git.example", "SHA256:+DiY3w", "known_hosts", "pulumi-controller-git", "1 lines"]
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_asked_for_the_kinds_of_keys_that_are_known() {
+    fn only_algorithms_of_known_host_keys_are_offered() {
         let known = KnownHosts::new([format!("git.example {ONE}")]);
         assert_eq!(known.algorithms(&place("git.example", 22)), [Algorithm::Ed25519]);
         assert_eq!(known.algorithms(&place("ssh.dev.azure.com", 22)).len(), 2);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_matches_matters() {
+    fn only_matching_paths_affect_the_digest() {
         let rows: [(&[&str], &str, bool); 9] = [
             (&["/apps/web/"], "apps/web/index.ts", true),
             (&["/apps/web/"], "apps/api/index.ts", false),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_take_too_many_steps_are_no_choice() {
+    fn patterns_that_take_too_many_steps_yield_no_digest() {
         let patterns = ["**/a/".repeat(150) + "c*"];
         let mut selection = Paths::parse(&patterns).unwrap().unwrap().selection(100_000);
         let path = "a/".repeat(400) + "b";
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn invalid_patterns_are_rejected() {
         assert_eq!(Paths::parse(&[]), Ok(None));
         for pattern in ["", " ", "# all", "a\nb"] {
             assert!(Paths::parse(&[pattern.to_owned()]).is_err(), "{pattern:?}");

@@ -297,7 +297,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn long_patterns_of_one_stack_take_no_room_from_short_ones_of_others() {
+    fn long_patterns_of_one_stack_do_not_crowd_out_short_ones() {
         let paths = |count: usize, length: usize| Paths::parse(&vec!["a".repeat(length); count]).unwrap().unwrap();
         let long: Vec<Paths> = (0..20).map(|more| paths(100, 1000 + more)).collect();
         let short = paths(3, 10);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_fails_is_asked_less_and_less_often() {
+    fn queries_to_a_failing_server_back_off() {
         let mut turn = Turn::default();
         for least in [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0, 600.0] {
             turn.unanswered(MINUTE, &GitError::Empty);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_cannot_be_fetched_is_fetched_less_and_less_often_though_the_server_answers() {
+    fn failed_fetches_back_off_even_if_the_server_answers_queries() {
         let key = Key {
             repository: RepositoryUrl::parse("https://example.com/app").unwrap(),
             reference: Reference::Name("main".to_owned()),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_found_short_or_full_and_branches_come_before_tags() {
+    fn short_and_full_names_resolve_and_branches_precede_tags() {
         let all = listed(&[
             ("HEAD", A),
             ("refs/heads/main", A),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_a_hash_only_when_it_is_whole() {
+    fn only_a_full_length_hash_is_a_commit() {
         assert_eq!(name(&A.to_uppercase()), Reference::Commit(A.to_owned()));
         let most: String = A.chars().skip(1).collect();
         assert_eq!(name(&most), Reference::Name(most));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_takes_the_highest_tag() {
+    fn a_semver_range_selects_the_highest_tag() {
         let all =
             listed(&[("refs/heads/9.0.0", A), ("refs/tags/v1.2.0", A), ("refs/tags/v1.10.0", B), ("refs/tags/x", A)]);
         let range = Reference::Semver(SemverRange::parse("1.x").unwrap());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_what_is_there() {
+    fn a_missing_reference_is_reported_with_the_existing_ones() {
         let said = |entries: &[(&str, &str)]| name("dev").missing(listed(entries)).to_string();
         assert_eq!(
             said(&[("HEAD", A), ("refs/heads/main", A)]),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_commit_is_not_believed() {
+    fn implausible_commits_and_names_are_rejected() {
         let tip = |name: Option<&str>, commit: &str| Tip { name: name.map(str::to_owned), commit: commit.to_owned() };
         assert!(tip(Some("main"), A).is_plausible() && tip(None, &"c".repeat(64)).is_plausible());
         for (name, commit) in

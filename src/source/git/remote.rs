@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_the_library_are_told_with_their_causes_and_no_debug_format() {
+    fn library_errors_include_causes_without_debug_formatting() {
         let cause = gix_error::Error::from(gix_error::Message::from("the version is missing"));
         let error = gix_transport::client::Error::Capabilities { err: cause };
         let said = told(&gix_error::Error::from_error(error));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_list_of_references_are_read() {
+    fn reference_list_lines_are_parsed() {
         let (a, b) = ("a".repeat(40), "b".repeat(40));
         let found = |line: &str| parsed(line.as_bytes()).map(|listed| listed.map(|l| (l.name, l.commit)));
         let named = |name: &str, commit: &str| Some(Some((name.to_owned(), commit.to_owned())));

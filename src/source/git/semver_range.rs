@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_those_of_flux() {
+    fn semver_ranges_match_as_in_flux() {
         let tags =
             ["v0.9.0", "1.0.0", "v1.2.3", "v1.10.0", "v2.0.0-rc.1", "v2.0.0", "v2.1.0-beta", "3.0", "latest", "v4.x"];
         let rows = [
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn invalid_ranges_are_rejected() {
         for range in ["", "newest", ">=", "1.2.3.4", "!=1", "1.0 -", &"1".repeat(300)] {
             assert!(SemverRange::parse(range).is_err(), "{range}");
         }

@@ -309,12 +309,12 @@ mod tests {
     const HTTPS: &str = "https://example.com/app";
 
     #[test]
-    fn a_stack_without_any_of_the_fields_names_no_repository() {
+    fn a_stack_without_git_fields_has_no_repository() {
         assert_eq!(read(&json!({"fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}})), Ok(None));
     }
 
     #[test]
-    fn stacks_share_what_they_have_in_common() {
+    fn stacks_with_the_same_repository_and_reference_share_a_key() {
         let key = |fields: Json| read(&fields).unwrap().unwrap().key;
         let main = key(json!({"projectRepo": HTTPS, "branch": "main"}));
         assert_eq!(key(json!({"projectRepo": HTTPS, "branch": "main", "repoDir": "a", "paths": ["/a"]})), main);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_has_a_floor() {
+    fn the_interval_has_a_minimum() {
         let every = |seconds: Json| {
             let fields = json!({"projectRepo": HTTPS, "branch": "main", "resyncFrequencySeconds": seconds});
             read(&fields).unwrap().unwrap().every.as_secs()
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_of_auth_is_read() {
+    fn every_auth_method_is_parsed() {
         let auth = |url: &str, fields: Json| {
             let mut all = json!({"projectRepo": url, "branch": "main"});
             all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_said() {
+    fn invalid_git_specs_are_rejected_with_a_reason() {
         let ssh = "git@host:app";
         let flux = json!({"sourceRef": {"kind": "Bucket", "name": "b"}});
         let other = json!({"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}});

@@ -232,13 +232,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_stays_one_word_of_the_servers_shell() {
+    fn a_path_is_quoted_as_one_shell_argument() {
         assert_eq!(quoted("org/app.git"), "'org/app.git'");
         assert_eq!(quoted("a'; rm -rf ~; '"), r"'a'\''; rm -rf ~; '\'''");
     }
 
     #[test]
-    fn a_key_that_is_none_is_refused_without_showing_it() {
+    fn an_invalid_key_is_rejected_without_showing_it() {
         let identity = Identity { key: "hunter2", passphrase: None };
         let error = decode_secret_key(identity.key, None).expect_err("it is none");
         let said = unusable(&error, &identity).to_string();

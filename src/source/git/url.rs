@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_that_git_takes_is_read() {
+    fn every_git_url_form_is_parsed() {
         let ssh = |user: &str, host: &str, port, path: &str| {
             Place::Ssh(SshPlace { user: user.to_owned(), host: host.to_owned(), port, path: path.to_owned() })
         };
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_repository_is_refused_without_showing_a_password() {
+    fn an_invalid_repository_url_is_rejected_without_showing_a_password() {
         let rows = [
             ("https://me:hunter2@example.com/app", "it holds a password"),
             ("file:///etc", "it names no host"),

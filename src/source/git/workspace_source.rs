@@ -73,7 +73,7 @@ mod tests {
     const HTTPS: &str = "https://example.com/app";
 
     #[test]
-    fn a_repository_is_read_as_the_operator_reads_it() {
+    fn a_repository_is_parsed_as_in_the_operator() {
         let wanted = read(json!({"url": HTTPS, "ref": "v1", "dir": "deploy", "shallow": false})).unwrap();
         assert_eq!(wanted.key.reference, Reference::Name("v1".to_owned()));
         assert_eq!((wanted.directory.as_str(), wanted.key.full_history), ("deploy", true));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_of_auth_is_read() {
+    fn every_auth_method_is_parsed() {
         let auth = |url: &str, auth: Json| read(json!({"url": url, "auth": auth})).map(|wanted| wanted.key.auth);
         let key = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: key == "o" };
         assert_eq!(auth(HTTPS, json!({"token": at("t")})), Ok(Auth::Token(key("t"))));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_said() {
+    fn invalid_git_specs_are_rejected_with_a_reason() {
         let rows = [
             (json!({}), "git.url is not valid"),
             (json!({"url": HTTPS, "dir": "../a"}), "git.dir is not valid"),

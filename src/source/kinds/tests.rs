@@ -38,7 +38,7 @@ fn find(group: &str, kind: &str) -> Result<String, Unavailable> {
 }
 
 #[test]
-fn a_kind_is_found_in_the_version_that_the_server_prefers() {
+fn a_kind_resolves_to_the_preferred_version_of_the_server() {
     let rows = [
         ("GitRepository", "gitrepositories v1"),
         ("OCIRepository", "ocirepositories v1"),
@@ -50,7 +50,7 @@ fn a_kind_is_found_in_the_version_that_the_server_prefers() {
 }
 
 #[test]
-fn a_kind_that_is_not_served_may_come_and_one_that_cannot_be_a_source_is_invalid() {
+fn an_unserved_kind_is_not_ready_and_an_unsuitable_kind_is_invalid() {
     let not_yet = |text: &str| (false, text.to_owned());
     let invalid = |text: &str| (true, text.to_owned());
     let rows = [
@@ -74,32 +74,32 @@ fn a_kind_that_is_not_served_may_come_and_one_that_cannot_be_a_source_is_invalid
 }
 
 #[test]
-fn a_kind_that_is_missing_is_told_once_and_again_when_it_has_come_and_says_nothing_of_another() {
+fn a_missing_kind_is_reported_once_and_again_when_it_is_served() {
     let flux = |kind: &str| GroupKind::new(crate::source::flux::GROUP, kind);
     let (missing, there) = (flux("ExternalArtifact"), flux("GitRepository"));
     let mut table = table();
     for (looked_for, wanted) in [
         (&there, None),
-        (&missing, Some(ChangeFilter::Missing)),
+        (&missing, Some(KindChange::Missing)),
         (&missing, None),
         (&there, None),
-        (&flux("Nothing"), Some(ChangeFilter::Missing)),
+        (&flux("Nothing"), Some(KindChange::Missing)),
     ] {
-        assert_eq!(table.news(looked_for), wanted, "{looked_for}");
+        assert_eq!(table.change(looked_for), wanted, "{looked_for}");
         assert_eq!(table.find(looked_for).is_ok(), *looked_for == there, "{looked_for}");
     }
     let served = table.served.get(&there).cloned().expect("it is served");
     table.served.insert(missing.clone(), served);
-    assert_eq!([table.news(&missing), table.news(&missing)], [Some(ChangeFilter::Served), None]);
+    assert_eq!([table.change(&missing), table.change(&missing)], [Some(KindChange::Served), None]);
     table.served.remove(&missing);
     table.failure = Some("the connection was refused".to_owned());
-    assert_eq!(table.news(&missing), None, "nobody knows");
+    assert_eq!(table.change(&missing), None, "nobody knows");
     table.failure = None;
-    assert_eq!(table.news(&missing), Some(ChangeFilter::Missing), "it has gone away");
+    assert_eq!(table.change(&missing), Some(KindChange::Missing), "it has gone away");
 }
 
 #[test]
-fn a_server_that_did_not_answer_is_not_said_to_lack_the_kind() {
+fn a_failed_discovery_is_not_reported_as_a_missing_kind() {
     let table = Table { failure: Some("the connection was refused".to_owned()), ..table() };
     let wanted = GroupKind::new("nowhere.example.com", "Thing");
     let error = table.find(&wanted).expect_err("it is not known").to_string();

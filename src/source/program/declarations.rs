@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_circle_is_found_and_a_chain_is_none() {
+    fn dependency_cycles_are_detected_and_chains_are_not_cycles() {
         let rows: [(&[(&str, &[&str])], Option<&[&str]>); 6] = [
             (&[], None),
             (&[("a", &["b", "c"]), ("b", &["c"]), ("c", &["config"])], None),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_any_length_is_followed() {
+    fn a_long_dependency_chain_is_followed() {
         let edge = |n: u32| (format!("v{n:06}"), [format!("v{:06}", n + 1)].into());
         assert_eq!(circle(&(0..50_000).map(edge).collect()), None);
     }

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_found_in_every_form() {
+    fn references_are_parsed_in_every_form() {
         let rows: [(&str, &[&str], Option<&str>); 12] = [
             ("", &[], None),
             ("plain, $ and { and }", &[], None),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_reference_is_said() {
+    fn an_invalid_reference_is_rejected_with_a_reason() {
         let rows = [
             ("${", "is not closed by a brace"),
             ("a ${name", "\"${name\" is not closed by a brace"),

@@ -21,7 +21,7 @@ fn program(content: Value) -> Program {
 }
 
 #[test]
-fn every_field_goes_into_the_project_file() {
+fn every_field_is_rendered_into_the_project_file() {
     let program = read(every_field());
     let rendered = render(&program).expect("it is rendered");
     if std::env::var_os("REGENERATE").is_some() {
@@ -57,7 +57,7 @@ fn missing(schema: &Value, sample: &[&Value], path: &str, into: &mut Vec<String>
 }
 
 #[test]
-fn the_sample_has_every_field_of_the_schema_and_the_rendering_every_field_of_the_sample() {
+fn the_sample_and_its_rendering_cover_every_schema_field() {
     let crd = serde_json::to_value(Program::crd()).expect("JSON");
     let root = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     assert_eq!(root.get("required"), None, "a Program without content is one, as it was");
@@ -74,7 +74,7 @@ fn the_sample_has_every_field_of_the_schema_and_the_rendering_every_field_of_the
 }
 
 #[test]
-fn a_program_of_the_operator_is_read_as_it_is_written() {
+fn an_operator_program_is_accepted_unchanged() {
     let program = read(json!({
         "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": {"name": "staticwebsite"},
         "program": {
@@ -97,7 +97,7 @@ fn a_program_of_the_operator_is_read_as_it_is_written() {
 
 /// Changing these bytes starts a run of every Stack with a Program when the controller is upgraded.
 #[test]
-fn the_bytes_follow_from_the_content_alone() {
+fn the_artifact_bytes_depend_only_on_the_program_content() {
     let made = make(&program(json!({"outputs": {"b": 1, "a": {"y": 2, "x": 1}}}))).expect("it is valid");
     let text = r#"{"a": {"x": 1, "y": 2}, "b": 1}"#;
     let outputs: Value = serde_json::from_str(text).expect("JSON");
@@ -116,7 +116,7 @@ fn the_bytes_follow_from_the_content_alone() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn what_is_wrong_is_said_with_its_place() {
+fn problems_are_reported_with_their_field_path() {
     let bucket = |more: Value| {
         let mut resource = json!({"type": "aws:s3:Bucket"});
         for (key, value) in more.as_object().expect("an object") {
@@ -242,7 +242,7 @@ fn what_is_wrong_is_said_with_its_place() {
 }
 
 #[test]
-fn what_runs_with_one_stack_and_not_with_another_is_said_and_not_refused() {
+fn stack_dependent_problems_are_remarks_not_errors() {
     let rows = [
         (
             json!({"outputs": {"a": "${b}", "c": "${b}"}}),
@@ -273,7 +273,7 @@ fn what_runs_with_one_stack_and_not_with_another_is_said_and_not_refused() {
 }
 
 #[test]
-fn what_runs_is_neither_refused_nor_remarked_on() {
+fn valid_programs_have_no_errors_or_remarks() {
     let rows = [
         json!({}),
         json!({"config": {"a": "x", "b": true, "c": [1.5], "d": 3.0, "app:e": {"type": "integer", "default": "5"}}}),
@@ -293,7 +293,7 @@ fn what_runs_is_neither_refused_nor_remarked_on() {
 }
 
 #[test]
-fn many_problems_are_counted() {
+fn excess_problems_are_summarized_by_count() {
     let outputs: serde_json::Map<String, Value> = (0..25).map(|n| (format!("o{n:02}"), json!("${"))).collect();
     let error = make(&program(json!({"outputs": outputs}))).expect_err("it is not valid");
     assert!(
@@ -303,7 +303,7 @@ fn many_problems_are_counted() {
 }
 
 #[test]
-fn a_program_is_a_source_whose_bytes_are_made_here() {
+fn a_program_is_a_source_generated_by_the_controller() {
     let object = |content: Value| -> DynamicObject {
         serde_json::from_value(json!({
             "apiVersion": "pulumi.com/v1", "kind": "Program",

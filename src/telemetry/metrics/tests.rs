@@ -40,7 +40,7 @@ fn names(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_metric_is_documented_and_no_other() {
+fn the_documented_metrics_match_the_code() {
     let page = include_str!("../../../docs/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let mut documented: BTreeSet<String> = rows.map(|(name, _)| name.to_owned()).collect();
@@ -51,7 +51,7 @@ fn every_metric_is_documented_and_no_other() {
 }
 
 #[test]
-fn the_names_are_those_that_dashboards_read() {
+fn metric_names_match_those_used_by_dashboards() {
     let text = filled().encode().unwrap();
     for line in [
         r#"gotk_reconcile_duration_seconds_count{kind="Stack",name="web",namespace="apps"} 1"#,
@@ -94,7 +94,7 @@ fn the_names_are_those_that_dashboards_read() {
 }
 
 #[test]
-fn the_series_of_an_object_go_with_it() {
+fn the_series_of_a_deleted_object_are_removed() {
     let metrics = Metrics::default();
     metrics.reconcile_ended("stack", ("Stack", "apps", "web"), ReconcileResult::Success, Duration::ZERO);
     metrics.stack_stands("apps", "web", standing());
@@ -103,7 +103,7 @@ fn the_series_of_an_object_go_with_it() {
 }
 
 #[test]
-fn the_buckets_reach_from_ten_milliseconds_to_half_an_hour() {
+fn the_buckets_range_from_ten_milliseconds_to_half_an_hour() {
     let bounds: Vec<f64> = exponential_buckets_range(0.01, 1800.0, 10).collect();
     assert_eq!(bounds.len(), 10);
     assert!((bounds[0] - 0.01).abs() < 1e-9 && (bounds[9] - 1800.0).abs() < 1e-6, "{bounds:?}");

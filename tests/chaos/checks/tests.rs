@@ -115,7 +115,7 @@ fn and_then(facts: &mut Facts, more: &str) {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn histories_that_keep_the_promise() {
+fn valid_histories_pass_all_checks() {
     let second_run = |facts: &mut Facts, verdict| {
         facts.hits.push(at(9));
         facts.runs.push(run("u2", 1, 20, verdict));
@@ -201,7 +201,7 @@ fn histories_that_keep_the_promise() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn histories_that_break_it() {
+fn histories_with_violations_are_reported() {
     let examples: Vec<(&str, Facts, Kind, &str)> = vec![
         (
             "created twice",
@@ -307,7 +307,7 @@ fn histories_that_break_it() {
 }
 
 #[test]
-fn a_check_finds_what_it_is_for_and_no_other_is_set_off() {
+fn each_check_reports_only_its_own_kind_of_violation() {
     let twice = with(|facts| and_then(facts, "create first@1 begin; create first@1 done"));
     assert_eq!(found(&twice).0, [Kind::Doubled]);
     let late = with(|facts| facts.runs.push(run("u2", 1, 0, None)));
@@ -315,7 +315,7 @@ fn a_check_finds_what_it_is_for_and_no_other_is_set_off() {
 }
 
 #[test]
-fn a_person_who_is_asked_finds_out_what_exists_and_what_does_not() {
+fn pending_creates_are_resolved_into_existing_and_missing_resources() {
     let mut interrupted = good();
     interrupted.events = history("create first@1 begin; create third@1 begin; create first@1 done");
     interrupted.state = state(&[], &["first", "third"]);
@@ -331,7 +331,7 @@ fn a_person_who_is_asked_finds_out_what_exists_and_what_does_not() {
 }
 
 #[test]
-fn the_cause_of_a_failure_may_come_a_little_before_it_but_not_after() {
+fn a_fault_excuses_a_failure_only_during_or_shortly_before_the_run() {
     let mut facts = good();
     let run = Run { created: at(100), ..run("u", 1, 120, failed("Aborted")) };
     for (hit, counts) in [(30, false), (50, true), (110, true), (121, true), (130, false)] {

@@ -23,7 +23,7 @@ const IMAGE: &str = "localhost/pulumi-controller:dev";
 const NEXT_IMAGE: &str = "localhost/pulumi-controller:next";
 
 #[test]
-fn a_fleet_repository_installs_uses_upgrades_and_removes_the_controller() {
+fn a_fleet_repository_installs_upgrades_and_removes_the_controller() {
     run_alone(async || {
         in_scene("bootstrap", async |scene| {
             let mut fleet = Fleet::new(scene).await;

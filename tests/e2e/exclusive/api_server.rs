@@ -27,14 +27,14 @@ fn run_where_it_can_go(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) 
 }
 
 #[test]
-fn a_run_goes_on_while_the_api_server_is_gone_and_is_recorded_once() {
+fn a_run_continues_without_the_api_server_and_is_recorded_once() {
     run_where_it_can_go("api-gone", async |controller, scene| {
         a_run_ends_while_it_is_away(controller, scene, Absence::Stopped).await;
     });
 }
 
 #[test]
-fn a_run_goes_on_while_the_api_server_hangs_and_is_recorded_once() {
+fn a_run_continues_while_the_api_server_hangs_and_is_recorded_once() {
     run_where_it_can_go("api-hangs", async |controller, scene| {
         a_run_ends_while_it_is_away(controller, scene, Absence::Paused).await;
     });
@@ -75,7 +75,7 @@ async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, abs
 
 /// All watches have ended, and their resource versions are too old for the restarted API server.
 #[test]
-fn a_commit_pushed_right_after_the_api_server_came_back_is_run() {
+fn a_commit_pushed_right_after_an_api_server_restart_runs() {
     run_where_it_can_go("api-watches", async |controller, scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("api-watches").step("step", json!({"value": text}));

@@ -12,7 +12,7 @@ const DEFINITION: &str = "stacks.pulumi.com";
 const FIELD: &str = "pendingSince";
 
 #[test]
-fn a_controller_names_what_an_older_definition_lacks_and_does_not_lead() {
+fn an_outdated_crd_is_reported_and_prevents_leading() {
     run_alone(async || {
         let client = client().await;
         let controller = Controller::new(&client);

@@ -23,7 +23,7 @@ const SLOW: usize = 12;
 const DELAY: Duration = Duration::from_secs(5);
 
 #[test]
-fn b4_hostile_agents_are_recorded_and_delay_no_other_namespace() {
+fn hostile_agents_are_recorded_and_delay_no_other_namespace() {
     if !fake_nodes::are_there() {
         not_run("b4", "nobody speaks for fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;

@@ -33,7 +33,7 @@ fn slow_program(seconds: u32) -> Program {
 }
 
 #[test]
-fn a_leader_killed_in_a_run_is_followed_by_the_other_replica_which_records_the_run_once() {
+fn after_a_leader_is_killed_the_new_leader_records_the_run_once() {
     run_with_two_replicas("leader-killed", async |controller, scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow_program(20).files()).await;
@@ -72,7 +72,7 @@ async fn until_it_is_said_that_it_leads(scene: &Scene, pod: &str) {
 /// Two replicas can briefly both act as leader. In this test they do so permanently: no lease separates them, and only
 /// the guards against double runs apply.
 #[test]
-fn two_controllers_that_both_lead_run_each_revision_once() {
+fn two_simultaneous_leaders_run_each_revision_once() {
     run_with_two_replicas("two-leaders", async |controller, scene| {
         let before = controller.arguments().await;
         let alone = |argument: &&String| !argument.contains("leader-elect");
@@ -114,7 +114,7 @@ async fn both_lead(scene: &Scene) {
 /// The leader process is stopped until another replica has taken over and the run has ended. All pending writes of the
 /// old leader are stale when it continues.
 #[test]
-fn a_leader_that_hung_for_longer_than_its_lease_writes_nothing_when_it_goes_on() {
+fn a_leader_that_hung_past_its_lease_writes_nothing_on_resume() {
     let Some(audit) = AuditLog::open() else {
         println!(
             "not run: the cluster is not our own, so its processes cannot be stopped and its audit log not be read"
@@ -146,7 +146,7 @@ fn a_leader_that_hung_for_longer_than_its_lease_writes_nothing_when_it_goes_on()
 }
 
 #[test]
-fn a_restart_in_a_run_hands_the_lease_over_instead_of_letting_it_end() {
+fn a_restart_during_a_run_releases_the_lease_before_it_expires() {
     run_alone(async || {
         in_scene("handed-over", async |scene| {
             let controller = Controller::new(&scene.client);
@@ -171,7 +171,7 @@ fn a_restart_in_a_run_hands_the_lease_over_instead_of_letting_it_end() {
 }
 
 #[test]
-fn both_replicas_answer_for_their_health_and_metrics_and_only_one_says_that_it_leads() {
+fn both_replicas_serve_health_and_metrics_and_only_one_reports_leading() {
     run_with_two_replicas("endpoints", async |controller, scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("metrics").step("step", json!({"value": "one"})).files()).await;

@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const FIRST_LOOK: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_restart_runs_nothing_that_is_not_due_and_spreads_what_is_looked_at() {
+fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
     if !fake_nodes::are_there() {
         not_run("r10", "nobody speaks for fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;

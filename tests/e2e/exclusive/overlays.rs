@@ -64,7 +64,7 @@ fn program(value: &str) -> Program {
 }
 
 #[test]
-fn a_controller_of_one_namespace_has_rights_there_and_nowhere_else() {
+fn a_single_namespace_controller_has_no_rights_elsewhere() {
     run_alone(async || {
         instead(async || {
             in_scene("single-namespace", async |scene| {
@@ -106,7 +106,7 @@ async fn runs_and_goes(scene: &Scene) {
 }
 
 #[test]
-fn without_flux_a_stack_follows_its_repository_and_webhooks_are_taken() {
+fn without_flux_stacks_follow_repositories_and_accept_webhooks() {
     run_alone(async || {
         instead(async || {
             in_scene("no-flux", async |scene| {
@@ -245,7 +245,7 @@ async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
 }
 
 #[test]
-fn where_it_is_allowed_a_stack_takes_the_source_and_awaits_the_stack_of_another_namespace() {
+fn cross_namespace_sources_and_dependencies_work_when_allowed() {
     run_alone(async || {
         with_other_arguments(async |controller, arguments| {
             in_scene("borrower", async |scene| {
@@ -290,7 +290,7 @@ async fn borrows(scene: &Scene, lender: &Scene) {
 }
 
 #[test]
-fn each_shard_works_on_its_own_stacks_and_elects_by_itself() {
+fn each_shard_reconciles_its_own_stacks_and_elects_its_own_leader() {
     run_alone(async || {
         with_other_arguments(async |controller, _| {
             let shards = async || in_scene("shards", async |scene| run_in_shards(controller, scene).await).await;

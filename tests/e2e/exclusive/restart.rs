@@ -17,7 +17,7 @@ use crate::harness::{
 
 /// The controller exits once at each failpoint of the code while a Stack is created, run, destroyed and removed.
 #[test]
-fn the_controller_restarted_between_two_steps_neither_loses_nor_doubles_a_run() {
+fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
     let failpoints = failpoints_of_the_controller();
     assert!(failpoints.len() > 3, "the code names places where the controller may die: {failpoints:?}");
     run_alone(async || {
@@ -77,7 +77,7 @@ fn failpoints_of_the_controller() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_controller_killed_during_a_run_attaches_again() {
+fn a_controller_killed_during_a_run_reattaches() {
     run_alone(async || {
         in_scene("killed", async |scene| {
             let source = scene.source("app").await;
@@ -116,7 +116,7 @@ fn the_controller_killed_during_a_run_attaches_again() {
 
 /// The new controller pod has an empty content store, while the workspace pod has the artifact in another directory.
 #[test]
-fn a_directory_changed_after_the_content_store_was_lost_runs() {
+fn a_directory_change_runs_after_the_content_store_is_lost() {
     run_alone(async || {
         in_scene("lost-store", async |scene| {
             let source = scene.source("app").await;
@@ -141,7 +141,7 @@ fn a_directory_changed_after_the_content_store_was_lost_runs() {
 }
 
 #[test]
-fn a_commit_pushed_while_there_is_no_controller_runs_once_it_is_back() {
+fn a_commit_pushed_without_a_controller_runs_when_it_returns() {
     run_alone(async || {
         in_scene("away", async |scene| {
             let source = scene.source("app").await;
@@ -166,7 +166,7 @@ fn a_commit_pushed_while_there_is_no_controller_runs_once_it_is_back() {
 }
 
 #[test]
-fn a_stack_that_was_left_as_if_at_work_is_done_again_without_a_run() {
+fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
     run_alone(async || {
         in_scene("left-at-work", async |scene| {
             let source = scene.source("app").await;
@@ -191,7 +191,7 @@ fn a_stack_that_was_left_as_if_at_work_is_done_again_without_a_run() {
 
 /// Simulates the replacement of all nodes: the installed source and the content store are both gone.
 #[test]
-fn a_pod_that_comes_back_when_the_store_is_lost_as_well_gets_its_source_again() {
+fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
     run_alone(async || {
         in_scene("store-lost", async |scene| {
             let source = scene.source("app").await;
@@ -228,7 +228,7 @@ fn a_pod_that_comes_back_when_the_store_is_lost_as_well_gets_its_source_again() 
 /// The API server accepts values that the controller's JSON parser rejects. The list of all Stacks must survive such a
 /// Stack.
 #[test]
-fn a_stack_that_cannot_be_read_hides_no_other_from_a_new_controller() {
+fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
     run_alone(async || {
         in_scene("unreadable", async |scene| {
             let name = format!("unreadable-{}", scene.id);

@@ -12,7 +12,7 @@ use crate::harness::{
 use crate::runs_parts::{ended_because, slow};
 
 #[test]
-fn a_queued_stack_keeps_its_position_and_a_higher_priority_goes_first() {
+fn queued_stacks_keep_their_position_and_higher_priority_runs_first() {
     run_alone(async || {
         let controller = Controller::new(&client().await);
         let before = controller.arguments().await;

@@ -34,7 +34,7 @@ fn run_with_a_controller_that_comes_later(name: &str, test: impl AsyncFnOnce(&Sc
 }
 
 #[test]
-fn what_the_operator_left_becomes_ours_without_a_run() {
+fn stacks_left_by_pko_are_adopted_without_a_run() {
     run_with_a_controller_that_comes_later("takeover", async |scene, controller| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("takeover").step("step", json!({"value": text}));
@@ -64,7 +64,7 @@ fn what_the_operator_left_becomes_ours_without_a_run() {
 }
 
 #[test]
-fn a_stack_that_was_taken_over_and_never_ran_here_is_destroyed_when_it_is_deleted() {
+fn deleting_an_adopted_stack_that_never_ran_here_destroys_it() {
     run_with_a_controller_that_comes_later("takeover-end", async |scene, controller| {
         let source = scene.source("app").await;
         let program = Program::new("takeover-end").step("step", json!({"value": "one"}));
@@ -91,7 +91,7 @@ fn a_stack_that_was_taken_over_and_never_ran_here_is_destroyed_when_it_is_delete
 }
 
 #[test]
-fn a_run_that_the_operator_left_open_is_recorded_and_run_again_with_its_state_looked_at() {
+fn a_run_left_open_by_pko_is_recorded_and_rerun_after_a_state_check() {
     run_with_a_controller_that_comes_later("takeover-run", async |scene, controller| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("takeover-run").step("step", json!({"value": "one"})).files()).await;
@@ -127,7 +127,7 @@ fn a_run_that_the_operator_left_open_is_recorded_and_run_again_with_its_state_lo
 }
 
 #[test]
-fn fifty_stacks_are_taken_over_and_no_run_starts() {
+fn fifty_stacks_are_adopted_from_pko_without_a_run() {
     const COUNT: usize = 50;
     const WITH_A_POD: usize = 5;
     run_with_a_controller_that_comes_later("takeover-50", async |scene, controller| {
@@ -176,7 +176,7 @@ fn fifty_stacks_are_taken_over_and_no_run_starts() {
 }
 
 #[test]
-fn the_way_back_is_open_after_the_workspaces_are_gone() {
+fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
     run_with_a_controller_that_comes_later("takeover-back", async |scene, controller| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("takeover-back").step("step", json!({"value": "one"})).files()).await;
@@ -333,7 +333,7 @@ fn program_status_definition(required: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn the_operators_definition_takes_programs_without_a_url() {
+fn the_pko_program_crd_accepts_programs_without_a_url() {
     run_alone(async || {
         in_scene("no-url", async |scene| {
             let program =

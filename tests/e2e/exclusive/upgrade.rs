@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::{Controller, Look, Program, Scene, WaitLimit, client, in_scene, once, run_alone, wait_until};
 
 #[test]
-fn a_later_controller_leaves_agents_alone_that_it_speaks_to_and_renews_older_ones_when_they_are_idle() {
+fn a_newer_controller_replaces_only_idle_incompatible_agents() {
     run_alone(async || {
         let controller = Controller::new(&client().await);
         let upgrades = AssertUnwindSafe(in_scene("upgrade", async |scene| {

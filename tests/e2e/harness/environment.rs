@@ -87,7 +87,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
 }
 
 #[test]
-fn a_shells_own_kubeconfig_alone_is_refused_with_the_command_that_runs_the_tests() {
+fn kubeconfig_alone_is_refused_and_the_error_names_make_test() {
     let sentence = read(|name| (name == "KUBECONFIG").then(|| "/home/me/.kube/config".to_owned())).unwrap_err();
     assert!(sentence.contains("GIT_URL is not set") && sentence.contains("`make test`"), "{sentence}");
 }

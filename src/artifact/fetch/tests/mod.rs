@@ -65,7 +65,7 @@ fn content(fetched: &Fetched) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_artifact_is_downloaded_once_and_comes_from_the_store_from_then_on() {
+async fn an_artifact_is_downloaded_once_and_then_served_from_the_store() {
     let server = Server::start(|_| Answer::ok(b"artifact")).await;
     let fixture = Fixture::new();
     let url = server.url("/ocirepository/flux-system/app/sha256:0a1b.tar.gz");
@@ -82,7 +82,7 @@ async fn an_artifact_is_downloaded_once_and_comes_from_the_store_from_then_on() 
 }
 
 #[tokio::test]
-async fn a_namespace_gets_a_stored_artifact_only_from_a_url_that_produces_it() {
+async fn a_namespace_gets_a_stored_artifact_only_by_a_url_that_serves_it() {
     let server = Server::start(|_| Answer::ok(b"artifact")).await;
     let empty = Server::start(|_| Answer::not_found()).await;
     let fixture = Fixture::new();
@@ -104,7 +104,7 @@ async fn a_namespace_gets_a_stored_artifact_only_from_a_url_that_produces_it() {
 }
 
 #[tokio::test]
-async fn those_who_wait_for_one_digest_of_two_urls_each_need_their_own() {
+async fn callers_of_one_digest_with_different_urls_do_not_share_a_download() {
     let slow = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let empty = Server::start(|_| Answer::not_found()).await;
     let fixture = Fixture::new();
@@ -119,7 +119,7 @@ async fn those_who_wait_for_one_digest_of_two_urls_each_need_their_own() {
 }
 
 #[tokio::test]
-async fn what_was_made_here_is_kept_once_and_only_under_its_own_digest() {
+async fn a_generated_artifact_is_kept_once_and_only_under_its_own_digest() {
     let fixture = Fixture::new();
     let made: Arc<[u8]> = Arc::from(&b"made"[..]);
     for (round, is_new) in [true, false].into_iter().enumerate() {
@@ -146,7 +146,7 @@ async fn digests_of_all_algorithms_are_verified() {
 }
 
 #[tokio::test]
-async fn wrong_bytes_are_not_kept_and_nobody_learns_their_digest() {
+async fn mismatching_bytes_are_not_kept_and_their_digest_is_not_revealed() {
     let server = Server::start(|_| Answer::ok(b"rewritten")).await;
     let fixture = Fixture::new();
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
@@ -156,7 +156,7 @@ async fn wrong_bytes_are_not_kept_and_nobody_learns_their_digest() {
 }
 
 #[tokio::test]
-async fn what_the_server_answers_decides_the_error() {
+async fn the_server_response_determines_the_error() {
     let table = [
         ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "was not found"),
         ("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n", "answered with status 500"),
@@ -181,7 +181,7 @@ async fn what_the_server_answers_decides_the_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_patience_is_asked_once_however_many_want_the_artifact() {
+async fn a_server_with_retry_after_is_requested_once_for_all_callers() {
     let busy = "HTTP/1.1 503 Busy\r\nretry-after: 60\r\ncontent-length: 0\r\n\r\n";
     let server = Server::start(move |round| if round == 0 { Answer::raw(busy) } else { Answer::ok(b"artifact") }).await;
     let fixture = Fixture::new();
@@ -196,7 +196,7 @@ async fn a_server_that_asks_for_patience_is_asked_once_however_many_want_the_art
 }
 
 #[tokio::test]
-async fn a_missing_artifact_that_appears_is_fetched_by_the_next_attempt() {
+async fn a_missing_artifact_is_fetched_once_it_appears() {
     let server = Server::start(|round| if round == 0 { Answer::not_found() } else { Answer::ok(b"artifact") }).await;
     let fixture = Fixture::new();
     let url = server.url("/a");
@@ -206,7 +206,7 @@ async fn a_missing_artifact_that_appears_is_fetched_by_the_next_attempt() {
 }
 
 #[tokio::test]
-async fn the_limit_of_bytes_holds_to_the_byte_with_and_without_a_length() {
+async fn the_download_limit_is_exact_with_and_without_content_length() {
     for answer in [Answer::ok as fn(&[u8]) -> Answer, Answer::chunked] {
         let server = Server::start(move |_| answer(b"artifact")).await;
         let fixture = Fixture::with(|settings| settings.download_bytes = 8);
@@ -218,7 +218,7 @@ async fn the_limit_of_bytes_holds_to_the_byte_with_and_without_a_length() {
 }
 
 #[tokio::test]
-async fn a_lying_length_does_not_help() {
+async fn a_wrong_content_length_is_detected() {
     let table = [
         ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nartifact", "do not have the digest"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nartifact", "connection broke after 8 bytes"),
@@ -234,13 +234,13 @@ async fn a_lying_length_does_not_help() {
 }
 
 #[tokio::test]
-async fn a_body_without_length_that_ends_with_the_connection_is_taken_if_its_digest_is_right() {
+async fn a_body_without_content_length_is_accepted_if_its_digest_matches() {
     let server = Server::start(|_| Answer::raw("HTTP/1.1 200 OK\r\n\r\nartifact")).await;
     Fixture::new().fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap();
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_is_tried_once_more_and_not_again() {
+async fn a_broken_connection_is_retried_exactly_once() {
     let torn = "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\narti";
     for first in ["", torn, "HTTP/1.1 200"] {
         let heals = move |round| if round == 0 { Answer::raw(first) } else { Answer::ok(b"artifact") };
@@ -257,7 +257,7 @@ async fn a_connection_that_breaks_is_tried_once_more_and_not_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_given_up() {
+async fn a_hanging_server_times_out() {
     let (idle, overall) = (Duration::from_millis(200), Duration::from_millis(300));
     let silent = Server::start(|_| Answer::raw("").hanging()).await;
     let stalls = Server::start(|_| Answer::raw("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nart").hanging()).await;
@@ -282,7 +282,7 @@ async fn a_server_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_said() {
+async fn a_refused_connection_is_reported() {
     // Bound but not listening, so that the port stays reserved and connections are refused.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
@@ -293,7 +293,7 @@ async fn a_server_that_is_not_there_is_said() {
 }
 
 #[tokio::test]
-async fn hosts_that_are_not_allowed_are_not_even_asked() {
+async fn disallowed_hosts_are_never_requested() {
     let server = Server::start(|_| Answer::ok(b"artifact")).await;
     let flux = AllowedHosts::services_of("flux-system", "cluster.local");
     let fixture = Fixture::with(|settings| settings.allowed_hosts = flux);
@@ -306,7 +306,7 @@ async fn hosts_that_are_not_allowed_are_not_even_asked() {
 }
 
 #[tokio::test]
-async fn a_controller_outside_of_the_cluster_fetches_from_the_replacement() {
+async fn a_controller_outside_the_cluster_fetches_from_the_replacement_host() {
     let server = Server::start(|_| Answer::ok(b"artifact")).await;
     let fixture = Fixture::with(|settings| {
         settings.allowed_hosts = AllowedHosts::services_of("flux-system", "cluster.local");
@@ -319,7 +319,7 @@ async fn a_controller_outside_of_the_cluster_fetches_from_the_replacement() {
 }
 
 #[tokio::test]
-async fn many_who_want_one_digest_cause_one_download() {
+async fn concurrent_fetches_of_one_digest_share_one_download() {
     let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
@@ -331,7 +331,7 @@ async fn many_who_want_one_digest_cause_one_download() {
 }
 
 #[tokio::test]
-async fn a_download_that_landed_since_the_caller_looked_is_not_repeated() {
+async fn a_download_that_completed_in_the_meantime_is_not_repeated() {
     let fixture = Fixture::new();
     let mut incoming = fixture.store.begin(Algorithm::Sha256).unwrap();
     incoming.append(b"artifact").unwrap();
@@ -345,7 +345,7 @@ async fn a_download_that_landed_since_the_caller_looked_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_download_share_its_failure() {
+async fn callers_of_a_shared_download_share_its_failure() {
     let server = Server::start(|_| Answer::not_found().dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
@@ -355,7 +355,7 @@ async fn those_who_wait_for_a_download_share_its_failure() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_leaves_the_download_to_the_others() {
+async fn a_canceled_caller_leaves_the_download_to_the_others() {
     let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
@@ -368,7 +368,7 @@ async fn a_caller_that_goes_away_leaves_the_download_to_the_others() {
 }
 
 #[tokio::test]
-async fn a_download_that_nobody_waits_for_ends_and_can_begin_again() {
+async fn an_abandoned_download_ends_and_can_be_restarted() {
     let server = Server::start(|round| {
         let answer = Answer::ok(b"artifact");
         if round == 0 { answer.dripping(Duration::from_secs(1)) } else { answer }
@@ -384,7 +384,7 @@ async fn a_download_that_nobody_waits_for_ends_and_can_begin_again() {
 }
 
 #[tokio::test]
-async fn different_digests_are_fetched_side_by_side() {
+async fn different_digests_are_fetched_concurrently() {
     let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(20))).await;
     let fixture = Fixture::new();
     let url = server.url("/a");
@@ -400,7 +400,7 @@ async fn different_digests_are_fetched_side_by_side() {
 }
 
 #[tokio::test]
-async fn a_store_without_room_is_said() {
+async fn a_full_store_is_reported() {
     let server = Server::start(|_| Answer::ok(b"artifact")).await;
     let fixture = Fixture::new();
     let directory = TempDir::new().unwrap();
@@ -412,7 +412,7 @@ async fn a_store_without_room_is_said() {
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_read_are_said_at_the_start() {
+async fn unreadable_certificates_are_reported_at_startup() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 5).unwrap();
     let empty = directory.path().join("empty.pem");

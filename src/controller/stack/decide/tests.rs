@@ -97,7 +97,7 @@ fn brief(action: &Action) -> String {
 }
 
 #[test]
-fn a_pod_that_has_lost_its_source_gets_it_again_though_the_store_has_lost_it_too() {
+fn a_source_that_both_pod_and_store_lost_is_fetched_again() {
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     let lacking = workspace(&done, Status::False, "ArtifactUnavailable");
@@ -124,7 +124,7 @@ fn a_pod_that_has_lost_its_source_gets_it_again_though_the_store_has_lost_it_too
 }
 
 #[test]
-fn the_steps_from_a_new_stack_to_its_first_run() {
+fn a_new_stack_goes_through_all_steps_to_its_first_run() {
     let mut new = stack();
     new.metadata.finalizers = None;
     assert_eq!(decide(&observed(new), now()), Action::AddFinalizer);
@@ -160,7 +160,7 @@ fn the_steps_from_a_new_stack_to_its_first_run() {
 }
 
 #[test]
-fn a_workspace_that_is_not_to_be_kept_goes_once_a_run_has_succeeded() {
+fn a_workspace_with_reclaim_policy_delete_is_deleted_after_success() {
     let mut done = stack();
     done.spec.workspace_reclaim_policy = WorkspaceReclaimPolicy::Delete;
     let there = |stack: &Stack| Some(workspace(stack, Status::True, "Succeeded"));
@@ -183,7 +183,7 @@ fn a_workspace_that_is_not_to_be_kept_goes_once_a_run_has_succeeded() {
 }
 
 #[test]
-fn a_run_waits_for_other_stacks_and_a_destroy_does_not() {
+fn a_run_waits_for_its_dependencies_but_a_destroy_does_not() {
     let missing = || vec![Needed { name: "base".to_owned(), rule: Rule::Ready, stack: None, answer: None }];
     let waits = Action::WaitForOthers("waits for base: it does not exist".to_owned(), Vec::new());
     let new = Observed { needed: missing(), ..observed(stack()) };
@@ -209,7 +209,7 @@ fn a_run_waits_for_other_stacks_and_a_destroy_does_not() {
 }
 
 #[test]
-fn a_workspace_that_was_changed_since_is_applied_again() {
+fn an_outdated_workspace_is_applied_again() {
     let mut edited = stack();
     edited.spec.config.insert("key".to_owned(), json!("value"));
     let observed = Observed { workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(edited) };
@@ -217,7 +217,7 @@ fn a_workspace_that_was_changed_since_is_applied_again() {
 }
 
 #[test]
-fn a_ready_workspace_with_another_source_is_not_ready() {
+fn a_ready_workspace_with_another_source_does_not_count_as_ready() {
     let mut workspace = workspace(&stack(), Status::True, "Succeeded");
     workspace.status.as_mut().expect("there").artifact = None;
     let observed = Observed { workspace: Some(workspace), ..observed(stack()) };
@@ -234,7 +234,7 @@ fn refusing(stack: &Stack) -> Workspace {
 }
 
 #[test]
-fn a_source_that_is_back_to_the_last_good_one_brings_the_workspace_back_without_a_run() {
+fn returning_to_the_last_good_source_restores_the_workspace_without_run() {
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     let back = Observed { workspace: Some(refusing(&done)), in_store: false, ..observed(done.clone()) };
@@ -244,7 +244,7 @@ fn a_source_that_is_back_to_the_last_good_one_brings_the_workspace_back_without_
 }
 
 #[test]
-fn a_stack_whose_newest_source_was_refused_is_destroyed_from_the_one_in_its_pod() {
+fn a_stack_with_a_rejected_source_is_destroyed_from_the_source_in_its_pod() {
     let stack = deleted(true, Some(last("up", "succeeded")));
     let refused =
         Observed { workspace: Some(refusing(&stack)), source: None, in_store: false, ..observed(stack.clone()) };
@@ -255,7 +255,7 @@ fn a_stack_whose_newest_source_was_refused_is_destroyed_from_the_one_in_its_pod(
 }
 
 #[test]
-fn an_announced_run_is_made_awaited_and_absorbed() {
+fn an_announced_run_is_created_awaited_and_recorded() {
     let mut announced = stack();
     let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
     announced.status.as_mut().expect("there").current_update = Some(current.clone());
@@ -294,7 +294,7 @@ fn deleted(destroy: bool, last_update: Option<LastUpdate>) -> Stack {
 }
 
 #[test]
-fn deletion_destroys_only_when_asked_to_and_only_once() {
+fn deletion_destroys_once_and_only_if_requested() {
     let up = || Some(last("up", "succeeded"));
     let rows = [
         ("not asked to", deleted(false, up()), "RemoveFinalizer"),
@@ -310,7 +310,7 @@ fn deletion_destroys_only_when_asked_to_and_only_once() {
 }
 
 #[test]
-fn a_stack_that_never_ran_is_let_go() {
+fn a_stack_that_never_ran_is_finalized_without_destroy() {
     let mut stack = deleted(true, None);
     stack.status = Some(StackStatus::default());
     assert_eq!(decide(&Observed { source: None, ..observed(stack) }, now()), Action::RemoveFinalizer);
@@ -326,14 +326,14 @@ fn a_suspended_stack_is_not_destroyed() {
 }
 
 #[test]
-fn nothing_is_due_when_the_last_run_was_good() {
+fn a_successful_stack_without_changes_is_settled() {
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     assert_eq!(decide(&observed(done), now()), Action::Settled(Settled::Done(None)));
 }
 
 #[test]
-fn the_pause_until_the_next_run_is_spread_by_what_the_controller_was_told() {
+fn the_interval_until_the_next_run_uses_the_configured_jitter() {
     let mut done = stack();
     done.spec.interval = Some("1h".to_owned());
     let last = LastUpdate { name: Some("app-1".to_owned()), ..last("up", "succeeded") };
@@ -347,7 +347,7 @@ fn the_pause_until_the_next_run_is_spread_by_what_the_controller_was_told() {
 }
 
 #[test]
-fn a_run_that_has_not_started_is_taken_back_when_its_inputs_are_gone() {
+fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     let announced = |change: fn(&mut Stack)| {
         let mut announced = stack();
         let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
@@ -400,7 +400,7 @@ fn selected(content: &[u8], selection: &str) -> Resolved {
 }
 
 #[test]
-fn a_queued_run_stays_when_the_selected_files_are_unchanged() {
+fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
     let first = selected(b"first", "paths-1");
     let mut announced = stack();
     let current = current_update(&observed(announced.clone()), &first, UpdateKind::Up, "why".to_owned());
@@ -426,7 +426,7 @@ fn a_queued_run_stays_when_the_selected_files_are_unchanged() {
 }
 
 #[test]
-fn a_destroyed_stack_goes_although_its_source_is_gone() {
+fn a_destroyed_stack_is_finalized_even_without_its_source() {
     let destroyed = deleted(true, Some(last("destroy", "succeeded")));
     let gone = Some(Err(Unavailable::NotYet("the source does not exist".to_owned())));
     assert_eq!(decide(&Observed { source: gone, ..observed(destroyed.clone()) }, now()), Action::RemoveFinalizer);
@@ -447,7 +447,7 @@ fn open(status: Status, reason: &str) -> Observed {
 }
 
 #[test]
-fn a_run_in_doubt_is_said_and_a_persons_answer_is_handed_on_once() {
+fn an_unknown_outcome_is_reported_and_a_user_answer_is_forwarded_once() {
     let doubt = || open(Status::Unknown, "RunOutcomeUnknown");
     assert_eq!(decide(&doubt(), now()), Action::Doubt("said".to_owned()));
     let name = doubt().update.expect("there").name_any();
@@ -466,7 +466,7 @@ fn a_run_in_doubt_is_said_and_a_persons_answer_is_handed_on_once() {
 }
 
 #[test]
-fn a_run_that_waits_for_a_person_in_the_pod_says_so() {
+fn a_run_that_waits_for_an_interactive_session_says_so() {
     let Action::AwaitUpdate(message) = decide(&open(Status::False, "InteractiveSession"), now()) else {
         panic!("it waits")
     };
@@ -476,7 +476,7 @@ fn a_run_that_waits_for_a_person_in_the_pod_says_so() {
 }
 
 #[test]
-fn what_the_next_run_does_about_creations_follows_from_the_last_run_and_a_persons_answer() {
+fn pending_creates_are_handled_according_to_last_run_and_user_answer() {
     let started = |answer: Option<&str>| {
         let mut cut = stack();
         let last = LastUpdate {
@@ -509,7 +509,7 @@ fn what_the_next_run_does_about_creations_follows_from_the_last_run_and_a_person
 }
 
 #[test]
-fn limits_that_are_no_durations_are_invalid() {
+fn invalid_durations_are_rejected() {
     let mut wrong = stack();
     wrong.spec.timeout = Some("99999999999999999999h".to_owned());
     let Action::Invalid(message) = decide(&observed(wrong), now()) else { panic!("it is taken") };
@@ -530,7 +530,7 @@ fn two_leaders_announce_the_same_run() {
 }
 
 #[test]
-fn a_force_and_a_reset_count_only_with_the_value_of_the_request() {
+fn force_and_reset_require_the_value_of_the_reconcile_request() {
     use crate::controller::stack::requests::requests_beside;
     let asked = |requested: Option<&str>, value: &str| {
         let mut stack = stack();
@@ -546,7 +546,7 @@ fn a_force_and_a_reset_count_only_with_the_value_of_the_request() {
 }
 
 #[test]
-fn a_run_carries_the_requests_and_the_origin_of_its_artifact() {
+fn a_run_records_the_requests_and_the_origin_revision() {
     let mut stack = stack();
     for key in [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_FORCE_AT, names::ANNOTATION_RESET_AT] {
         stack.annotations_mut().insert(key.to_owned(), "t".to_owned());
@@ -560,7 +560,7 @@ fn a_run_carries_the_requests_and_the_origin_of_its_artifact() {
 }
 
 #[test]
-fn a_duplicate_runs_nothing_and_destroys_only_what_it_has_applied() {
+fn a_duplicate_starts_no_run_and_destroys_only_its_applied_stack() {
     let first = DuplicateStack { namespace: "apps".to_owned(), name: "first".to_owned(), project: "web".to_owned() };
     let second = |stack| Observed { duplicate: Some(first.clone()), ..observed(stack) };
     let Action::Conflict(message) = decide(&second(stack()), now()) else { panic!("it does not give way") };

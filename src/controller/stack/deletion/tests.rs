@@ -92,7 +92,7 @@ fn brief(action: &Action) -> String {
 }
 
 #[test]
-fn what_a_stack_is_destroyed_with_from_the_best_to_the_least() {
+fn a_destroy_uses_the_best_available_source() {
     type Change = fn(&mut Observed);
     let found: Change = |o| o.source = Some(Ok(resolved(b"source")));
     let rows: Vec<(&str, Vec<Change>, &str)> = vec![
@@ -147,7 +147,7 @@ fn what_a_stack_is_destroyed_with_from_the_best_to_the_least() {
 }
 
 #[test]
-fn without_source_and_project_it_waits_and_says_what_would_help() {
+fn without_source_and_project_a_destroy_waits_and_suggests_a_fix() {
     let waits = |change: fn(&mut Stack)| {
         let mut stack = stack();
         change(&mut stack);
@@ -169,7 +169,7 @@ fn without_source_and_project_it_waits_and_says_what_would_help() {
 }
 
 #[test]
-fn the_project_that_is_made_has_the_known_name_and_no_program() {
+fn the_generated_project_has_the_known_name_and_no_program() {
     let made = without_source(&stack()).expect("it is known");
     let Origin::Made(bytes) = &made.origin else { panic!("it has no bytes") };
     assert_eq!(Digest::of(bytes), made.digest);
@@ -185,7 +185,7 @@ fn the_project_that_is_made_has_the_known_name_and_no_program() {
 }
 
 #[test]
-fn what_needs_a_stack_is_destroyed_before_it_only_if_it_is_deleted_itself() {
+fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
     let dependent = |deleted: bool, finalizers: &[&str]| -> Stack {
         let mut stack = Stack::new("upper", StackSpec::default());
         stack.metadata.deletion_timestamp = deleted.then(|| Time(at(DELETED_AT)));
@@ -223,7 +223,7 @@ fn what_needs_a_stack_is_destroyed_before_it_only_if_it_is_deleted_itself() {
 }
 
 #[test]
-fn a_suspended_stack_waits_whatever_else_it_would_wait_for() {
+fn a_suspended_stack_waits_regardless_of_other_conditions() {
     let mut suspended = stack();
     suspended.spec.suspend = Some(true);
     assert_eq!(decide(&observed(suspended.clone()), now()), Action::Settled(Settled::DeletionSuspended));
@@ -232,7 +232,7 @@ fn a_suspended_stack_waits_whatever_else_it_would_wait_for() {
 }
 
 #[test]
-fn a_failed_destroy_is_tried_again_for_ever_and_never_lets_go() {
+fn a_failed_destroy_is_retried_indefinitely_and_keeps_the_finalizer() {
     for (failures, wanted) in [(1, 10), (4, 270), (50, 86_400)] {
         let mut failed = stack();
         let last = LastUpdate {
@@ -294,7 +294,7 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
 }
 
 #[test]
-fn another_ones_workspace_is_neither_changed_nor_deleted() {
+fn a_foreign_workspace_is_neither_changed_nor_deleted() {
     let mut observed = observed(stack());
     deletion(&mut observed).is_stored = true;
     let theirs = json!({"metadata": {"name": "app", "namespace": "apps"}, "spec": {}});
@@ -321,7 +321,7 @@ fn destroyed_so(reason: Option<&str>) -> Stack {
 }
 
 #[test]
-fn a_stack_whose_pulumi_stack_is_not_found_is_kept_until_the_answer() {
+fn a_stack_is_kept_until_a_missing_pulumi_stack_is_resolved() {
     let not_found = |answer: Option<&str>| {
         let mut stack = destroyed_so(Some("StackNotFound"));
         if let Some(answer) = answer {
@@ -342,7 +342,7 @@ fn a_stack_whose_pulumi_stack_is_not_found_is_kept_until_the_answer() {
 }
 
 #[test]
-fn the_answer_to_leave_the_resources_needs_no_source() {
+fn the_abandon_answer_needs_no_source() {
     let mut stack = destroyed_so(Some("StackNotFound"));
     stack.spec.run_program = Some(true);
     assert!(matches!(decide(&observed(stack.clone()), now()), Action::WaitForSource(..)));
@@ -351,7 +351,7 @@ fn the_answer_to_leave_the_resources_needs_no_source() {
 }
 
 #[test]
-fn a_destroy_that_has_not_begun_is_revoked_when_only_another_source_is_available() {
+fn an_unstarted_destroy_is_revoked_if_only_another_source_is_left() {
     let bound_to = |bytes: &[u8]| CurrentUpdate {
         digest: Some(resolved(bytes).digest.to_string()),
         kind: UpdateKind::Destroy,

@@ -42,7 +42,7 @@ fn reader(project: &'static str) -> (Reader, fake_api::Log) {
 }
 
 #[tokio::test]
-async fn the_older_of_two_is_first_and_the_other_is_woken_when_it_goes() {
+async fn the_older_duplicate_is_first_and_its_removal_wakes_the_other() {
     let (wake, mut woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, log) = reader("web");
@@ -81,7 +81,7 @@ async fn the_older_of_two_is_first_and_the_other_is_woken_when_it_goes() {
 }
 
 #[tokio::test]
-async fn one_that_stands_for_something_else_now_wakes_those_behind_it() {
+async fn a_stack_that_is_no_longer_a_duplicate_wakes_later_duplicates() {
     let (wake, mut woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, _) = reader("web");
@@ -96,7 +96,7 @@ async fn one_that_stands_for_something_else_now_wakes_those_behind_it() {
 }
 
 #[tokio::test]
-async fn what_the_last_run_was_of_is_known_without_a_workspace() {
+async fn a_duplicate_without_a_workspace_is_found_by_its_last_run() {
     let (wake, _woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, _) = reader("web");
@@ -124,7 +124,7 @@ fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
 }
 
 #[tokio::test]
-async fn a_stack_of_another_namespace_counts_only_if_it_has_applied_the_pulumi_stack() {
+async fn a_stack_in_another_namespace_takes_precedence_only_once_applied() {
     let dev = || Some("dev");
     // Creation time and applied Pulumi stack of the other Stack and of this one, whether references to other namespaces are refused, and
     // whether the other Stack takes precedence.
@@ -149,7 +149,7 @@ async fn a_stack_of_another_namespace_counts_only_if_it_has_applied_the_pulumi_s
 }
 
 #[tokio::test]
-async fn in_one_namespace_a_stack_that_has_applied_the_pulumi_stack_is_first() {
+async fn an_applied_stack_precedes_an_older_one_in_the_same_namespace() {
     let (wake, _woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, _) = reader("web");
@@ -167,7 +167,7 @@ async fn in_one_namespace_a_stack_that_has_applied_the_pulumi_stack_is_first() {
 }
 
 #[tokio::test]
-async fn a_duplicate_whose_backend_is_in_a_secret_is_found_by_what_it_has_applied() {
+async fn a_duplicate_with_a_secret_backend_is_found_by_its_applied_stack() {
     const URL: &str = "s3://state?endpoint=s3.example.com";
     let (wake, _woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);

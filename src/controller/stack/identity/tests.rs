@@ -23,7 +23,7 @@ fn update(kind: &str, status: &Value) -> Update {
 }
 
 #[test]
-fn an_interrupted_run_keeps_what_is_known_of_the_applied_stack() {
+fn an_interrupted_run_keeps_the_known_applied_stack() {
     let of = |project: Option<&str>, backend: Option<&str>| PulumiStack {
         name: "dev".to_owned(),
         project: project.map(str::to_owned),
@@ -40,7 +40,7 @@ fn an_interrupted_run_keeps_what_is_known_of_the_applied_stack() {
 }
 
 #[test]
-fn a_run_that_may_have_changed_resources_counts() {
+fn a_run_that_may_have_changed_resources_is_detected() {
     let failed = |more: Value| {
         let failed = json!({"type": "Failed", "status": "True", "reason": "UpdateFailed", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
@@ -93,7 +93,7 @@ fn a_stack_may_have_resources_by_what_its_status_records() {
 }
 
 #[test]
-fn earlier_records_are_of_the_spec_only_if_it_has_not_changed() {
+fn earlier_records_apply_only_to_the_same_spec_generation() {
     let of_generation = |generation: i64| {
         let last = json!({"type": "up", "state": "succeeded", "generation": generation, "digest": "a"});
         let project = json!({"name": "web", "runtime": "yaml"});
@@ -104,7 +104,7 @@ fn earlier_records_are_of_the_spec_only_if_it_has_not_changed() {
 }
 
 #[test]
-fn two_pulumi_stacks_differ_only_in_what_both_name() {
+fn pulumi_stacks_differ_only_in_fields_set_on_both() {
     let rows = [
         (pulumi_stack("dev", None, None), pulumi_stack("dev", Some("web"), Some("s3://a")), false),
         (pulumi_stack("dev", None, None), pulumi_stack("acme/dev", None, None), false),
@@ -120,7 +120,7 @@ fn two_pulumi_stacks_differ_only_in_what_both_name() {
 }
 
 #[test]
-fn resources_that_are_left_behind_are_reported_once_for_each_change() {
+fn resources_left_behind_are_reported_once_per_change() {
     let of = |backend: &str| pulumi_stack("dev", Some("web"), Some(backend));
     let in_secret = || pulumi_stack("dev", Some("web"), None);
     let status = |applied: Option<PulumiStack>, last: Option<PulumiStack>| StackStatus {
@@ -147,7 +147,7 @@ fn resources_that_are_left_behind_are_reported_once_for_each_change() {
 }
 
 #[test]
-fn the_backend_that_the_agent_reports_takes_precedence() {
+fn the_backend_reported_by_the_agent_takes_precedence() {
     let stack = Stack::new("app", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
     let announced = CurrentUpdate {
         pulumi_stack: Some(pulumi_stack("dev", Some("web"), Some("s3://a"))),

@@ -92,7 +92,7 @@ fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
 }
 
 #[test]
-fn no_run_starts_that_the_operator_would_not_have_started() {
+fn no_run_starts_if_pko_would_not_have_started_it() {
     let main = format!("main@sha1:{COMMIT}");
     let taken = ["TakeOver", "AdoptBaseline", "ReplaceWorkspace", "Settled"];
     let rows = [
@@ -108,7 +108,7 @@ fn no_run_starts_that_the_operator_would_not_have_started() {
 }
 
 #[test]
-fn a_run_starts_that_the_operator_would_have_started() {
+fn a_run_starts_if_pko_would_have_started_it() {
     let other = "main@sha1:0000000000000000000000000000000000000000";
     let first = |name: &str, revision: &str, at: &str| {
         let later = at.parse().expect("a time");
@@ -124,7 +124,7 @@ fn a_run_starts_that_the_operator_would_have_started() {
 }
 
 #[test]
-fn a_request_that_flux_has_made_before_is_no_reason_and_the_next_one_is() {
+fn only_flux_requests_made_after_the_migration_start_a_run() {
     let main = format!("main@sha1:{COMMIT}");
     let requested = |stack: &mut Stack, value: &str| {
         stack.annotations_mut().insert(names::ANNOTATION_REQUESTED_AT.to_owned(), value.to_owned());
@@ -144,7 +144,7 @@ fn a_request_that_flux_has_made_before_is_no_reason_and_the_next_one_is() {
 }
 
 #[test]
-fn the_same_artifact_is_known_by_each_word_that_the_operator_has_for_it() {
+fn every_pko_revision_format_identifies_the_same_artifact() {
     let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     let hash = digest.strip_prefix("sha256:").expect("it is one");
     let main = format!("main@sha1:{COMMIT}");
@@ -180,7 +180,7 @@ fn the_same_artifact_is_known_by_each_word_that_the_operator_has_for_it() {
 }
 
 #[test]
-fn the_operators_workspace_is_replaced_by_ours_though_nothing_is_due() {
+fn the_pko_workspace_is_replaced_even_if_no_run_is_due() {
     let main = format!("main@sha1:{COMMIT}");
     let stack = taken_over(left("from-flux"));
     let noted = Stack { status: baseline(&stack, &source(&main)), ..stack };
@@ -201,7 +201,7 @@ fn the_operators_workspace_is_replaced_by_ours_though_nothing_is_due() {
 }
 
 #[test]
-fn the_workspace_of_an_operators_run_becomes_ours_before_its_end_is_awaited() {
+fn the_workspace_of_a_pko_run_is_replaced_before_awaiting_the_run() {
     let (mut stack, update) = caught_in_a_run();
     stack.metadata.deletion_timestamp = None;
     let main = format!("main@sha1:{COMMIT}");
@@ -215,7 +215,7 @@ fn the_workspace_of_an_operators_run_becomes_ours_before_its_end_is_awaited() {
 }
 
 #[test]
-fn the_workspace_of_an_operators_run_becomes_ours_though_the_stack_is_deleted_and_its_source_is_gone() {
+fn a_pko_workspace_is_replaced_when_deleting_without_a_source() {
     let (mut stack, update) = caught_in_a_run();
     stack.spec.stack = "organization/hello/dev".to_owned();
     let stack = taken_over(stack);
@@ -233,7 +233,7 @@ fn the_workspace_of_an_operators_run_becomes_ours_though_the_stack_is_deleted_an
 }
 
 #[test]
-fn a_run_of_the_operators_is_awaited_and_then_the_stack_is_destroyed() {
+fn a_deleted_stack_is_destroyed_after_its_pko_run_ends() {
     let (stack, mut update) = caught_in_a_run();
     assert!(update.is_started_by_operator());
     let running = |update: &Update| Observed {
@@ -283,7 +283,7 @@ fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
 }
 
 #[test]
-fn the_way_back_is_open_the_operator_finds_what_it_expects() {
+fn a_migrated_stack_is_in_sync_for_pko_after_a_rollback() {
     let main = format!("main@sha1:{COMMIT}");
     for (name, commit) in [("from-flux", main.as_str()), ("from-program", "1")] {
         let stack = taken_over(left(name));

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_bounded_and_those_asked_for_stay() {
+    fn the_answer_cache_is_bounded_and_keeps_recently_used_entries() {
         let (mut answers, now) = (Answers::default(), Instant::now());
         let known = |answer| Known { answer: Ok(answer), until: None };
         answers.set(hash(0), known(true));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_evaluates_for_a_tenth_of_the_time_at_most() {
+    fn evaluation_uses_at_most_a_tenth_of_the_time_per_namespace() {
         let exceeded = || Err(Failed::Always(ExpressionError::LimitExceeded("too large".to_owned())));
         let answered = || Ok(Ok(true));
         let after = |answer, millis| backoff_after(&answer, Duration::from_millis(millis));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_may_pass_is_forgotten_after_a_while() {
+    fn a_cached_transient_failure_expires() {
         let (mut answers, now) = (Answers::default(), Instant::now());
         let failed = || Err(ExpressionError::Failed("it was not done in time".to_owned()));
         answers.set(hash(0), Known { answer: failed(), until: Some(now + FAILURE_TTL) });

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_sees_both_stacks_whole() {
+    fn an_expression_can_read_all_fields_of_both_stacks() {
         let rows = [
             ("dep.metadata.name == 'base' && self.metadata.name == 'app'", true),
             ("dep.metadata.generation == dep.status.observedGeneration", true),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_can_never_answer_is_told_from_one_that_cannot_now() {
+    fn invalid_expressions_are_distinguished_from_failed_evaluations() {
         let invalid = [
             ("dep.spec.(", "cannot be read"),
             ("other.spec == 1", "cannot be evaluated: Undeclared reference to 'other'"),

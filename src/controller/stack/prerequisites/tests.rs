@@ -56,7 +56,7 @@ fn waits(message: &str) -> Standing {
 }
 
 #[test]
-fn a_prerequisite_has_succeeded_on_what_it_asks_for_now() {
+fn a_prerequisite_must_have_succeeded_for_its_current_inputs() {
     let annotate = |stack: &mut Stack| {
         stack.annotations_mut().insert(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), "again".to_owned());
     };
@@ -79,7 +79,7 @@ fn a_prerequisite_has_succeeded_on_what_it_asks_for_now() {
 }
 
 #[test]
-fn one_that_ran_too_long_ago_is_asked_to_run_again_always_by_the_same_request() {
+fn a_stale_prerequisite_gets_the_same_run_request_each_time() {
     let hour = Rule::Succeeded { within: Some(SignedDuration::from_hours(1)) };
     assert_eq!(one(hour.clone(), Some(succeeded()), 4600), Standing::Satisfied);
     let stale = vec![Stale { name: "base".to_owned(), request: "after-base-1".to_owned() }];
@@ -93,7 +93,7 @@ fn one_that_ran_too_long_ago_is_asked_to_run_again_always_by_the_same_request() 
 }
 
 #[test]
-fn a_dependency_is_ready_and_has_seen_its_spec() {
+fn a_dependency_must_be_ready_for_its_current_generation() {
     let ready = |status: Status, reason: &str| {
         changed(|stack| {
             let conditions = &mut stack.status.as_mut().unwrap().conditions;
@@ -115,7 +115,7 @@ fn a_dependency_is_ready_and_has_seen_its_spec() {
 }
 
 #[test]
-fn all_of_them_are_looked_at() {
+fn all_unsatisfied_prerequisites_are_reported() {
     let short = Rule::Succeeded { within: Some(SignedDuration::from_secs(1)) };
     let all = [
         needed("a", short.clone(), Some(succeeded())),
@@ -129,7 +129,7 @@ fn all_of_them_are_looked_at() {
 }
 
 #[test]
-fn what_a_spec_asks_for() {
+fn prerequisites_and_dependencies_are_read_from_the_spec() {
     let spec: StackSpec = serde_json::from_value(json!({
         "stack": "dev",
         "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}},
@@ -157,7 +157,7 @@ fn what_a_spec_asks_for() {
 }
 
 #[test]
-fn one_source_is_rolled_out_one_stack_after_the_other() {
+fn a_shared_source_is_rolled_out_in_dependency_order() {
     let on = |namespace: &str, source: &str, applied: Option<&str>| {
         let source = json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "GitRepository", "name": source}}});
         let mut stack = Stack::new("base", serde_json::from_value(source).unwrap());
@@ -183,7 +183,7 @@ fn one_source_is_rolled_out_one_stack_after_the_other() {
 }
 
 #[test]
-fn an_expression_takes_the_place_of_the_check() {
+fn an_expression_replaces_the_default_readiness_check() {
     let rule = || Rule::Expression("dep.spec.suspend".to_owned());
     let stalled = Standing::Invalid(
         "spec.dependsOn: the readyExpr of base, \"dep.spec.suspend\", is not a condition: it gives int".to_owned(),

@@ -81,7 +81,7 @@ impl Course {
 const FIRST: [i64; 6] = [0, 10, 40, 130, 400, 1210];
 
 #[test]
-fn a_stack_that_fails_is_retried_later_each_time_for_as_long_as_its_inputs_stand() {
+fn a_failing_stack_is_retried_with_exponential_backoff() {
     let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
     let begun = course.failing(14);
     assert_eq!(begun[..6], FIRST);
@@ -91,7 +91,7 @@ fn a_stack_that_fails_is_retried_later_each_time_for_as_long_as_its_inputs_stand
 }
 
 #[test]
-fn a_new_input_is_run_at_once_and_starts_the_waits_again() {
+fn a_new_input_runs_immediately_and_resets_the_backoff() {
     let changes: [(&str, fn(&mut Inputs)); 5] = [
         ("a new commit", |inputs| inputs.revision = "b".to_owned()),
         ("the same commit with other bytes", |inputs| inputs.digest = "sha256:b".to_owned()),
@@ -109,7 +109,7 @@ fn a_new_input_is_run_at_once_and_starts_the_waits_again() {
 }
 
 #[test]
-fn a_failure_after_a_success_is_the_first() {
+fn a_success_resets_the_failure_count() {
     let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
     let mut course = Course::new(&hourly, UpdateKind::Up);
     course.run(true);
@@ -119,7 +119,7 @@ fn a_failure_after_a_success_is_the_first() {
 }
 
 #[test]
-fn what_is_done_in_intervals_goes_on_after_any_number_of_failures() {
+fn an_interval_limits_the_backoff_after_repeated_failures() {
     let specs = [
         StackSpec { continue_resync_on_commit_match: Some(true), ..StackSpec::default() },
         StackSpec { interval: Some("1m".to_owned()), ..StackSpec::default() },
@@ -134,19 +134,19 @@ fn what_is_done_in_intervals_goes_on_after_any_number_of_failures() {
 }
 
 #[test]
-fn a_retry_interval_is_the_wait_after_each_failure() {
+fn the_retry_interval_replaces_the_backoff() {
     let spec = StackSpec { retry_interval: Some("5m".to_owned()), ..StackSpec::default() };
     assert_eq!(Course::new(&spec, UpdateKind::Up).failing(6), [0, 300, 600, 900, 1200, 1500]);
 }
 
 #[test]
-fn the_longest_wait_is_what_the_stack_says() {
+fn the_stack_limits_the_maximum_backoff() {
     let spec = StackSpec { retry_max_backoff_duration_seconds: Some(20), ..StackSpec::default() };
     assert_eq!(Course::new(&spec, UpdateKind::Up).failing(6), [0, 10, 30, 50, 70, 90]);
 }
 
 #[test]
-fn previews_and_destroys_that_fail_have_the_same_course() {
+fn failed_previews_and_destroys_have_the_same_backoff() {
     for kind in [UpdateKind::Preview, UpdateKind::Destroy] {
         let mut course = Course::new(&StackSpec::default(), kind);
         assert_eq!(course.failing(6), FIRST, "{kind:?}");
@@ -154,7 +154,7 @@ fn previews_and_destroys_that_fail_have_the_same_course() {
 }
 
 #[test]
-fn a_run_that_the_operator_gave_up_waits_for_a_new_input() {
+fn a_run_that_pko_gave_up_waits_for_a_new_input() {
     let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
     course.failing(3);
     course.last.as_mut().expect("it has run").reason = None;
@@ -165,7 +165,7 @@ fn a_run_that_the_operator_gave_up_waits_for_a_new_input() {
 }
 
 #[test]
-fn a_state_that_nobody_knows_is_tried_again_like_a_failure() {
+fn an_unknown_state_is_retried_like_a_failure() {
     let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
     course.run(true);
     course.last.as_mut().expect("it has run").state = Some("odd".to_owned());

@@ -4,7 +4,7 @@ use super::tests::{at, inputs, last, plain};
 use super::*;
 
 #[test]
-fn each_request_of_flux_runs_a_stack_once_whatever_came_before() {
+fn each_flux_request_runs_a_stack_once() {
     let asked = |requested: Option<&str>, force: Option<&str>, reset: Option<&str>| Inputs {
         requested_at: requested.map(str::to_owned),
         force_at: force.map(str::to_owned),
@@ -34,7 +34,7 @@ fn each_request_of_flux_runs_a_stack_once_whatever_came_before() {
 }
 
 #[test]
-fn a_force_or_a_reset_that_comes_after_its_request_counts_by_itself() {
+fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
     let requested = |state: &str, failures| LastUpdate { requested_at: Some("t".to_owned()), ..last(state, failures) };
     let inputs = |force: bool, reset: bool| Inputs {
         requested_at: Some("t".to_owned()),

@@ -46,7 +46,7 @@ pub(super) fn last(state: &str, failures: i64) -> LastUpdate {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn the_table_of_when_a_run_is_due() {
+fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
     let now = |text: &str| Due::Now(text.to_owned());
     let up = UpdateKind::Up;
     let changed = |change: fn(&mut Inputs)| {
@@ -142,7 +142,7 @@ fn the_table_of_when_a_run_is_due() {
 }
 
 #[test]
-fn a_stack_with_an_interval_runs_again_whatever_came_before() {
+fn a_stack_with_an_interval_runs_again_after_any_outcome() {
     let hourly = StackBackoff::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
     let seconds = SignedDuration::from_secs;
     let elapsed = Due::Now("Resync time elapsed: 1h0m0s".to_owned());
@@ -169,7 +169,7 @@ fn a_stack_with_an_interval_runs_again_whatever_came_before() {
 }
 
 #[test]
-fn a_commit_that_touches_nothing_that_matters_is_no_reason_to_run() {
+fn a_commit_outside_the_selected_paths_starts_no_run() {
     let chosen = |digest: &str| Some(format!("sha256:{digest}"));
     let commit = "5f18866e70838870f34ab0479bc7512ad5bdbb52";
     let done = LastUpdate {
@@ -194,7 +194,7 @@ fn a_commit_that_touches_nothing_that_matters_is_no_reason_to_run() {
 }
 
 #[test]
-fn a_destroy_is_due_once_and_not_for_a_new_commit() {
+fn a_destroy_runs_once_and_not_for_a_new_commit() {
     let destroy = UpdateKind::Destroy;
     let moved = Inputs { revision: "b".to_owned(), digest: "sha256:b".to_owned(), ..inputs() };
     assert_eq!(
@@ -210,7 +210,7 @@ fn a_destroy_is_due_once_and_not_for_a_new_commit() {
 }
 
 #[test]
-fn a_rotated_config_input_is_a_reason_to_run_once_whatever_came_before() {
+fn a_rotated_config_input_starts_one_run() {
     let with = |last: LastUpdate, word: Option<&str>| LastUpdate { config_inputs: word.map(str::to_owned), ..last };
     let seen = |word: Option<&str>| Inputs { config_inputs: word.map(str::to_owned), ..inputs() };
     let rotated = Due::Now("A Secret or a ConfigMap behind the configuration has changed".to_owned());
@@ -242,7 +242,7 @@ fn a_rotated_config_input_is_a_reason_to_run_once_whatever_came_before() {
 }
 
 #[test]
-fn a_lock_of_another_is_waited_for_without_spending_a_retry() {
+fn a_lock_conflict_is_retried_without_counting_as_a_failure() {
     let locked = LastUpdate { reason: Some(stack_reason::UPDATE_CONFLICT.to_owned()), ..last("failed", 0) };
     let wait = Due::After(SignedDuration::from_secs(20));
     assert_eq!(due(Some(&locked), None, &inputs(), UpdateKind::Up, &plain(), at(1010)), wait);
@@ -250,7 +250,7 @@ fn a_lock_of_another_is_waited_for_without_spending_a_retry() {
 }
 
 #[test]
-fn a_run_that_could_not_start_is_tried_for_ever_and_does_not_count_among_failures() {
+fn a_refused_run_is_retried_without_limit_or_counting_as_failure() {
     let refused =
         |failures| LastUpdate { reason: Some(update_reason::RUN_REFUSED.to_owned()), ..last("failed", failures) };
     let up = UpdateKind::Up;
@@ -269,7 +269,7 @@ fn a_run_that_could_not_start_is_tried_for_ever_and_does_not_count_among_failure
 }
 
 #[test]
-fn an_interruption_is_run_again_at_once_and_never_given_up() {
+fn an_interrupted_run_is_retried_immediately_without_limit() {
     let aborted = |interruptions, failures| LastUpdate {
         reason: Some(update_reason::ABORTED.to_owned()),
         interruptions,
@@ -290,7 +290,7 @@ fn an_interruption_is_run_again_at_once_and_never_given_up() {
 }
 
 #[test]
-fn a_run_in_doubt_waits_for_an_answer_or_a_new_input() {
+fn a_run_with_unknown_outcome_waits_for_an_answer_or_new_input() {
     let up = UpdateKind::Up;
     let doubt = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
     let now = Due::Now("A person has answered".to_owned());
@@ -312,7 +312,7 @@ fn a_run_in_doubt_waits_for_an_answer_or_a_new_input() {
 }
 
 #[test]
-fn failures_count_for_the_same_inputs_only() {
+fn failures_are_counted_only_for_the_same_inputs() {
     let other = Inputs { revision: "b".to_owned(), ..inputs() };
     let failed = update_reason::UPDATE_FAILED;
     assert_eq!(failures_after(None, &inputs(), failed, &plain()), 1);
@@ -322,7 +322,7 @@ fn failures_count_for_the_same_inputs_only() {
 }
 
 #[test]
-fn a_run_that_a_user_canceled_waits_for_a_new_input_also_in_an_interval() {
+fn a_run_canceled_by_a_user_waits_for_a_new_input() {
     let canceled = LastUpdate {
         reason: Some(update_reason::CANCELED.to_owned()),
         canceled_by_user: Some(true),

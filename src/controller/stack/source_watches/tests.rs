@@ -155,7 +155,7 @@ impl Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_is_read_in_its_served_version_watched_once_and_wakes_the_stacks_it_feeds() {
+async fn a_source_kind_is_watched_once_and_wakes_its_stacks() {
     let mut scene = Scene::new();
     for _ in 0..3 {
         let found = scene.look().await.expect("it is there");
@@ -170,7 +170,7 @@ async fn a_kind_is_read_in_its_served_version_watched_once_and_wakes_the_stacks_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_is_not_served_is_asked_for_at_most_every_ten_seconds_and_found_when_it_comes() {
+async fn discovery_of_an_unserved_kind_is_rate_limited() {
     let scene = Scene::new();
     scene.server.set(NOT_SERVED);
     for _ in 0..50 {
@@ -188,7 +188,7 @@ async fn a_kind_that_is_not_served_is_asked_for_at_most_every_ten_seconds_and_fo
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_is_not_served_holds_up_no_stack_of_another_kind() {
+async fn an_unserved_kind_does_not_block_stacks_of_other_kinds() {
     let mut scene = Scene::new();
     let mut other = stack("other", "b");
     other.spec.flux_source.as_mut().unwrap().source_ref.kind = "Chart".to_owned();
@@ -206,7 +206,7 @@ async fn a_kind_that_is_not_served_holds_up_no_stack_of_another_kind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_goes_away_ends_its_watch_and_comes_back_with_a_new_one() {
+async fn a_removed_kind_ends_its_watch_and_is_watched_again_on_return() {
     let mut scene = Scene::new();
     let found = scene.look().await.unwrap();
     scene.server.set(NOT_SERVED);
@@ -229,7 +229,7 @@ async fn a_kind_that_goes_away_ends_its_watch_and_comes_back_with_a_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_right_that_is_missing_is_named_and_no_watch_begins_without_it() {
+async fn a_missing_permission_is_reported_and_no_watch_is_started() {
     let scene = Scene::new();
     scene.server.set(FORBIDDEN);
     let error = scene.look().await.expect_err("it may not be read");
@@ -251,7 +251,7 @@ async fn a_right_that_is_missing_is_named_and_no_watch_begins_without_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_refused_is_said_until_it_is_allowed() {
+async fn a_forbidden_watch_is_reported_until_it_is_allowed() {
     let mut scene = Scene::new();
     scene.server.watch_is_forbidden.store(1, Ordering::SeqCst);
     let found = scene.look().await.unwrap();
@@ -269,7 +269,7 @@ async fn a_watch_that_is_refused_is_said_until_it_is_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_on_a_kind_that_no_stack_names_any_more_ends() {
+async fn the_watch_of_an_unreferenced_kind_ends() {
     let mut scene = Scene::new();
     let found = scene.look().await.unwrap();
     scene.watches.keep(&found.resource).unwrap();

@@ -44,7 +44,7 @@ fn brief(status: &StackStatus) -> Vec<String> {
 }
 
 #[test]
-fn the_last_update_keeps_what_was_seen_of_the_inputs_when_it_was_announced() {
+fn the_last_update_keeps_the_inputs_seen_at_its_announcement() {
     let mut stack = stack(None);
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
@@ -62,7 +62,7 @@ fn the_last_update_keeps_what_was_seen_of_the_inputs_when_it_was_announced() {
 }
 
 #[test]
-fn a_failed_destroy_names_the_deletion_and_how_to_keep_the_resources() {
+fn a_failed_destroy_message_says_how_to_keep_the_resources() {
     let last = LastUpdate { kind: Some("destroy".to_owned()), ..failed("UpdateFailed", 5) };
     let status = with_state(&stack(Some(last)), &State::Failed, at(10));
     let message = |kind| conditions::find(&status.conditions, kind).map(|c| c.message.clone()).unwrap_or_default();
@@ -73,7 +73,7 @@ fn a_failed_destroy_names_the_deletion_and_how_to_keep_the_resources() {
 }
 
 #[test]
-fn each_state_has_its_row() {
+fn each_state_sets_the_expected_conditions() {
     for (state, last, wanted) in rows() {
         let status = with_state(&stack(last), &state, at(10));
         assert_eq!(brief(&status), wanted, "{state:?}");
@@ -84,7 +84,7 @@ fn each_state_has_its_row() {
 
 /// Compares the documented table of states with the tested one. Suspension keeps the previous conditions, so it has no row.
 #[test]
-fn the_documented_states_are_these() {
+fn the_documented_states_match_the_tested_ones() {
     let tested: BTreeSet<String> = rows().iter().map(|(_, _, wanted)| wanted.join(" ")).collect();
     let table =
         include_str!("../../../../docs/spec/v1/stack.md").split_once("| state | Ready | Reconciling | Stalled |");
@@ -252,7 +252,7 @@ fn argo_cd_health(stack: &Stack) -> &'static str {
 }
 
 #[test]
-fn kstatus_and_argo_cd_health_are_right_in_every_state() {
+fn kstatus_and_argo_cd_health_are_correct_in_every_state() {
     let text = |s: &str| s.to_owned();
     let again = || Some(failed("UpdateFailed", 1));
     let rows = [
@@ -298,7 +298,7 @@ fn kstatus_and_argo_cd_health_are_right_in_every_state() {
 }
 
 #[test]
-fn a_preview_says_what_would_change() {
+fn a_preview_message_lists_the_planned_changes() {
     let preview = |changes: &[(&str, i64)]| LastUpdate {
         kind: Some("preview".to_owned()),
         state: Some("succeeded".to_owned()),
@@ -317,7 +317,7 @@ fn a_preview_says_what_would_change() {
 }
 
 #[test]
-fn a_preview_leaves_what_was_applied() {
+fn a_preview_does_not_change_the_applied_revision() {
     let ran = |before: Option<StackStatus>, kind: UpdateKind, revision: &str| {
         let mut stack = stack(None);
         stack.status = before.or(stack.status);
@@ -346,7 +346,7 @@ fn a_preview_leaves_what_was_applied() {
 }
 
 #[test]
-fn the_message_of_a_stack_that_gave_up_names_the_cause_and_what_revives_it() {
+fn the_stalled_message_explains_how_to_resume_a_given_up_stack() {
     let status = with_state(&stack(Some(failed("UpdateFailed", 3))), &State::GivenUp, at(10));
     assert_eq!(conditions::find(&status.conditions, READY).map(|c| c.message.as_str()), Some("boom"));
     let stalled = conditions::find(&status.conditions, STALLED).map(|c| c.message.clone()).unwrap_or_default();
@@ -354,7 +354,7 @@ fn the_message_of_a_stack_that_gave_up_names_the_cause_and_what_revives_it() {
 }
 
 #[test]
-fn a_suspended_stack_stays_as_it_was_and_an_edit_is_said() {
+fn a_suspended_stack_keeps_its_conditions_until_the_spec_changes() {
     let mut stack = stack(None);
     stack.status = Some(with_state(&stack, &State::Done, at(10)));
     stack.metadata.generation = Some(4);
@@ -370,7 +370,7 @@ fn a_suspended_stack_stays_as_it_was_and_an_edit_is_said() {
 }
 
 #[test]
-fn a_suspended_stack_in_progress_is_not_in_progress_any_more() {
+fn suspension_ends_the_reconciling_condition() {
     let mut stack = stack(None);
     stack.status = Some(with_state(&stack, &State::Working("step".to_owned()), at(10)));
     let suspended = with_state(&stack, &State::Suspended, at(20));
@@ -402,7 +402,7 @@ fn ended(failed_reason: Option<&str>) -> Update {
 }
 
 #[test]
-fn a_stack_fails_when_it_is_stalled_or_lacks_what_it_needs() {
+fn failed_runs_and_blocking_states_make_a_stack_failing() {
     let waits =
         ["NotReadyInProgress", "StackProcessing", "PrerequisiteNotSatisfied", "ProcessingCompleted", "Previewed"];
     for (state, last, _) in rows() {
@@ -448,7 +448,7 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
 }
 
 #[test]
-fn a_result_is_absorbed() {
+fn the_result_of_an_update_is_copied_to_the_status() {
     let mut stack = stack(None);
     stack.status = Some(started(&stack, &current(), at(10)));
     assert_eq!(stack.status.as_ref().and_then(|s| s.attempts), Some(1));
@@ -470,7 +470,7 @@ fn a_result_is_absorbed() {
 }
 
 #[test]
-fn a_run_that_a_user_canceled_leaves_a_record_and_one_that_was_taken_back_does_not() {
+fn canceled_runs_are_recorded_and_revoked_ones_are_not() {
     let absorbed_so = |change: fn(&mut Update)| {
         let mut stack = stack(None);
         stack.status = Some(started(&stack, &current(), at(10)));
@@ -500,7 +500,7 @@ fn a_run_that_a_user_canceled_leaves_a_record_and_one_that_was_taken_back_does_n
 }
 
 #[test]
-fn a_failure_is_counted_and_the_last_good_revision_stays() {
+fn a_failure_is_counted_and_keeps_the_last_successful_revision() {
     let good = LastUpdate {
         generation: 3,
         state: Some("failed".to_owned()),
@@ -526,7 +526,7 @@ fn failed_so(reason: &str, interrupted: bool) -> Update {
 }
 
 #[test]
-fn the_next_run_reads_the_state_until_one_has_succeeded() {
+fn runs_check_for_pending_creates_until_one_succeeds() {
     let next = |before: Option<PendingCreates>, update: &Update| {
         let mut stack = stack(None);
         stack.status = Some(started(&stack, &CurrentUpdate { pending_creates: before, ..current() }, at(10)));
@@ -553,7 +553,7 @@ fn the_next_run_reads_the_state_until_one_has_succeeded() {
 }
 
 #[test]
-fn an_answer_is_acted_on_once_and_a_wrong_one_is_said() {
+fn an_answer_is_handled_once_and_a_wrong_one_is_reported() {
     let doubtful = |answer: &str| {
         let mut stack = stack(Some(LastUpdate { name: Some("app-0".to_owned()), ..failed("PendingCreates", 0) }));
         stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer.to_owned());
@@ -572,7 +572,7 @@ fn an_answer_is_acted_on_once_and_a_wrong_one_is_said() {
 }
 
 #[test]
-fn outputs_that_could_not_be_kept_stay_as_they_were_and_others_go() {
+fn unavailable_outputs_keep_their_previous_values() {
     let mut stack = stack(None);
     stack.status = Some(started(&stack, &current(), at(10)));
     stack.status.as_mut().expect("there").outputs = [("url".to_owned(), Value::from("http://x"))].into();
@@ -587,7 +587,7 @@ fn outputs_that_could_not_be_kept_stay_as_they_were_and_others_go() {
 }
 
 #[test]
-fn requests_are_echoed_in_every_state_and_stay_when_the_annotations_go() {
+fn handled_requests_are_recorded_in_every_state_and_persist() {
     let asked = [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_FORCE_AT, names::ANNOTATION_RESET_AT];
     let echoes = |status: &StackStatus| {
         [&status.last_handled_reconcile_at, &status.last_handled_force_at, &status.last_handled_reset_at]
@@ -609,7 +609,7 @@ fn requests_are_echoed_in_every_state_and_stay_when_the_annotations_go() {
 }
 
 #[test]
-fn what_a_run_was_made_from_and_how_it_ended_is_kept() {
+fn the_revisions_and_outcome_of_a_run_are_recorded() {
     let run = |origin: Option<&str>, before: Option<StackStatus>, failed: Option<&str>| {
         let mut stack = stack(None);
         stack.status = before.or(stack.status);
@@ -637,7 +637,7 @@ fn what_a_run_was_made_from_and_how_it_ended_is_kept() {
 }
 
 #[test]
-fn a_destroy_that_finds_no_stack_fails_only_if_there_may_be_resources() {
+fn a_destroy_without_a_stack_fails_only_if_resources_may_exist() {
     let (here, there) = (Some("s3://a".to_owned()), Some("s3://b".to_owned()));
     let pulumi_stack = |backend| PulumiStack { name: "dev".to_owned(), project: None, backend };
     let destroyed = |applied: Option<PulumiStack>| {
@@ -664,7 +664,7 @@ fn a_destroy_that_finds_no_stack_fails_only_if_there_may_be_resources() {
 }
 
 #[test]
-fn where_resources_may_be_is_recorded_until_a_destroy_has_succeeded() {
+fn the_applied_stack_is_recorded_until_a_destroy_succeeds() {
     let after = |before: StackStatus, kind: UpdateKind, failure: Option<&str>, changes: &[(&str, i64)]| {
         let mut stack = stack(None);
         stack.status = Some(before);

@@ -47,14 +47,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_ordinary_run_is_never_held_back() {
+    async fn an_ordinary_run_is_not_rate_limited() {
         let mut limit = RateLimit::new(Instant::now());
         let replay = (0..20_000).map(|_| limit.spend(300, Instant::now())).max();
         assert_eq!(replay, Some(Duration::ZERO), "a large run that is attached to again");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_agent_that_floods_is_read_at_the_rate() {
+    async fn a_flooding_agent_is_read_at_the_limited_rate() {
         let begin = Instant::now();
         let mut limit = RateLimit::new(begin);
         let mut read = 0;
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_larger_than_the_burst_is_waited_for_once() {
+    async fn a_message_larger_than_the_burst_delays_reading_once() {
         let mut limit = RateLimit::new(Instant::now());
         let pause = limit.spend(32 * 1024 * 1024, Instant::now());
         assert_eq!(pause.as_secs(), 16);

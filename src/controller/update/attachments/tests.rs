@@ -5,15 +5,15 @@ use crate::rpc::identity::Authority;
 use crate::rpc::proto::{ResourceStep, Started, StepState, progress};
 use crate::runtime::run_limiter::{Limits, Run, RunLimiter};
 
-type ChangeFilter = mpsc::Receiver<ObjectRef<Update>>;
+type Wakes = mpsc::Receiver<ObjectRef<Update>>;
 
-fn attachments() -> (Attachments, ChangeFilter) {
+fn attachments() -> (Attachments, Wakes) {
     let now = jiff::Timestamp::now();
     let authority = Authority::generate(now).expect("an authority");
     let client = authority.issue_client(now).expect("a certificate");
     let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
-    let (wake, news) = mpsc::channel(16);
-    (Attachments::new(agents, wake, TaskTracker::new(), CancellationToken::new()), news)
+    let (wake, wakes) = mpsc::channel(16);
+    (Attachments::new(agents, wake, TaskTracker::new(), CancellationToken::new()), wakes)
 }
 
 fn target() -> Target {
@@ -51,16 +51,16 @@ fn begun(sequence: u64) -> proto::Progress {
 }
 
 /// Returns how often the reconciler was woken since the last call.
-fn wakes(news: &mut ChangeFilter) -> usize {
-    std::iter::from_fn(|| news.try_recv().ok()).count()
+fn count_wakes(wakes: &mut Wakes) -> usize {
+    std::iter::from_fn(|| wakes.try_recv().ok()).count()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_process_is_told_at_once_and_the_rest_at_most_every_five_seconds() {
-    let (attachments, mut news) = attachments();
+async fn process_changes_are_reported_immediately_and_progress_throttled() {
+    let (attachments, mut wakes) = attachments();
     let mut following = followed(&attachments, 1);
     attachments.note(&mut following, &said(0, progress::Event::Started(Started { pid: 42 })));
-    assert_eq!((wakes(&mut news), following.due), (1, None), "and nothing is left to be told");
+    assert_eq!((count_wakes(&mut wakes), following.due), (1, None), "and nothing is left to be told");
     let told = |attachments: &Attachments| attachments.look("uid").and_then(|look| look.progress).expect("it is told");
     assert_eq!(told(&attachments).pid, Some(42));
 
@@ -68,20 +68,20 @@ async fn the_process_is_told_at_once_and_the_rest_at_most_every_five_seconds() {
     for sequence in 1..100 {
         attachments.note(&mut following, &begun(sequence));
     }
-    assert_eq!((wakes(&mut news), following.due), (0, Some(begin + PROGRESS_INTERVAL)));
+    assert_eq!((count_wakes(&mut wakes), following.due), (0, Some(begin + PROGRESS_INTERVAL)));
     assert_eq!((told(&attachments).in_work, following.from), (0, 100), "who looks sees what was told");
     tokio::time::advance(PROGRESS_INTERVAL).await;
     attachments.tell_progress(&mut following);
-    assert_eq!((wakes(&mut news), following.due), (1, None));
+    assert_eq!((count_wakes(&mut wakes), following.due), (1, None));
     assert!(told(&attachments).summary.contains("aws:s3:Bucket b1 and "), "{:?}", told(&attachments));
 
     attachments.note(&mut following, &begun(5));
-    assert_eq!((wakes(&mut news), following.due), (0, None), "what is known already is not told again");
+    assert_eq!((count_wakes(&mut wakes), following.due), (0, None), "what is known already is not told again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn b4_an_agent_that_changes_its_process_again_and_again_wakes_once_a_second() {
-    let (attachments, mut news) = attachments();
+async fn repeated_process_changes_wake_at_most_once_per_second() {
+    let (attachments, mut wakes) = attachments();
     let mut following = followed(&attachments, 1);
     let begin = Instant::now();
     let mut woken = 0;
@@ -92,38 +92,38 @@ async fn b4_an_agent_that_changes_its_process_again_and_again_wakes_once_a_secon
         if following.due.is_some_and(|due| due <= Instant::now()) {
             attachments.tell_progress(&mut following);
         }
-        woken += wakes(&mut news);
+        woken += count_wakes(&mut wakes);
     }
     let seconds = begin.elapsed().as_secs() as usize;
     assert!(woken <= seconds + 1 && woken > seconds / 2, "woken {woken} times in {seconds} s");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_progress_goes_with_the_end() {
-    let (attachments, mut news) = attachments();
+async fn the_last_progress_is_reported_with_the_result() {
+    let (attachments, mut wakes) = attachments();
     let mut following = followed(&attachments, 1);
     following.told = Some(Instant::now());
     attachments.note(&mut following, &begun(1));
     attachments.tell(&mut following, Seen::Ended(Box::default()));
-    assert_eq!(wakes(&mut news), 1);
+    assert_eq!(count_wakes(&mut wakes), 1);
     let look = attachments.look("uid").expect("it is kept");
     assert_eq!((look.seen, look.progress.map(|progress| progress.in_work)), (Seen::Ended(Box::default()), Some(1)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_was_replaced_says_nothing_any_more_and_what_it_told_stays() {
-    let (attachments, mut news) = attachments();
+async fn a_replaced_task_reports_nothing_and_its_progress_is_kept() {
+    let (attachments, mut wakes) = attachments();
     let mut old = followed(&attachments, 1);
     attachments.note(&mut old, &said(0, progress::Event::Started(Started { pid: 42 })));
     let elsewhere = AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address };
     attachments.attach(Target { address: elsewhere, ..target() });
-    assert_eq!(wakes(&mut news), 1);
+    assert_eq!(count_wakes(&mut wakes), 1);
     let look = attachments.look("uid").expect("it is followed");
     assert_eq!((look.ip.to_string(), look.seen.clone()), ("10.0.0.2".to_owned(), Seen::Connecting));
     assert_eq!(look.progress.and_then(|progress| progress.pid), Some(42));
     let mut old = Following { serial: u64::MAX, ..Following::new(target(), 0) };
     attachments.tell(&mut old, Seen::Unreachable("no route".to_owned()));
-    assert_eq!((wakes(&mut news), attachments.look("uid").map(|look| look.seen)), (0, Some(Seen::Connecting)));
+    assert_eq!((count_wakes(&mut wakes), attachments.look("uid").map(|look| look.seen)), (0, Some(Seen::Connecting)));
     attachments.attach(Target { address: AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address }, ..target() });
     attachments.detach("uid");
     assert!(attachments.look("uid").is_none());
@@ -132,7 +132,7 @@ async fn a_task_that_was_replaced_says_nothing_any_more_and_what_it_told_stays()
 }
 
 #[tokio::test]
-async fn nothing_stays_open_of_an_update_that_is_gone() {
+async fn a_removed_update_is_detached_and_frees_its_slot() {
     let (attachments, _news) = attachments();
     let limits = Limits { all: 1, each_namespace: 1, each_node: 1 };
     let run_limiter = RunLimiter::new(limits, crate::telemetry::metrics::Metrics::default());
@@ -158,7 +158,7 @@ async fn nothing_stays_open_of_an_update_that_is_gone() {
 }
 
 #[test]
-fn an_agents_words_are_bounded_and_on_one_line() {
+fn agent_messages_are_bounded_and_on_one_line() {
     let said = words(&format!("somebody\nworks {}", "x".repeat(9000)));
     assert!(said.starts_with("somebody works x") && said.len() <= MAX_WORDS, "{said}");
 }

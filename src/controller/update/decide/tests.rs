@@ -87,7 +87,7 @@ fn waits_because(observed: &Observed) -> String {
 }
 
 #[test]
-fn a_run_is_announced_when_nothing_is_in_its_way() {
+fn a_run_is_announced_when_nothing_blocks_it() {
     let Action::Announce(binding) = decide(&observed(update(None))) else { panic!("it is not announced") };
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
@@ -102,7 +102,7 @@ fn with_targets(protocol_version: u32) -> Observed {
 }
 
 #[test]
-fn a_run_is_not_given_to_an_agent_that_would_leave_something_out() {
+fn a_run_waits_for_an_agent_that_supports_its_options() {
     assert!(matches!(decide(&with_targets(1)), Action::Announce(_)));
     assert!(matches!(decide(&with_targets(0)), Action::Wait(..)));
     let mut plain = with_targets(0);
@@ -111,7 +111,7 @@ fn a_run_is_not_given_to_an_agent_that_would_leave_something_out() {
 }
 
 #[test]
-fn a_run_that_the_operator_has_started_is_over_when_its_pod_has_gone() {
+fn a_run_started_by_pko_ends_when_its_pod_is_gone() {
     let mut started = update(None);
     let mut conditions = Vec::new();
     let claim = Claim { kind: "Progressing", status: Status::True, reason: "Progressing", message: "" };
@@ -135,7 +135,7 @@ fn by_hand(artifact: Option<ArtifactReference>) -> Update {
 }
 
 #[test]
-fn a_run_made_by_hand_takes_the_source_that_is_in_place() {
+fn a_manual_update_uses_the_current_source_of_the_workspace() {
     let bare = |update: Update| Observed { update, ..observed(by_hand(None)) };
     let Action::Announce(binding) = decide(&bare(by_hand(None))) else { panic!("it is not announced") };
     assert_eq!(binding.artifact, Some(artifact()));
@@ -158,7 +158,7 @@ fn a_run_made_by_hand_takes_the_source_that_is_in_place() {
 }
 
 #[test]
-fn a_run_made_by_hand_for_another_source_fails_at_once_and_one_of_a_stack_waits() {
+fn a_manual_update_for_another_source_fails_immediately() {
     let other = ArtifactReference { digest: "sha256:b".to_owned(), ..artifact() };
     let Action::Record(outcome) = decide(&observed(by_hand(Some(other.clone())))) else { panic!("it is not recorded") };
     assert_eq!(outcome.failure, Some(update_reason::SPEC_INVALID));
@@ -175,7 +175,7 @@ fn a_run_made_by_hand_for_another_source_fails_at_once_and_one_of_a_stack_waits(
 }
 
 #[test]
-fn a_run_that_says_too_little_fails_with_what_is_missing() {
+fn an_update_with_a_missing_field_fails_and_names_it() {
     let mut update = by_hand(None);
     update.spec.stack_name = String::new();
     let Action::Record(outcome) = decide(&observed(update)) else { panic!("it is not recorded") };
@@ -186,7 +186,7 @@ fn a_run_that_says_too_little_fails_with_what_is_missing() {
 }
 
 #[test]
-fn a_run_that_another_controller_has_begun_is_not_begun_again() {
+fn a_run_started_by_another_controller_is_not_started_again() {
     let mut update = update(None);
     let claim = Claim { kind: conditions::PROGRESSING, status: Status::True, reason: "Progressing", message: "" };
     conditions::set(&mut update.status.as_mut().expect("there").conditions, &claim, 1, now());
@@ -195,7 +195,7 @@ fn a_run_that_another_controller_has_begun_is_not_begun_again() {
 }
 
 #[test]
-fn what_is_in_its_way_is_named() {
+fn the_reason_that_a_run_waits_is_reported() {
     let new = || observed(update(None));
     let changed = |change: fn(&mut Workspace)| {
         let mut workspace = workspace();
@@ -221,7 +221,7 @@ fn what_is_in_its_way_is_named() {
 }
 
 #[test]
-fn an_announced_run_is_found_again_and_never_started_elsewhere() {
+fn an_announced_run_is_reattached_and_not_started_in_another_pod() {
     let announced = || observed(update(Some(bound())));
     assert_eq!(decide(&announced()), Action::Attach(bound()));
     let rows = [
@@ -246,7 +246,7 @@ fn an_announced_run_is_found_again_and_never_started_elsewhere() {
 }
 
 #[test]
-fn a_result_counts_even_when_the_pod_is_gone() {
+fn a_result_is_recorded_even_if_the_pod_is_gone() {
     let result = proto::Result { outcome: proto::Outcome::Succeeded.into(), ..proto::Result::default() };
     let seen = Some(Seen::Ended(Box::new(result)));
     let Action::Record(outcome) = decide(&Observed { seen, pod: None, ..observed(update(Some(bound()))) }) else {
@@ -256,7 +256,7 @@ fn a_result_counts_even_when_the_pod_is_gone() {
 }
 
 #[test]
-fn the_last_words_of_a_pod_that_ended_are_taken() {
+fn the_termination_message_of_an_ended_pod_is_used() {
     let mut ended = pod("pod-uid");
     ended.metadata.deletion_timestamp = Some(Time(now()));
     let terminated = k8s_openapi::api::core::v1::ContainerStateTerminated {
@@ -273,7 +273,7 @@ fn the_last_words_of_a_pod_that_ended_are_taken() {
 }
 
 #[test]
-fn a_deleted_update_is_cancelled_unless_its_stack_goes_too() {
+fn a_deleted_update_is_canceled_unless_its_stack_is_deleted_too() {
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     let running = Observed { seen: Some(Seen::Running), ..observed(deleted) };
@@ -286,7 +286,7 @@ fn a_deleted_update_is_cancelled_unless_its_stack_goes_too() {
 }
 
 #[test]
-fn an_annotated_update_is_canceled_also_while_its_stack_is_deleted() {
+fn the_cancel_annotation_works_while_the_stack_is_deleted() {
     let annotated = |run: Option<RunBinding>| {
         let mut update = update(run);
         update.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
@@ -318,7 +318,7 @@ fn pod_with(phase: &str, state: ContainerState) -> Pod {
 }
 
 #[test]
-fn a_run_in_doubt_stays_open_until_a_proof_or_a_persons_answer() {
+fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
     let running = ContainerState { running: Some(Default::default()), ..ContainerState::default() };
     let seen = || Some(Seen::Unreachable("no route".to_owned()));
     let lost = |update: Update| Observed {
@@ -355,7 +355,7 @@ fn a_run_in_doubt_stays_open_until_a_proof_or_a_persons_answer() {
 }
 
 #[test]
-fn a_run_that_ended_with_its_pod_is_nobodys_failure_and_a_cancelled_one_is_cancelled() {
+fn a_canceled_result_is_aborted_if_its_pod_is_terminating_or_gone() {
     let canceled = || proto::Result { outcome: proto::Outcome::Canceled.into(), ..proto::Result::default() };
     let ended = |update: Update, pod: Option<Pod>| {
         let seen = Some(Seen::Ended(Box::new(canceled())));
@@ -376,7 +376,7 @@ fn a_run_that_ended_with_its_pod_is_nobodys_failure_and_a_cancelled_one_is_cance
 }
 
 #[test]
-fn the_message_of_a_timeout_names_the_flag_that_sets_it() {
+fn a_timeout_message_names_the_controller_flag() {
     let said = |default: u64, maximum: u64, seconds: i64, change: fn(&mut Update, &mut proto::Result)| {
         let mut update = update(Some(bound()));
         let mut result = proto::Result {
@@ -408,7 +408,7 @@ fn the_message_of_a_timeout_names_the_flag_that_sets_it() {
 }
 
 #[test]
-fn a_run_whose_pod_was_told_to_end_waits_for_the_clusters_reason() {
+fn a_run_with_a_terminated_pod_waits_for_the_termination_reason() {
     let ended_before = |seconds: i64| proto::Result {
         outcome: proto::Outcome::Canceled.into(),
         message: "interrupted".to_owned(),
@@ -454,7 +454,7 @@ fn a_run_whose_pod_was_told_to_end_waits_for_the_clusters_reason() {
 }
 
 #[test]
-fn the_cluster_tells_why_a_run_was_interrupted() {
+fn the_message_of_an_interrupted_run_has_the_termination_reason() {
     let end = ContainerStateTerminated {
         container_id: Some("c1".to_owned()),
         exit_code: 137,
@@ -476,7 +476,7 @@ fn the_cluster_tells_why_a_run_was_interrupted() {
 }
 
 #[test]
-fn a_run_that_waits_for_a_person_is_not_started_any_more_once_it_is_deleted() {
+fn a_held_run_is_not_started_after_its_deletion() {
     let held = || Some(Seen::Held("alice runs `pulumi import`".to_owned()));
     let waits = Observed { seen: held(), pod: None, workspace: None, ..observed(update(Some(bound()))) };
     assert_eq!(decide(&waits), Action::Hold("alice runs `pulumi import`".to_owned()));
@@ -494,7 +494,7 @@ fn a_run_that_waits_for_a_person_is_not_started_any_more_once_it_is_deleted() {
 }
 
 #[test]
-fn a_pod_with_a_new_address_is_asked_there() {
+fn a_run_is_attached_at_the_new_address_of_its_pod() {
     let mut moved = pod("pod-uid");
     moved.status = Some(PodStatus { pod_ip: Some("10.0.0.2".to_owned()), ..PodStatus::default() });
     let at = |ip: &str, seen: Seen| {
@@ -507,7 +507,7 @@ fn a_pod_with_a_new_address_is_asked_there() {
 }
 
 #[test]
-fn a_limit_that_is_no_duration_ends_it_before_it_starts() {
+fn an_update_with_an_invalid_timeout_fails_before_it_starts() {
     let mut wrong = update(None);
     wrong.spec.idle_timeout = Some("99999999999999999999h".to_owned());
     let Action::Record(outcome) = decide(&observed(wrong)) else { panic!("it is not recorded") };
@@ -515,7 +515,7 @@ fn a_limit_that_is_no_duration_ends_it_before_it_starts() {
 }
 
 #[test]
-fn a_recorded_run_is_released_once() {
+fn a_completed_update_is_released_once() {
     let mut complete = update(Some(bound()));
     let mut conditions = Vec::new();
     let claim = Claim { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
@@ -531,7 +531,7 @@ fn a_recorded_run_is_released_once() {
 }
 
 #[test]
-fn the_log_does_not_hold_what_a_verdict_carries() {
+fn action_names_in_the_log_do_not_contain_outputs() {
     let result = proto::Result {
         outputs: vec![proto::Output { name: "token".to_owned(), value: "hidden".to_owned(), secret: true }],
         ..proto::Result::default()
@@ -541,7 +541,7 @@ fn the_log_does_not_hold_what_a_verdict_carries() {
 }
 
 #[test]
-fn an_update_is_deleted_when_its_time_is_over() {
+fn a_completed_update_is_deleted_after_its_ttl() {
     let ended = |ttl: Option<&str>, second: i64| {
         let mut update = update(Some(bound()));
         update.metadata.finalizers = None;

@@ -67,7 +67,7 @@ fn brief(end: &End) -> String {
 const WORDS: &str = r#"{"id":"update-uid","outcome":"OUTCOME_SUCCEEDED"}"#;
 
 #[test]
-fn what_the_kubelet_says_of_the_container() {
+fn the_end_of_a_run_is_read_from_container_statuses() {
     let rows = [
         ("it runs", pod(container("Running", running(), json!({})), false), "open"),
         ("it runs again", pod(container("Running", running(), ended("run", "OOMKilled", "")), false), "open"),
@@ -115,7 +115,7 @@ fn what_the_kubelet_says_of_the_container() {
 }
 
 #[test]
-fn an_eviction_is_told_in_its_own_words() {
+fn an_eviction_message_is_included_in_the_outcome() {
     let mut status = container("Failed", ended("run", "Error", ""), json!({}));
     status["reason"] = json!("Evicted");
     status["message"] = json!("The node was low on memory.");
@@ -124,7 +124,7 @@ fn an_eviction_is_told_in_its_own_words() {
 }
 
 #[test]
-fn a_container_that_is_not_started_again_is_given_up_in_the_end() {
+fn a_container_that_is_not_restarted_proves_the_end_after_a_timeout() {
     let status = container("Running", waiting(), ended("run", "Error", ""));
     let later = "2026-01-01T12:14:02Z".parse().expect("a time");
     let binding = binding();
@@ -135,7 +135,7 @@ fn a_container_that_is_not_started_again_is_given_up_in_the_end() {
 }
 
 #[test]
-fn only_what_the_design_names_proves_the_end() {
+fn only_a_dead_node_proves_the_end_of_a_run_without_an_exit_status() {
     let other: Pod = serde_json::from_value(json!({"metadata": {"uid": "other"}})).expect("a pod");
     let here = || Some(pod(container("Running", running(), json!({})), false));
     let over = |phase: &str| Some(pod(container(phase, running(), json!({})), false));
@@ -184,7 +184,7 @@ fn only_what_the_design_names_proves_the_end() {
 }
 
 #[test]
-fn the_node_is_asked_only_in_doubt() {
+fn the_node_is_read_only_when_the_end_of_a_run_is_unclear() {
     let here = pod(container("Running", running(), json!({})), false);
     let failed = pod(json!({"phase": "Failed"}), false);
     let nowhere = RunBinding { node_name: String::new(), ..binding() };
@@ -201,7 +201,7 @@ fn the_node_is_asked_only_in_doubt() {
 }
 
 #[test]
-fn a_node_is_out_of_service_by_its_taint_whatever_its_conditions_say() {
+fn the_out_of_service_taint_overrides_node_conditions() {
     let node = |spec: Value, ready: Value| {
         let node = json!({"metadata": {"name": "n"}, "spec": spec, "status": {"conditions": ready}});
         NodeState::of(Some(&serde_json::from_value(node).expect("a node")))

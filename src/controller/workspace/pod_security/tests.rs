@@ -9,7 +9,7 @@ use super::*;
 const KUBERNETES: &str = include_str!("kubernetes-restricted.json");
 
 #[test]
-fn pods_are_judged_as_kubernetes_judges_them() {
+fn pod_security_results_match_the_kubernetes_test_cases() {
     let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("a list of cases");
     assert!(cases.len() > 90, "only {} cases", cases.len());
     for case in cases {
@@ -55,7 +55,7 @@ fn assert_refused<const N: usize>(rows: [(&str, Value, &str); N]) {
 }
 
 #[test]
-fn controls_of_a_pod_name_the_field() {
+fn violations_of_pod_controls_name_the_field() {
     assert_eq!(check(&with("/spec/hostNetwork", json!(false))), Ok(()));
     assert_refused([
         ("/spec/hostNetwork", json!(true), "Host Namespaces: spec.hostNetwork must be unset or false"),
@@ -71,7 +71,7 @@ fn controls_of_a_pod_name_the_field() {
 }
 
 #[test]
-fn controls_of_a_security_context_name_the_field() {
+fn violations_of_security_context_controls_name_the_field() {
     assert_refused([
         (
             "/spec/securityContext/windowsOptions",
@@ -118,7 +118,7 @@ fn controls_of_a_security_context_name_the_field() {
 }
 
 #[test]
-fn controls_of_each_container_name_the_field() {
+fn violations_of_container_controls_name_the_field() {
     assert_refused([
         (
             "/spec/containers/0/securityContext/privileged",
@@ -170,7 +170,7 @@ fn controls_of_each_container_name_the_field() {
 }
 
 #[test]
-fn the_annotation_of_apparmor_is_checked_too() {
+fn the_apparmor_annotation_is_checked() {
     let mut annotated = with("/spec/hostIPC", json!(false));
     let name = format!("{APPARMOR_ANNOTATION}pulumi");
     annotated["metadata"]["annotations"] = json!({name: "unconfined"});

@@ -78,7 +78,7 @@ fn settled() -> Cache {
 }
 
 #[test]
-fn stacks_that_want_the_same_share_one_question_and_one_fetch() {
+fn stacks_with_the_same_source_share_one_query_and_one_fetch() {
     let (mut answers, main) = (settled(), main());
     for stack in ["b", "c", "d"] {
         assert!(!answers.enlist(&name(stack), &main, &question()), "it is followed already");
@@ -88,7 +88,7 @@ fn stacks_that_want_the_same_share_one_question_and_one_fetch() {
 }
 
 #[test]
-fn a_tip_that_moved_is_fetched_before_anybody_is_woken() {
+fn a_moved_tip_is_fetched_before_stacks_are_woken() {
     let (mut answers, main) = (settled(), main());
     assert!(answers.told(&main.key, 1, Ok(tip(A))).is_empty(), "nothing has changed");
     assert!(answers.told(&main.key, 1, Ok(tip(B))).is_empty());
@@ -98,7 +98,7 @@ fn a_tip_that_moved_is_fetched_before_anybody_is_woken() {
 }
 
 #[test]
-fn a_request_is_answered_by_a_server_that_was_asked_after_it() {
+fn a_reconcile_request_waits_for_a_query_sent_after_it() {
     let (mut answers, main) = (settled(), main());
     look(&mut answers, "b", &main, &question());
     assert!(look(&mut answers, "a", &main, &asked("now", true)).starts_with("asking"));
@@ -117,7 +117,7 @@ fn a_request_is_answered_by_a_server_that_was_asked_after_it() {
 }
 
 #[test]
-fn what_a_stack_has_run_is_not_fetched_to_know_its_digest() {
+fn a_revision_already_run_is_not_fetched_for_its_digest() {
     let (mut answers, main) = (Cache::default(), main());
     let digest = Digest::of(b"as it was");
     let known = |revision: &str| Question {
@@ -136,7 +136,7 @@ fn what_a_stack_has_run_is_not_fetched_to_know_its_digest() {
 }
 
 #[test]
-fn a_failure_is_told_and_ends_with_the_next_answer() {
+fn a_failure_is_reported_once_and_cleared_by_the_next_answer() {
     let (mut answers, main) = (settled(), main());
     assert_eq!(answers.told(&main.key, 1, Err(Unavailable::NotYet("it is away".to_owned()))), [name("a")]);
     assert!(answers.told(&main.key, 1, Err(Unavailable::NotYet("it is away".to_owned()))).is_empty(), "once is enough");
@@ -152,7 +152,7 @@ fn a_failure_is_told_and_ends_with_the_next_answer() {
 }
 
 #[test]
-fn each_choice_of_paths_has_its_own_digest_of_one_fetch() {
+fn one_fetch_yields_a_digest_per_path_selection() {
     let (mut answers, main) = (settled(), main());
     let web = wanted(json!({"branch": "main", "paths": ["/web/"]}));
     assert!(look(&mut answers, "w", &web, &question()).starts_with("fetching"), "its paths were not looked at");
@@ -165,7 +165,7 @@ fn each_choice_of_paths_has_its_own_digest_of_one_fetch() {
 }
 
 #[test]
-fn who_wants_something_else_follows_that_and_what_nobody_follows_is_forgotten() {
+fn a_changed_reference_is_followed_and_unused_ones_are_forgotten() {
     let (mut answers, main) = (settled(), main());
     let dev = wanted(json!({"branch": "dev"}));
     assert!(answers.enlist(&name("a"), &dev, &question()));
@@ -177,7 +177,7 @@ fn who_wants_something_else_follows_that_and_what_nobody_follows_is_forgotten() 
 }
 
 #[test]
-fn a_commit_by_its_hash_is_never_asked_for() {
+fn a_commit_hash_is_fetched_without_querying_the_server() {
     let (mut answers, pinned) = (Cache::default(), wanted(json!({"commit": A})));
     assert_eq!(
         look(&mut answers, "a", &pinned, &question()),
@@ -190,7 +190,7 @@ fn a_commit_by_its_hash_is_never_asked_for() {
 }
 
 #[test]
-fn bytes_that_are_gone_are_fetched_again() {
+fn missing_artifact_bytes_are_fetched_again() {
     let (mut answers, main) = (settled(), main());
     let resolved = answers.answer(&name("a"), &main, &question()).unwrap();
     let SourceOrigin::Git(origin) = resolved.origin else { panic!("not of Git") };
@@ -200,7 +200,7 @@ fn bytes_that_are_gone_are_fetched_again() {
 }
 
 #[test]
-fn bytes_that_cannot_be_fetched_again_are_not_tried_before_their_time() {
+fn a_failed_refetch_is_retried_only_on_schedule_or_request() {
     let (mut answers, pinned) = (Cache::default(), wanted(json!({"commit": A})));
     let known = Known { revision: A.to_owned(), digest: Digest::of(b"as it was"), selection: None };
     let with_known = |request: &str| Question { known: Some(known.clone()), ..asked(request, false) };
@@ -217,7 +217,7 @@ fn bytes_that_cannot_be_fetched_again_are_not_tried_before_their_time() {
 }
 
 #[test]
-fn the_most_eager_stack_sets_the_pace() {
+fn the_shortest_stack_interval_applies() {
     let (mut answers, main) = (settled(), main());
     let seconds = |answers: &Cache| answers.interval(&main.key).unwrap().as_secs();
     let slow = wanted(json!({"branch": "main", "resyncFrequencySeconds": 600}));
@@ -230,7 +230,7 @@ fn the_most_eager_stack_sets_the_pace() {
 }
 
 #[test]
-fn work_for_a_repository_ends_with_the_last_stack_that_follows_it() {
+fn work_is_canceled_when_the_last_stack_unfollows_the_repository() {
     let (mut answers, main) = (settled(), main());
     look(&mut answers, "b", &main, &question());
     let work = answers.abandoned(&main.key);

@@ -45,7 +45,7 @@ async fn wait(slots: &TaskSlots, namespace: &str) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repository_of_several_namespaces_waits_for_none_of_them_alone() {
+async fn a_shared_repository_may_use_a_slot_of_any_of_its_namespaces() {
     let slots = TaskSlots::new(Limits { total: 3, per_namespace: 1, ..FETCHES });
     let (busy, both) = (names(&["busy"]), names(&["busy", "other"]));
     let _held = of_any(&slots, &busy).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_repository_of_several_namespaces_waits_for_none_of_them_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_without_a_slot_waits_a_second_for_slow_servers_of_others() {
+async fn a_namespace_without_a_slot_waits_at_most_a_second_for_slow_servers() {
     let hour = Duration::from_secs(3600);
     // Two namespaces leave the reserved slot free. Three can use it, and then a slow task is ended.
     let rows: [(&str, Limits, &[&str], u64, bool); 6] = [
@@ -86,7 +86,7 @@ async fn a_namespace_without_a_slot_waits_a_second_for_slow_servers_of_others() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_namespace_waits_for_a_slot_longer_than_a_slow_task_may_take() {
+async fn the_wait_for_a_slot_is_bounded_by_the_slow_task_limit() {
     for limits in [QUESTIONS, FETCHES] {
         let slots = TaskSlots::new(limits);
         let _slow = tasks(&slots, &["a", "b"], 50, 0, Duration::from_secs(3600));
@@ -97,7 +97,7 @@ async fn no_namespace_waits_for_a_slot_longer_than_a_slow_task_may_take() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fetch_that_is_not_slow_is_not_ended() {
+async fn only_slow_fetches_are_ended() {
     let slots = TaskSlots::new(FETCHES);
     let mut fast = tasks(&slots, &["a"], 2, 256 << 10, 300 * SECOND);
     let mut slow = tasks(&slots, &["b"], 1, 8 << 10, 300 * SECOND);
@@ -114,7 +114,7 @@ async fn a_fetch_that_is_not_slow_is_not_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_task_is_not_ended_while_every_namespace_that_waits_holds_a_slot() {
+async fn slow_tasks_are_not_ended_if_every_waiting_namespace_has_a_slot() {
     let slots = TaskSlots::new(FETCHES);
     let mut tasks = tasks(&slots, &["a", "b"], 5, 0, 60 * SECOND);
     while let Some(done) = tasks.join_next().await {
@@ -123,7 +123,7 @@ async fn a_slow_task_is_not_ended_while_every_namespace_that_waits_holds_a_slot(
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_must_not_be_ended_is_not_chosen() {
+async fn uninterruptible_work_is_not_ended() {
     let slots = TaskSlots::new(Limits { total: 2, ..FETCHES });
     let packs = of_any(&slots, &names(&["a"])).await.unwrap();
     packs.run("fetching the commit", 0, || None, async { Ok(()) }).await.unwrap();
@@ -134,7 +134,7 @@ async fn work_that_must_not_be_ended_is_not_chosen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_was_ended_before_is_given_more_time() {
+async fn previously_ended_work_gets_more_time() {
     let lasts = async |ended: u32| {
         let slots = TaskSlots::new(Limits { total: 1, ..FETCHES });
         let slot = of_any(&slots, &names(&["a"])).await.unwrap();

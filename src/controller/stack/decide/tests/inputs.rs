@@ -7,7 +7,7 @@ use crate::api::auto::{RunProgress, UpdatePhase};
 use crate::controller::stack::inputs::Baseline;
 
 #[test]
-fn a_rotated_config_input_is_announced_with_what_was_seen_and_the_first_sight_is_noted() {
+fn a_rotated_config_input_starts_a_run_and_the_first_value_is_recorded() {
     let seen = |before: Option<&str>, state: &str, now_seen: Option<&str>| {
         let mut stack = stack();
         let last = LastUpdate { config_inputs: before.map(str::to_owned), ..last("up", state) };
@@ -27,7 +27,7 @@ fn a_rotated_config_input_is_announced_with_what_was_seen_and_the_first_sight_is
 }
 
 #[test]
-fn values_that_the_last_run_has_read_are_no_reason_to_run() {
+fn input_values_that_the_last_run_has_read_start_no_run() {
     let seen = |state: &str, now_seen: &str| {
         let mut stack = stack();
         let read = Some("b".to_owned());
@@ -50,7 +50,7 @@ fn values_that_the_last_run_has_read_are_no_reason_to_run() {
 }
 
 #[test]
-fn the_table_of_what_a_change_of_a_mounted_object_does() {
+fn only_changes_of_watched_mounted_objects_start_a_run() {
     let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };
@@ -101,7 +101,7 @@ fn the_table_of_what_a_change_of_a_mounted_object_does() {
 }
 
 #[test]
-fn a_stack_or_a_backend_that_the_cli_does_not_take_is_refused_before_its_source_is_read() {
+fn an_invalid_stack_name_is_rejected_before_its_source_is_resolved() {
     let mut observed = Observed::of(stack());
     observed.stack.spec.stack = "a/b/c/d".to_owned();
     let Action::Invalid(message) = decide(&observed, now()) else { panic!("it is not refused") };
@@ -109,7 +109,7 @@ fn a_stack_or_a_backend_that_the_cli_does_not_take_is_refused_before_its_source_
 }
 
 #[test]
-fn the_message_says_how_far_an_open_run_is() {
+fn the_message_shows_the_progress_of_an_open_run() {
     let said = |change: &dyn Fn(&mut Observed)| {
         let mut observed = open(Status::True, "Progressing");
         change(&mut observed);

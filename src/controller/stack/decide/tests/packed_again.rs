@@ -23,7 +23,7 @@ fn seen(stack: Stack, source: Resolved) -> Observed {
 }
 
 #[test]
-fn an_archive_that_was_packed_again_is_placed_recorded_and_not_run() {
+fn a_repacked_archive_is_placed_and_recorded_without_a_run() {
     let source = packed_again(Some("a"));
     let mut observed = seen(ran("succeeded", Some("a")), source.clone());
     observed.in_store = false;
@@ -41,7 +41,7 @@ fn an_archive_that_was_packed_again_is_placed_recorded_and_not_run() {
 }
 
 #[test]
-fn only_the_same_content_of_the_same_revision_does_not_run() {
+fn only_unchanged_content_of_the_same_revision_skips_the_run() {
     let moved = |content_id| Resolved { revision: "main@sha1:b".to_owned(), ..packed_again(content_id) };
     let rows = [
         ("the same content", Some("a"), packed_again(Some("a")), "ReplaceWorkspace"),
@@ -65,7 +65,7 @@ fn only_the_same_content_of_the_same_revision_does_not_run() {
 }
 
 #[test]
-fn without_a_workspace_the_archive_is_only_recorded() {
+fn a_repacked_archive_is_only_recorded_without_a_workspace() {
     let observed = Observed { workspace: None, ..seen(ran("succeeded", Some("a")), packed_again(Some("a"))) };
     assert_eq!(decide(&observed, now()).name(), "AdoptBaseline");
     let mut deleted_after_runs = seen(ran("succeeded", Some("a")), packed_again(Some("a")));
@@ -74,7 +74,7 @@ fn without_a_workspace_the_archive_is_only_recorded() {
 }
 
 #[test]
-fn a_run_that_failed_is_retried_in_time_on_the_archive_that_was_packed_again() {
+fn a_failed_run_keeps_its_retry_time_when_the_archive_is_repacked() {
     let mut observed = seen(ran("failed", Some("a")), packed_again(Some("a")));
     assert_eq!(decide(&observed, now()).name(), "ReplaceWorkspace");
     observed.stack.status = Some(status::packed_again(&observed.stack, &inputs(&observed, &packed_again(Some("a")))));
@@ -84,7 +84,7 @@ fn a_run_that_failed_is_retried_in_time_on_the_archive_that_was_packed_again() {
 }
 
 #[test]
-fn a_directory_that_changes_with_the_archive_is_placed_by_a_run() {
+fn a_directory_that_changes_with_a_repacked_archive_starts_a_run() {
     let mut stack = ran("succeeded", Some("a"));
     stack.metadata.generation = Some(2);
     let source = Resolved { directory: "other".parse().expect("valid"), ..packed_again(Some("a")) };
@@ -93,7 +93,7 @@ fn a_directory_that_changes_with_the_archive_is_placed_by_a_run() {
 }
 
 #[test]
-fn a_queued_run_stays_while_the_pod_has_the_older_archive() {
+fn a_queued_run_is_kept_while_the_pod_has_the_older_archive() {
     let queued = |source: Resolved, is_placed: bool| {
         let mut stack = ran("succeeded", Some("a"));
         let current = CurrentUpdate {

@@ -17,7 +17,7 @@ fn waiting_since(second: i64) -> Stack {
 }
 
 #[test]
-fn a_source_that_is_missing_stalls_the_stack_after_a_moment() {
+fn a_missing_source_stalls_the_stack_after_a_delay() {
     let decided = |stack: Stack| decide(&Observed { source: missing(), ..observed(stack) }, now()).name();
     let mut stalled = waiting_since(900);
     stalled.status = Some(with_state(&stalled, &State::SourceStalled("it does not exist".to_owned()), now()));
@@ -48,7 +48,7 @@ fn a_source_that_is_missing_stalls_the_stack_after_a_moment() {
 }
 
 #[test]
-fn another_directory_of_the_same_archive_is_fetched_if_the_store_has_lost_it() {
+fn another_directory_of_the_same_archive_is_refetched_if_evicted() {
     let (mut stack, dir) = (stack(), "other".to_owned());
     stack.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     stack.metadata.generation = Some(2);
@@ -74,7 +74,7 @@ fn another_directory_of_the_same_archive_is_fetched_if_the_store_has_lost_it() {
 }
 
 #[test]
-fn a_pod_that_lost_its_source_gets_it_for_a_run_that_is_due() {
+fn a_due_run_refetches_a_source_that_the_pod_lost() {
     let mut stack = stack();
     stack.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     stack.metadata.generation = Some(2);

@@ -29,7 +29,7 @@ fn locked_by(holder: &str) -> Update {
 }
 
 #[test]
-fn runs_that_find_the_same_lock_are_counted() {
+fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
     let ran = |before: Option<StackStatus>, update: &Update| after(before, UpdateKind::Up, update);
     let first = ran(None, &locked_by("alice"));
     let second = ran(Some(first.clone()), &locked_by("alice"));
@@ -55,7 +55,7 @@ fn destroy(reason: Option<&str>, proof: TerminationEvidence, is_cut_off: bool) -
 }
 
 #[test]
-fn a_stack_that_a_destroy_which_was_cut_off_has_removed_is_destroyed() {
+fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
     let applied = || StackStatus { applied_stack: Some(here()), ..stack(None).status.unwrap_or_default() };
     let not_found = destroy(Some("StackNotFound"), TerminationEvidence::Agent, false);
     let mut unbound = destroy(Some("Aborted"), TerminationEvidence::Container, true);
@@ -93,7 +93,7 @@ fn a_stack_that_a_destroy_which_was_cut_off_has_removed_is_destroyed() {
 }
 
 #[test]
-fn only_a_storage_backend_proves_that_a_destroy_has_removed_the_stack() {
+fn only_a_storage_backend_proves_that_a_stack_was_removed() {
     for (backend, wanted) in [(Some("s3://a"), true), (Some("https://api.pulumi.com"), false), (None, false)] {
         let looked_up = PulumiStack { backend: backend.map(str::to_owned), ..here() };
         let previous = LastUpdate {
@@ -110,7 +110,7 @@ fn only_a_storage_backend_proves_that_a_destroy_has_removed_the_stack() {
 }
 
 #[test]
-fn the_configuration_that_a_run_has_read_is_recorded() {
+fn the_config_inputs_read_by_a_run_are_recorded() {
     let ran = |announced: Option<&str>, read: Option<&str>| {
         let mut stack = stack(None);
         let current = CurrentUpdate { config_inputs: announced.map(str::to_owned), ..current() };

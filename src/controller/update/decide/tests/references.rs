@@ -4,7 +4,7 @@ use super::*;
 use crate::controller::references::{Reference, ReferencedKind};
 
 #[test]
-fn a_run_waits_until_every_object_that_it_refers_to_exists() {
+fn a_run_waits_until_all_referenced_objects_exist() {
     let reference = Reference {
         kind: ReferencedKind::Secret,
         name: "aws".to_owned(),
