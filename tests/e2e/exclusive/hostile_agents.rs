@@ -61,6 +61,7 @@ async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
         start(hostile, &hostile_source, &format!("slow-{number:02}")).await;
     }
     let huge = start(hostile, &hostile_source, "huge-result").await;
+    let begin = Instant::now();
     let flood = start(hostile, &hostile_source, "flood-progress").await;
     wait_until("sources to be streamed to agents that do not read", WaitLimit::Run, async || {
         let workspaces = hostile.list::<pulumi_controller::api::auto::Workspace>().await;
@@ -85,6 +86,7 @@ async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
     for stack in [&huge, &flood] {
         stack.until("to be done all the same", WaitLimit::Long, is_done).await;
     }
+    let lasted = begin.elapsed();
     let updates = hostile.list::<Update>().await;
     let of = |name: &str| updates.iter().find(|update| update.spec.workspace_name == name).expect("it has run").clone();
     let recorded = of("huge-result");
@@ -96,7 +98,9 @@ async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
     let flooded = of("flood-progress").name_any();
     let states = hostile.timeline.states_of::<Update>();
     let written = states.iter().filter(|update| update.name_any() == flooded).count();
-    assert!(written < 20, "a run of {RUN_TIME:?} that floods was written {written} times");
+    // The controller reads a flood at a limited rate, so the run takes longer, with a write every few seconds.
+    let limit = 20 + lasted.as_secs() / 2;
+    assert!(written as u64 <= limit, "a run that floods for {lasted:?} was written {written} times");
     for number in 0..SLOW {
         hostile.delete::<Stack>(&format!("slow-{number:02}")).await;
     }
