@@ -401,7 +401,7 @@ async fn runs(
     let runner =
         runner::<Update>("update-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
     let runner = Arc::new(runner.when_gone(move |(namespace, name)| attachments.forget(namespace, name)));
-    let feeds = update::Feeds { store, wakes, places: run_limiter.wakes() };
+    let feeds = update::Feeds { store, wakes, slots: run_limiter.wakes() };
     let (client, ended) = (parts.client.clone(), end.cancelled_owned());
     update::controller(client, &parts.scope, feeds, runner, context, ended).await;
 }

@@ -74,7 +74,7 @@ fn failing_to_store_outputs_is_reported_without_failing_the_run() {
         let second = source.push(&saying("two").files()).await;
         let stack = main.until_applied(&second).await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-        assert!(message.contains("its outputs are not kept") && message.contains(&name), "{message}");
+        assert!(message.contains("failed to store the outputs") && message.contains(&name), "{message}");
         let status = stack.status.expect("a status");
         let last = status.last_update.expect("a run");
         assert_eq!((last.name.as_deref(), last.state.as_deref()), (Some(next.as_str()), Some("succeeded")));

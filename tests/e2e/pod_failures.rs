@@ -85,7 +85,7 @@ fn a_pod_over_quota_is_reported_and_recovers() {
             needs_edit: true,
             name: "pod-quota",
             template: json!({}),
-            words: &["no pod can be made", "exceeded quota: tight"],
+            words: &["failed to create the pod", "exceeded quota: tight"],
         };
         case.run(scene, async |_| lift_quota(scene).await).await;
     });
@@ -150,7 +150,7 @@ fn excessive_resource_requests_are_named() {
 fn a_missing_service_account_is_reported_and_recovers() {
     run("no-account", async |scene| {
         let template = json!({"serviceAccountName": "deployer"});
-        let words = ["no pod can be made", "serviceaccount \"deployer\" not found"];
+        let words = ["failed to create the pod", "serviceaccount \"deployer\" not found"];
         let case = Case { needs_edit: true, name: "no-account", template, words: &words };
         case.run(scene, async |_| {
             scene.create::<ServiceAccount>(json!({"metadata": {"name": "deployer"}})).await;

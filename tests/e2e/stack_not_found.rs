@@ -132,7 +132,7 @@ fn a_destroy_of_a_different_existing_stack_deletes_nothing() {
         let kept = main.until("to refuse to destroy another stack", WaitLimit::Run, is_not_found).await;
         let message = stalled_message(&kept);
         assert!(message.contains(&format!("stack {before} of project another")), "{message}");
-        assert!(message.contains("is not the stack with the resources"), "{message}");
+        assert!(message.contains("is not the stack that manages the resources"), "{message}");
         assert!(message.contains(&format!("was made to stack {applied} of project another")), "{message}");
 
         main.change(json!({"spec": {"stack": applied}})).await;

@@ -106,7 +106,7 @@ fn artifacts_of_other_namespaces_look_like_unknown_ones() {
                 workspace(team_b, name, json!({"artifact": {"digest": digest, "revision": "main@sha1:1"}})).await;
             }
             workspace(team_b, "by-url", json!({"flux": flux(&artifact)})).await;
-            let words = ["the source main@sha1:1 has not been fetched yet, or not again"];
+            let words = ["waiting for source main@sha1:1 to be fetched"];
             for name in ["known", "unknown"] {
                 until_workspace(team_b, name, "to be told of no artifact", WaitLimit::Run, |workspace| {
                     is(workspace, READY, "False", &words)
@@ -281,7 +281,7 @@ fn a_typo_in_a_template_is_named_and_fixing_it_suffices() {
         until_stalled(scene, "main", &["serviceTemplate.metadata.lables"]).await;
         let profile = json!({"serviceTemplate": null, "securityProfile": "privileged"});
         scene.patch::<Workspace>("main", json!({"spec": profile})).await;
-        until_stalled(scene, "main", &["securityProfile", "neither restricted nor baseline"]).await;
+        until_stalled(scene, "main", &["securityProfile", "must be restricted or baseline"]).await;
         // This namespace admits restricted pods only.
         scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": "baseline"}})).await;
         until_workspace(scene, "main", "to have its pod forbidden", WaitLimit::Run, |workspace| {

@@ -14,13 +14,13 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::names;
 use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::stack::stack_of;
-use crate::controller::update::attachments::{Seen, Target};
+use crate::controller::update::attachments::{RunState, Target};
 use crate::controller::update::context::Context;
 use crate::controller::update::dead_runs::dead_runs;
 use crate::controller::update::decide::Action;
 use crate::controller::update::observe::{Observed, Owner};
 use crate::controller::update::outcome::RunOutcome;
-use crate::controller::update::outputs::{self, Kept};
+use crate::controller::update::outputs::{self, Stored};
 use crate::controller::update::queue::run_in;
 use crate::controller::update::run::{binding, is_cancel_requested, is_of_stack};
 use crate::controller::update::{request, status};
@@ -36,9 +36,9 @@ const QUEUE_RETRY: Duration = Duration::from_secs(2);
 /// Requeue interval of a run that waits for a slot. The run limiter wakes it when it may start.
 const SLOT_RETRY: Duration = Duration::from_secs(300);
 /// Requeue interval of a run whose agent reports on it: the attached task wakes the reconciler earlier.
-const TOLD_RETRY: Duration = Duration::from_secs(120);
+const REPORTED_RETRY: Duration = Duration::from_secs(120);
 /// Requeue interval of a run whose end is not proven.
-const DOUBT_RETRY: Duration = Duration::from_secs(30);
+const UNKNOWN_OUTCOME_RETRY: Duration = Duration::from_secs(30);
 /// Retry interval for canceling a run if the agent cannot be reached.
 const CANCEL_RETRY: Duration = Duration::from_secs(5);
 /// Retry interval after the API server has forbidden a write. No watch reports when it would allow the write.
@@ -50,7 +50,7 @@ pub enum Next {
     /// Run another pass immediately with the current Update.
     Again(Box<Update>),
     /// Requeue after a change, or after this time.
-    Rest(Option<Duration>),
+    Done(Option<Duration>),
 }
 
 pub async fn act(
@@ -65,14 +65,14 @@ pub async fn act(
             context.writer.add_finalizer(update, names::UPDATE_FINALIZER).await?;
             let namespace = update.namespace().unwrap_or_default();
             let live = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await?;
-            Ok(live.map_or(Next::Rest(None), |update| Next::Again(Box::new(update))))
+            Ok(live.map_or(Next::Done(None), |update| Next::Again(Box::new(update))))
         }
         Action::Wait(reason, message) => {
             // Releases the slot of a pod that is gone. A run that cannot start does not hold a slot.
             context.forget(update);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
-            Ok(Next::Rest(Some(if queued { QUEUE_RETRY } else { WATCHED_RETRY })))
+            Ok(Next::Done(Some(if queued { QUEUE_RETRY } else { WATCHED_RETRY })))
         }
         Action::AwaitReferences(message) => await_references(observed, &message, context, now).await,
         Action::Announce(binding) => announce(observed, &binding, context, now).await,
@@ -80,31 +80,31 @@ pub async fn act(
         Action::Await(message) => {
             let status = status::running(update, observed.progress.as_ref(), &message, now);
             context.writer.status(update, &status).await?;
-            let is_told = observed.seen == Some(Seen::Running);
-            Ok(Next::Rest(Some(if is_told { TOLD_RETRY } else { WATCHED_RETRY })))
+            let is_reporting = observed.run_state == Some(RunState::Running);
+            Ok(Next::Done(Some(if is_reporting { REPORTED_RETRY } else { WATCHED_RETRY })))
         }
         Action::Hold(why) => {
             let status = status::waiting(update, update_reason::PERSON_IN_POD, &why, now);
             context.writer.status(update, &status).await?;
-            Ok(Next::Rest(Some(WATCHED_RETRY)))
+            Ok(Next::Done(Some(WATCHED_RETRY)))
         }
-        Action::Doubt(doubt) => hesitate(observed, &doubt, context, now).await,
+        Action::OutcomeUnknown(doubt) => report_unknown_outcome(observed, &doubt, context, now).await,
         Action::Cancel => cancel(observed, context, now).await,
         Action::Record(outcome) => record(observed, &outcome, context, now).await,
         Action::Release => release(observed, context).await,
         Action::Abandon => {
             context.forget(update);
             context.writer.remove_finalizer(update, names::STACK_FINALIZER).await?;
-            Ok(Next::Rest(None))
+            Ok(Next::Done(None))
         }
         Action::Keep(wait) => {
             context.forget(update);
-            Ok(Next::Rest(Some(wait.unsigned_abs())))
+            Ok(Next::Done(Some(wait.unsigned_abs())))
         }
         Action::Expire => expire(update, context).await,
         Action::Nothing => {
             context.forget(update);
-            Ok(Next::Rest(None))
+            Ok(Next::Done(None))
         }
     }
 }
@@ -133,16 +133,16 @@ async fn await_references(
     let missing = observed.references.as_ref().map(|checked| checked.missing.as_slice()).unwrap_or_default();
     let waiter = Waiter::Update(ObjectRef::from_obj(update));
     context.references.wait(&update.namespace().unwrap_or_default(), missing, &waiter);
-    Ok(Next::Rest(Some(WATCHED_RETRY)))
+    Ok(Next::Done(Some(WATCHED_RETRY)))
 }
 
 async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileError> {
     context.forget(update);
     context.writer.delete_as_seen(update).await?;
     let kept = update.spec.ttl_after_completed.as_deref().unwrap_or_default();
-    let message = format!("Deleted {} after its time of {kept}", update.name_any());
+    let message = format!("deleted Update {} after its TTL of {kept}", update.name_any());
     context.events.publish(with_revision(update, Event::new(update, EventKind::Normal, "UpdateExpired", message)));
-    Ok(Next::Rest(None))
+    Ok(Next::Done(None))
 }
 
 /// Writes a status and continues with the resulting object.
@@ -160,17 +160,17 @@ async fn announce(
 ) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();
-    let Some(pod) = &observed.pod else { return Ok(Next::Rest(Some(WATCHED_RETRY))) };
+    let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_RETRY))) };
     let run = run_in(pod, update, &context.siblings(update));
     let permit = match context.run_limiter.acquire(&run, ObjectRef::from_obj(update)) {
         Ok(permit) => permit,
         Err(full) => {
             let status = status::waiting(update, update_reason::QUEUED, &full.to_string(), now);
             context.writer.status(update, &status).await?;
-            return Ok(Next::Rest(Some(SLOT_RETRY)));
+            return Ok(Next::Done(Some(SLOT_RETRY)));
         }
     };
-    context.attachments.keep(&uid, ObjectRef::from_obj(update), permit);
+    context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     mark_pod(pod, &uid, context).await?;
     failpoint::hit("update-pod-marked");
     let next = again(update, &status::announced(update, binding, now), context).await?;
@@ -231,19 +231,19 @@ async fn patch_pod(
 fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let (Some(workspace), Some(pod), Some(address)) = (&observed.workspace, &observed.pod, address(observed)) else {
-        return Ok(Next::Rest(Some(WATCHED_RETRY)));
+        return Ok(Next::Done(Some(WATCHED_RETRY)));
     };
     let uid = update.uid().unwrap_or_default();
     let siblings = context.siblings(update);
     let permit = context.run_limiter.adopt(&run_in(pod, update, &siblings));
-    context.attachments.keep(&uid, ObjectRef::from_obj(update), permit);
+    context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     let dead_runs = dead_runs(update, &siblings);
     let request = request::run(update, workspace, binding, dead_runs, context.timeouts)
         .map_err(|e| ReconcileError::stalled(e.to_string()))?;
     let is_kept = update.metadata.deletion_timestamp.is_none() || observed.stack == Owner::Deleting;
     let may_start = is_kept && !is_cancel_requested(update);
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
-    Ok(Next::Rest(Some(WATCHED_RETRY)))
+    Ok(Next::Done(Some(WATCHED_RETRY)))
 }
 
 /// Returns the address of the agent in the observed pod.
@@ -258,24 +258,29 @@ fn address(observed: &Observed) -> Option<AgentAddress> {
 async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();
-    let asked = update.annotations().contains_key(names::ANNOTATION_CANCEL_REQUESTED);
-    if !asked && let Some(address) = address(observed) {
+    let is_requested = update.annotations().contains_key(names::ANNOTATION_CANCEL_REQUESTED);
+    if !is_requested && let Some(address) = address(observed) {
         if let Err(error) = context.attachments.cancel(&address, &uid).await {
-            let message = format!("the run could not be cancelled yet: {error}");
+            let message = format!("failed to cancel the run: {error}");
             let status = status::canceling(update, observed.progress.as_ref(), &message, now);
             context.writer.status(update, &status).await?;
-            return Ok(Next::Rest(Some(CANCEL_RETRY)));
+            return Ok(Next::Done(Some(CANCEL_RETRY)));
         }
         let mark = [(names::ANNOTATION_CANCEL_REQUESTED.to_owned(), Some(now.to_string()))].into();
         context.writer.annotate(update, &mark).await?;
     }
-    let status = status::canceling(update, observed.progress.as_ref(), "the run is being cancelled", now);
+    let status = status::canceling(update, observed.progress.as_ref(), "canceling the run", now);
     context.writer.status(update, &status).await?;
-    Ok(Next::Rest(Some(WATCHED_RETRY)))
+    Ok(Next::Done(Some(WATCHED_RETRY)))
 }
 
 /// Keeps a run open whose end is not proven. If its pod is gone, its task ends and its slot is released.
-async fn hesitate(observed: &Observed, doubt: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+async fn report_unknown_outcome(
+    observed: &Observed,
+    doubt: &str,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let bound_to = binding(update).map(|binding| binding.pod_uid.as_str());
     if observed.pod.as_ref().and_then(|pod| pod.metadata.uid.as_deref()) != bound_to {
@@ -286,12 +291,12 @@ async fn hesitate(observed: &Observed, doubt: &str, context: &Context, now: Time
         progressing.is_none_or(|progressing| progressing.reason != update_reason::RUN_OUTCOME_UNKNOWN)
     };
     let is_news = update.status.as_ref().is_none_or(is_news);
-    context.writer.status(update, &status::doubtful(update, doubt, now)).await?;
+    context.writer.status(update, &status::outcome_unknown(update, doubt, now)).await?;
     if is_news {
         let event = Event::new(update, EventKind::Warning, update_reason::RUN_OUTCOME_UNKNOWN, doubt);
         context.events.publish(with_revision(update, event));
     }
-    Ok(Next::Rest(Some(DOUBT_RETRY)))
+    Ok(Next::Done(Some(UNKNOWN_OUTCOME_RETRY)))
 }
 
 /// Records the result. The outputs are written before the status that names them.
@@ -303,13 +308,13 @@ async fn record(
 ) -> Result<Next, ReconcileError> {
     let (update, progress) = (&observed.update, observed.progress.as_ref());
     failpoint::hit("update-result-seen");
-    let outcome = match outputs::keep(update, outcome, context, now).await? {
-        Kept::Yes => outcome.clone(),
-        Kept::No(why) => outcome.clone().without_outputs(&why),
-        Kept::NotYet(why) => {
-            let message = format!("the run has ended; its outputs cannot be kept yet: {why}");
+    let outcome = match outputs::store(update, outcome, context, now).await? {
+        Stored::Yes => outcome.clone(),
+        Stored::No(why) => outcome.clone().without_outputs(&why),
+        Stored::NotYet(why) => {
+            let message = format!("run ended; failed to store its outputs, retrying: {why}");
             context.writer.status(update, &status::running(update, progress, &message, now)).await?;
-            return Ok(Next::Rest(Some(REFUSED_RETRY)));
+            return Ok(Next::Done(Some(REFUSED_RETRY)));
         }
     };
     failpoint::hit("update-outputs-written");
@@ -317,14 +322,14 @@ async fn record(
     let written = match context.writer.status(update, &status).await {
         // Without this fallback, a rejected result would leave the run open forever.
         Err(error) if error.is_content_rejected() => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the result is recorded without its details");
+            tracing::warn!(error = &error as &dyn std::error::Error, "recording the result without details");
             status = status::recorded_without_details(update, &outcome, &error.to_string(), now);
             context.writer.status(update, &status).await?
         }
         written => written?,
     };
     let next = Next::Again(Box::new(written.unwrap_or_else(|| update.clone())));
-    tell_end(update, &status, outcome.failure.unwrap_or("Succeeded"), context);
+    report_end(update, &status, outcome.failure.unwrap_or("Succeeded"), context);
     let event = match outcome.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {
@@ -340,7 +345,7 @@ async fn record(
 }
 
 /// Reports the end of a run in metrics and log after its result is written.
-fn tell_end(update: &Update, status: &UpdateStatus, outcome: &'static str, context: &Context) {
+fn report_end(update: &Update, status: &UpdateStatus, outcome: &'static str, context: &Context) {
     let (started, ended) = (status.start_time.as_ref(), status.end_time.as_ref());
     let lasted = started.zip(ended).map(|(started, ended)| ended.0.duration_since(started.0)).unwrap_or_default();
     let kind = update.spec.kind.as_str();
@@ -372,11 +377,11 @@ fn with_revision(update: &Update, event: Event) -> Event {
 
 fn succeeded(update: &Update) -> String {
     let word = match update.spec.kind {
-        UpdateKind::Up => "Updated",
-        UpdateKind::Destroy => "Destroyed",
-        UpdateKind::Preview => "Previewed",
-        UpdateKind::Refresh => "Refreshed",
-        UpdateKind::Unknown => "Ended",
+        UpdateKind::Up => "updated",
+        UpdateKind::Destroy => "destroyed",
+        UpdateKind::Preview => "previewed",
+        UpdateKind::Refresh => "refreshed",
+        UpdateKind::Unknown => "completed run of",
     };
     format!("{word} stack {}", update.spec.stack_name)
 }
@@ -396,5 +401,5 @@ async fn release(observed: &Observed, context: &Context) -> Result<Next, Reconci
     failpoint::hit("update-pod-released");
     context.forget(update);
     context.writer.remove_finalizer(update, names::UPDATE_FINALIZER).await?;
-    Ok(Next::Rest(None))
+    Ok(Next::Done(None))
 }

@@ -37,33 +37,33 @@ const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout for acknowledging a recorded result to the agent.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a text from the agent in a condition, in bytes.
-const MAX_WORDS: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 
-/// State of a run as seen by its task.
+/// State of a run as its task sees it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Seen {
+pub enum RunState {
     /// No answer yet.
     Connecting,
     /// The run is in progress, and the agent reports on it.
     Running,
     /// The agent delays the start, for this reason.
     Held(String),
-    /// The agent does not know this run and was not asked to start it.
+    /// The agent does not know this run and may not start it.
     NeverStarted,
     /// The agent does not respond, for this reason.
     Unreachable(String),
     /// The agent does not know this run and refuses to start it.
-    Refused(String),
+    Rejected(String),
     /// The agent refuses to start the run in the present state of the workspace, for example without a Secret.
-    NotNow(String),
+    PreconditionFailed(String),
     /// The run has ended.
     Ended(Box<proto::Result>),
 }
 
 /// State of a run that has an attached task.
 #[derive(Clone, Debug)]
-pub struct Look {
-    pub seen: Seen,
+pub struct RunSnapshot {
+    pub run_state: RunState,
     /// Last reported progress.
     pub progress: Option<RunProgress>,
     /// IP address at which the task calls the agent.
@@ -81,12 +81,12 @@ pub struct Attachments {
     // A std mutex: held briefly, never across an await.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
     /// Slots of open runs, released on detach. Also locked only briefly.
-    places: Arc<Mutex<HashMap<String, Place>>>,
+    slots: Arc<Mutex<HashMap<String, HeldSlot>>>,
     serials: Arc<AtomicU64>,
 }
 
 /// Slot of an open run, with its Update.
-struct Place {
+struct HeldSlot {
     update: ObjectRef<Update>,
     _permit: Permit<ObjectRef<Update>>,
 }
@@ -94,7 +94,7 @@ struct Place {
 struct Attachment {
     /// Serial number of the task. A replaced task can no longer change the attachment.
     serial: u64,
-    seen: Seen,
+    run_state: RunState,
     progress: Option<RunProgress>,
     address: AgentAddress,
     may_start: bool,
@@ -126,15 +126,15 @@ impl Attachments {
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> Self {
-        Attachments { agents, wake, tasks, end, open: Arc::default(), places: Arc::default(), serials: Arc::default() }
+        Attachments { agents, wake, tasks, end, open: Arc::default(), slots: Arc::default(), serials: Arc::default() }
     }
 
     /// Returns the state of a run, or `None` if no task is attached to it.
-    pub fn look(&self, uid: &str) -> Option<Look> {
+    pub fn snapshot(&self, uid: &str) -> Option<RunSnapshot> {
         let open = self.lock();
         let attachment = open.get(uid)?;
-        let (seen, progress) = (attachment.seen.clone(), attachment.progress.clone());
-        Some(Look { seen, progress, ip: attachment.address.ip })
+        let (run_state, progress) = (attachment.run_state.clone(), attachment.progress.clone());
+        Some(RunSnapshot { run_state, progress, ip: attachment.address.ip })
     }
 
     /// Attaches a task to a run. Does nothing if a task with the same address and the same `may_start` exists.
@@ -151,8 +151,8 @@ impl Attachments {
             let progress = before.and_then(|a| a.progress.clone());
             let (address, may_start) = (target.address.clone(), target.may_start);
             let _guard = token.clone().drop_guard();
-            let seen = Seen::Connecting;
-            open.insert(uid, Attachment { serial, seen, progress, address, may_start, _guard });
+            let run_state = RunState::Connecting;
+            open.insert(uid, Attachment { serial, run_state, progress, address, may_start, _guard });
         }
         let this = self.clone();
         self.tasks.spawn(async move {
@@ -164,24 +164,24 @@ impl Attachments {
     }
 
     /// Holds the slot of a run until the run is detached.
-    pub fn keep(&self, uid: &str, update: ObjectRef<Update>, permit: Permit<ObjectRef<Update>>) {
-        self.places().insert(uid.to_owned(), Place { update, _permit: permit });
+    pub fn hold_slot(&self, uid: &str, update: ObjectRef<Update>, permit: Permit<ObjectRef<Update>>) {
+        self.slots().insert(uid.to_owned(), HeldSlot { update, _permit: permit });
     }
 
     /// Ends the task of a run and releases its slot.
     pub fn detach(&self, uid: &str) {
         self.lock().remove(uid);
-        self.places().remove(uid);
+        self.slots().remove(uid);
     }
 
     /// Detaches the runs of an Update that was removed without this process. Every attached run has a slot, so the slots
     /// suffice to find them.
     pub fn forget(&self, namespace: &str, name: &str) {
         let is_its = |update: &ObjectRef<Update>| update.name == name && update.namespace.as_deref() == Some(namespace);
-        let places = self.places();
+        let slots = self.slots();
         let gone: Vec<String> =
-            places.iter().filter(|(_, place)| is_its(&place.update)).map(|(uid, _)| uid.clone()).collect();
-        drop(places);
+            slots.iter().filter(|(_, slot)| is_its(&slot.update)).map(|(uid, _)| uid.clone()).collect();
+        drop(slots);
         gone.iter().for_each(|uid| self.detach(uid));
     }
 
@@ -195,10 +195,10 @@ impl Attachments {
     pub fn acknowledge(&self, address: AgentAddress, uid: String) {
         let agents = self.agents.clone();
         self.tasks.spawn(async move {
-            let told = async { agents.connect(&address).await?.acknowledge(&uid).await };
-            let told = tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, told).await;
-            if !matches!(told, Ok(Ok(()))) {
-                tracing::info!(?told, uid, "the agent could not be told that the result is recorded");
+            let reply = async { agents.connect(&address).await?.acknowledge(&uid).await };
+            let reply = tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, reply).await;
+            if !matches!(reply, Ok(Ok(()))) {
+                tracing::info!(?reply, uid, "failed to acknowledge the result to the agent");
             }
         });
     }
@@ -207,24 +207,27 @@ impl Attachments {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn places(&self) -> std::sync::MutexGuard<'_, HashMap<String, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<String, HeldSlot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn follow(&self, target: Target, serial: u64) {
         let mut following = Following::new(target, serial);
         let mut wait = FIRST_RETRY;
         loop {
-            let seen = match self.follow_once(&mut following).await {
-                Ok(seen) => seen,
-                Err(error) => Seen::Unreachable(error.to_string()),
+            let run_state = match self.follow_once(&mut following).await {
+                Ok(run_state) => run_state,
+                Err(error) => RunState::Unreachable(error.to_string()),
             };
-            let pause = match seen {
-                Seen::Ended(_) | Seen::Refused(_) | Seen::NotNow(_) | Seen::NeverStarted => None,
-                Seen::Held(_) => Some(HELD_RETRY),
-                Seen::Connecting | Seen::Running | Seen::Unreachable(_) => Some(wait),
+            let pause = match run_state {
+                RunState::Ended(_)
+                | RunState::Rejected(_)
+                | RunState::PreconditionFailed(_)
+                | RunState::NeverStarted => None,
+                RunState::Held(_) => Some(HELD_RETRY),
+                RunState::Connecting | RunState::Running | RunState::Unreachable(_) => Some(wait),
             };
-            self.tell(&mut following, seen);
+            self.publish(&mut following, run_state);
             let Some(pause) = pause else { return };
             tokio::time::sleep(pause).await;
             wait = (wait * 2).min(MAX_RETRY);
@@ -232,33 +235,33 @@ impl Attachments {
     }
 
     /// Handles one connection: attaches, starts the run if the agent does not know it, and reads until the end.
-    async fn follow_once(&self, following: &mut Following) -> Result<Seen, RpcError> {
+    async fn follow_once(&self, following: &mut Following) -> Result<RunState, RpcError> {
         let agent = self.agents.connect(&following.target.address).await?;
         let id = following.target.request.id.clone();
         let mut attachment = match agent.attach(&id, following.from).await {
-            Err(error) if error.is_not_found() && !following.target.may_start => return Ok(Seen::NeverStarted),
+            Err(error) if error.is_not_found() && !following.target.may_start => return Ok(RunState::NeverStarted),
             Err(error) if error.is_not_found() => {
                 match agent.run(following.target.request.clone()).await {
-                    Err(error) if error.is_precondition() => return Ok(Seen::NotNow(error.message)),
-                    Err(error) if error.is_refusal() => return Ok(Seen::Refused(error.message)),
-                    Ok(reply) if !reply.held.is_empty() => return Ok(Seen::Held(words(&reply.held))),
+                    Err(error) if error.is_precondition() => return Ok(RunState::PreconditionFailed(error.message)),
+                    Err(error) if error.is_refusal() => return Ok(RunState::Rejected(error.message)),
+                    Ok(reply) if !reply.held.is_empty() => return Ok(RunState::Held(one_line(&reply.held))),
                     other => other?,
                 };
                 agent.attach(&id, following.from).await?
             }
             other => other?,
         };
-        self.tell(following, Seen::Running);
+        self.publish(following, RunState::Running);
         while let Some(reply) = self.next(&mut attachment, following).await? {
             let pause = following.rate.spend(reply.encoded_len(), Instant::now());
             tokio::time::sleep(pause).await;
             match reply.part {
                 Some(Part::Progress(progress)) => self.note(following, &progress),
-                Some(Part::Result(result)) => return Ok(Seen::Ended(Box::new(result))),
+                Some(Part::Result(result)) => return Ok(RunState::Ended(Box::new(result))),
                 None => {}
             }
         }
-        Ok(Seen::Unreachable("the agent ended the stream without a result".to_owned()))
+        Ok(RunState::Unreachable("agent closed the stream without a result".to_owned()))
     }
 
     /// Returns the next message. Reports due progress in the meantime.
@@ -272,7 +275,7 @@ impl Attachments {
             let Some(due) = following.due else { return next.await };
             tokio::select! {
                 reply = &mut next => return reply,
-                () = tokio::time::sleep_until(due) => self.tell_progress(following),
+                () = tokio::time::sleep_until(due) => self.publish_progress(following),
             }
         }
     }
@@ -284,34 +287,36 @@ impl Attachments {
             ProgressChange::None => {}
             ProgressChange::Urgent => {
                 // An agent that reports new processes continuously must not trigger a write each time.
-                let due = following.told.map_or(now, |told| told + URGENT_INTERVAL);
+                let due = following.published.map_or(now, |published| published + URGENT_INTERVAL);
                 following.due = Some(following.due.map_or(due, |before| before.min(due)));
                 if due <= now {
-                    self.tell_progress(following);
+                    self.publish_progress(following);
                 }
             }
             ProgressChange::Some => {
-                let due = following.told.map_or(now, |told| told + PROGRESS_INTERVAL);
+                let due = following.published.map_or(now, |published| published + PROGRESS_INTERVAL);
                 following.due.get_or_insert(due);
             }
         }
     }
 
     /// Publishes the progress to the reconciler and wakes it.
-    fn tell_progress(&self, following: &mut Following) {
-        (following.told, following.due) = (Some(Instant::now()), None);
+    fn publish_progress(&self, following: &mut Following) {
+        (following.published, following.due) = (Some(Instant::now()), None);
         let progress = following.progress.status();
-        if self.keep_seen(following, |attachment| attachment.progress.replace(progress.clone()) != Some(progress)) {
+        if self
+            .change_attachment(following, |attachment| attachment.progress.replace(progress.clone()) != Some(progress))
+        {
             self.wake(&following.target);
         }
     }
 
     /// Stores the state and wakes the reconciler if the state has changed. The end of a run includes its last progress.
-    fn tell(&self, following: &mut Following, seen: Seen) {
-        let progress = matches!(seen, Seen::Ended(_)).then(|| following.progress.status());
-        let is_news = self.keep_seen(following, |attachment| {
-            let is_news = attachment.seen != seen;
-            attachment.seen = seen;
+    fn publish(&self, following: &mut Following, run_state: RunState) {
+        let progress = matches!(run_state, RunState::Ended(_)).then(|| following.progress.status());
+        let is_news = self.change_attachment(following, |attachment| {
+            let is_news = attachment.run_state != run_state;
+            attachment.run_state = run_state;
             attachment.progress = progress.or_else(|| attachment.progress.take());
             is_news
         });
@@ -321,14 +326,14 @@ impl Attachments {
     }
 
     /// Changes the attachment of a run. Returns false if another task or no task is attached now.
-    fn keep_seen(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
+    fn change_attachment(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
         let mut open = self.lock();
         open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
     }
 
     fn wake(&self, target: &Target) {
         if self.wake.clone().try_send(target.update.clone()).is_err() {
-            tracing::debug!(update = %target.update, "the reconciler could not be woken; it looks again by itself");
+            tracing::debug!(update = %target.update, "wake-up dropped; the periodic requeue covers it");
         }
     }
 }
@@ -341,7 +346,7 @@ struct Following {
     from: u64,
     progress: Progress,
     /// Time of the last progress report.
-    told: Option<Instant>,
+    published: Option<Instant>,
     /// Time at which progress is due to be reported, or `None` if nothing has changed.
     due: Option<Instant>,
     /// Belongs to the task, so that an agent cannot reset the limit by reconnecting.
@@ -351,14 +356,14 @@ struct Following {
 impl Following {
     fn new(target: Target, serial: u64) -> Self {
         let rate = RateLimit::new(Instant::now());
-        Following { target, serial, from: 0, progress: Progress::default(), told: None, due: None, rate }
+        Following { target, serial, from: 0, progress: Progress::default(), published: None, due: None, rate }
     }
 }
 
 /// Returns a text from the agent for users, bounded and on one line.
-fn words(text: &str) -> String {
+fn one_line(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    conditions::shorten(&line, MAX_WORDS)
+    conditions::shorten(&line, MAX_MESSAGE)
 }
 
 #[cfg(test)]

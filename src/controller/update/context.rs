@@ -53,7 +53,7 @@ impl Context {
         self.adopted.call_once(|| {
             for (run, update) in open_runs(&self.updates.store().state()) {
                 let permit = self.run_limiter.adopt(&run);
-                self.attachments.keep(&run.uid, update, permit);
+                self.attachments.hold_slot(&run.uid, update, permit);
             }
         });
     }

@@ -94,8 +94,8 @@ mod tests {
             ("proven", |_| {}, 1),
             ("ended in order", |u| status(u).interrupted = None, 0),
             ("open", |u| status(u).conditions.clear(), 0),
-            ("a person says so", |u| status(u).termination_evidence = Some(TerminationEvidence::User), 0),
-            ("nothing is known", |u| status(u).termination_evidence = None, 0),
+            ("resolved by a user", |u| status(u).termination_evidence = Some(TerminationEvidence::User), 0),
+            ("without evidence", |u| status(u).termination_evidence = None, 0),
             ("its process was never known", |u| status(u).progress = None, 0),
             ("on the network of its node", |u| status(u).run = Some(RunBinding::default()), 0),
             ("of another stack", |u| u.spec.stack_name = "prod".to_owned(), 0),
@@ -112,8 +112,8 @@ mod tests {
     #[test]
     fn the_latest_dead_runs_are_sent_unless_lock_recovery_is_manual() {
         let all: Vec<_> = (0..9).map(|n| ended(&format!("u{n}"), 100 + n, |_| {})).collect();
-        let told: Vec<i64> = dead_runs(&update("next"), &all).iter().map(|run| run.ended / 1000).collect();
-        assert_eq!(told, [108, 107, 106, 105, 104]);
+        let ended: Vec<i64> = dead_runs(&update("next"), &all).iter().map(|run| run.ended / 1000).collect();
+        assert_eq!(ended, [108, 107, 106, 105, 104]);
         let mut manual = update("next");
         manual.spec.lock_recovery = LockRecovery::Manual;
         assert!(dead_runs(&manual, &all).is_empty());

@@ -10,7 +10,7 @@ use crate::api::auto::{ArtifactReference, RunBinding, TerminationEvidence, Updat
 use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names, resolve};
 use crate::artifact::Directory;
-use crate::controller::update::attachments::Seen;
+use crate::controller::update::attachments::RunState;
 use crate::controller::update::observe::{Observed, Owner};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::pod_termination::{self, End, Recorded};
@@ -43,7 +43,7 @@ pub enum Action {
     /// The agent delays the start of the run, for this reason.
     Hold(String),
     /// It is unknown whether the run is still in progress.
-    Doubt(String),
+    OutcomeUnknown(String),
     /// Cancel the run.
     Cancel,
     /// The run has ended: record its result in the status.
@@ -70,7 +70,7 @@ impl Action {
             Action::Attach(_) => "Attach",
             Action::Await(_) => "Await",
             Action::Hold(_) => "Hold",
-            Action::Doubt(_) => "Doubt",
+            Action::OutcomeUnknown(_) => "OutcomeUnknown",
             Action::Cancel => "Cancel",
             Action::Record(_) => "Record",
             Action::Release => "Release",
@@ -114,10 +114,10 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
 /// pod at the latest.
 fn operators_run(observed: &Observed) -> Action {
     if observed.pod.as_ref().is_some_and(is_operators_pod) {
-        let message = "the Pulumi Kubernetes Operator has started it; how it ends is not known before its pod has gone";
+        let message = "run started by the Pulumi Kubernetes Operator; waiting for its pod to be deleted";
         return Action::Await(message.to_owned());
     }
-    let why = "the Pulumi Kubernetes Operator had started it, and both the operator and its pod have gone";
+    let why = "it was started by the Pulumi Kubernetes Operator, and its pod no longer exists";
     Action::Record(Box::new(RunOutcome::interrupted(why, TerminationEvidence::Container, None)))
 }
 
@@ -136,13 +136,13 @@ fn expiry(update: &Update, now: Timestamp) -> Action {
 
 /// Handles an announced run, which is in the recorded pod or nowhere.
 fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Action {
-    match &observed.seen {
-        Some(Seen::Ended(result)) if is_to_be_explained(observed, binding, result, now) => {
-            return Action::Await("its pod was told to end; the cluster is about to say why".to_owned());
+    match &observed.run_state {
+        Some(RunState::Ended(result)) if awaits_termination_reason(observed, binding, result, now) => {
+            return Action::Await("run ended with its pod; waiting for the cluster to report the reason".to_owned());
         }
-        Some(Seen::Ended(result)) => return Action::Record(Box::new(told(observed, binding, result))),
+        Some(RunState::Ended(result)) => return Action::Record(Box::new(outcome_of_result(observed, binding, result))),
         // The report of the agent is the best evidence.
-        Some(Seen::Running | Seen::Held(_)) => return by_task(observed, binding, None),
+        Some(RunState::Running | RunState::Held(_)) => return from_agent_report(observed, binding, None),
         _ => {}
     }
     let id = observed.update.uid().unwrap_or_default();
@@ -152,26 +152,26 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
         End::Proven(outcome) if was_asked_to_end(observed) => Action::Record(outcome),
         End::Proven(outcome) => {
             let cause = pod_termination::cause(binding, observed.pod.as_ref());
-            Action::Record(Box::new(outcome.with_its_pod().because(cause)))
+            Action::Record(Box::new(outcome.terminated_with_pod().with_cause(cause)))
         }
-        End::Unknown(doubt) => in_doubt(&observed.update, &doubt),
-        End::Open(known) => by_task(observed, binding, known.as_deref()),
+        End::Unknown(doubt) => outcome_unknown(&observed.update, &doubt),
+        End::Open(known) => from_agent_report(observed, binding, known.as_deref()),
     }
 }
 
 /// Combines the result of the agent with the cause of the end that the cluster reports.
-fn told(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> RunOutcome {
+fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> RunOutcome {
     let pod = observed.pod.as_ref();
     let spec = &observed.update.spec;
     let outcome = RunOutcome::of(result).of_stack(&spec.stack_name, spec.applied_stack.as_ref());
     let is_ending = result.pod_terminated || pod_termination::is_pod_ending(binding, pod);
     let with_its_pod = !was_asked_to_end(observed) && is_ending;
-    let outcome = if with_its_pod { outcome.with_its_pod() } else { outcome };
+    let outcome = if with_its_pod { outcome.terminated_with_pod() } else { outcome };
     let outcome = match timeout_that_ended(observed, result) {
         Some(source) => outcome.with_timeout_advice(source),
         None => outcome,
     };
-    outcome.because(pod_termination::cause(binding, pod))
+    outcome.with_cause(pod_termination::cause(binding, pod))
 }
 
 /// Returns the source of the timeout if a timeout ended the run.
@@ -185,9 +185,14 @@ fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<Tim
     (has_expired && is_canceled && !was_asked_to_end(observed)).then_some(source)
 }
 
-/// Returns whether to wait for the reason why the pod was terminated. A deletion is visible at once, but the kubelet reports
+/// Returns whether to wait for the reason why the pod was terminated. A deletion is visible immediately, but the kubelet reports
 /// an eviction only after the containers have ended. The agent stays for a while so that its result can be read.
-fn is_to_be_explained(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: Timestamp) -> bool {
+fn awaits_termination_reason(
+    observed: &Observed,
+    binding: &RunBinding,
+    result: &proto::Result,
+    now: Timestamp,
+) -> bool {
     let pod = observed.pod.as_ref();
     let is_explained = pod_termination::is_pod_ending(binding, pod) || pod_termination::cause(binding, pod).is_some();
     let since = Timestamp::from_millisecond(result.ended).map(|ended| now.duration_since(ended));
@@ -203,57 +208,59 @@ fn was_asked_to_end(observed: &Observed) -> bool {
 }
 
 /// Handles a run whose end is not proven. It stays open until there is proof or a user resolves it.
-fn in_doubt(update: &Update, doubt: &str) -> Action {
+fn outcome_unknown(update: &Update, doubt: &str) -> Action {
+    let name = update.name_any();
     let how = format!(
-        "If you know that the run is over, answer with the annotation {}: {}=retry, =clear or =abandon",
-        names::ANNOTATION_RESOLVE,
-        update.name_any()
+        "If the run has ended, set the annotation {} to {name}=retry, {name}=clear or {name}=abandon",
+        names::ANNOTATION_RESOLVE
     );
     let Some(answer) = update.annotations().get(names::ANNOTATION_RESOLVE) else {
-        return Action::Doubt(format!("{doubt}. {how}"));
+        return Action::OutcomeUnknown(format!("{doubt}. {how}"));
     };
     match resolve::parse(answer) {
-        Ok(resolution) if resolution.update == update.name_any() => {
-            Action::Record(Box::new(RunOutcome::answered(answer, doubt)))
+        Ok(resolution) if resolution.update == name => Action::Record(Box::new(RunOutcome::resolved(answer, doubt))),
+        Ok(resolution) => {
+            Action::OutcomeUnknown(format!("{doubt}. {how} (the annotation names {})", resolution.update))
         }
-        Ok(resolution) => Action::Doubt(format!("{doubt}. {how} (it names {} now)", resolution.update)),
-        Err(what) => Action::Doubt(format!("{doubt}. {how} (its value {what})")),
+        Err(what) => Action::OutcomeUnknown(format!("{doubt}. {how} (the annotation value {what})")),
     }
 }
 
 /// Decides from the report of the attached task about a run that may be in progress.
-fn by_task(observed: &Observed, binding: &RunBinding, known: Option<&str>) -> Action {
+fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&str>) -> Action {
     let cancels = was_asked_to_end(observed);
-    match &observed.seen {
+    match &observed.run_state {
         None => Action::Attach(binding.clone()),
-        Some(Seen::NeverStarted) => {
+        Some(RunState::NeverStarted) => {
             Action::Record(Box::new(RunOutcome::failed(update_reason::CANCELED, "canceled before it started")))
         }
-        Some(Seen::Refused(why)) => {
-            let message = format!("it never started: {why}");
+        Some(RunState::Rejected(why)) => {
+            let message = format!("run rejected by the agent: {why}");
             Action::Record(Box::new(RunOutcome::failed(update_reason::UPDATE_FAILED, &message)))
         }
-        Some(Seen::NotNow(why)) => {
-            let message = format!("it could not start: {why}");
+        Some(RunState::PreconditionFailed(why)) => {
+            let message = format!("failed to start the run: {why}");
             Action::Record(Box::new(RunOutcome::failed(update_reason::RUN_REFUSED, &message)))
         }
         // The run must no longer start, so attach to it without starting it.
-        Some(Seen::Held(_)) if cancels => Action::Attach(binding.clone()),
-        Some(Seen::Held(why)) => Action::Hold(why.clone()),
-        Some(Seen::Unreachable(_) | Seen::Connecting) if has_moved(observed) => Action::Attach(binding.clone()),
-        Some(Seen::Running | Seen::Unreachable(_)) if cancels => Action::Cancel,
-        Some(Seen::Unreachable(why)) => {
+        Some(RunState::Held(_)) if cancels => Action::Attach(binding.clone()),
+        Some(RunState::Held(why)) => Action::Hold(why.clone()),
+        Some(RunState::Unreachable(_) | RunState::Connecting) if has_moved(observed) => Action::Attach(binding.clone()),
+        Some(RunState::Running | RunState::Unreachable(_)) if cancels => Action::Cancel,
+        Some(RunState::Unreachable(why)) => {
             let known = known.map(|known| format!("; {known}")).unwrap_or_default();
-            Action::Await(format!("the agent does not answer: {why}{known}"))
+            Action::Await(format!("agent is unreachable: {why}{known}"))
         }
-        Some(Seen::Connecting | Seen::Running | Seen::Ended(_)) => Action::Await("the run goes on".to_owned()),
+        Some(RunState::Connecting | RunState::Running | RunState::Ended(_)) => {
+            Action::Await("run in progress".to_owned())
+        }
     }
 }
 
 /// Returns whether the pod has a new IP address. A recreated pod sandbox gets a new one.
 fn has_moved(observed: &Observed) -> bool {
     let ip = observed.pod.as_ref().and_then(|pod| pod.status.as_ref()?.pod_ip.as_deref()?.parse::<IpAddr>().ok());
-    ip.is_some() && observed.asked.is_some() && ip != observed.asked
+    ip.is_some() && observed.agent_ip.is_some() && ip != observed.agent_ip
 }
 
 fn waiting(observed: &Observed) -> Action {
@@ -263,25 +270,24 @@ fn waiting(observed: &Observed) -> Action {
         return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, &error.to_string())));
     }
     if let Some(ahead) = &observed.ahead {
-        return Action::Wait(update_reason::QUEUED, format!("waits for update {ahead} of the same workspace"));
+        return Action::Wait(update_reason::QUEUED, format!("waiting for Update {ahead} of the same Workspace"));
     }
     let Some(workspace) = &observed.workspace else {
-        return Action::Wait(update_reason::WORKSPACE_NOT_FOUND, format!("workspace {name} does not exist"));
+        return Action::Wait(update_reason::WORKSPACE_NOT_FOUND, format!("Workspace {name} not found"));
     };
     if let Some(refusal) = is_on_another_source(workspace, update) {
         return Action::Record(Box::new(RunOutcome::failed(update_reason::SPEC_INVALID, &refusal)));
     }
     if let Some(why) = not_ready(workspace, observed) {
-        return Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} {why}"));
+        return Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("Workspace {name} {why}"));
     }
     match observed.pod.as_ref().and_then(|pod| request::binding(update, workspace, pod)) {
         Some(_) if request::exceeds_protocol_version(update, workspace) => {
-            let why =
-                "has an agent of an earlier version, which does not know all that this run asks for: it gets a new pod";
-            Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} {why}"))
+            let why = "has an agent that does not support all options of this run; waiting for a new pod";
+            Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("Workspace {name} {why}"))
         }
         Some(binding) => with_references(observed, binding),
-        None => Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("workspace {name} has no agent yet")),
+        None => Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("agent of Workspace {name} is not ready")),
     }
 }
 
@@ -289,7 +295,7 @@ fn waiting(observed: &Observed) -> Action {
 fn with_references(observed: &Observed, binding: RunBinding) -> Action {
     let not_yet = |why: &str| Action::Wait(update_reason::WORKSPACE_NOT_READY, why.to_owned());
     let Some(checked) = &observed.references else {
-        return not_yet("the Secrets and ConfigMaps that the run refers to have not been checked yet");
+        return not_yet("waiting for the check of the referenced Secrets and ConfigMaps");
     };
     let namespace = observed.update.namespace().unwrap_or_default();
     match checked.waits_for(&namespace) {
@@ -308,14 +314,14 @@ fn is_on_another_source(workspace: &Workspace, update: &Update) -> Option<String
     let status = workspace.status.as_ref()?;
     let is_ready = conditions::is_true(&status.conditions, conditions::READY);
     let is_current = status.observed_generation == workspace.metadata.generation;
-    let other = status.artifact.as_ref().filter(|found| is_ready && is_current && !is_meant(wanted, found))?;
+    let other = status.artifact.as_ref().filter(|found| is_ready && is_current && !is_same_source(wanted, found))?;
     let describe = |artifact: &ArtifactReference| format!("{} with directory {:?}", artifact.digest, artifact.dir);
     let name = &update.spec.workspace_name;
-    Some(format!("it asks for the source {}, and workspace {name} has {}", describe(wanted), describe(other)))
+    Some(format!("spec.artifact requests source {}, but Workspace {name} has {}", describe(wanted), describe(other)))
 }
 
 /// Returns whether the artifact in place is the requested one. Users may omit the revision.
-fn is_meant(wanted: &ArtifactReference, found: &ArtifactReference) -> bool {
+fn is_same_source(wanted: &ArtifactReference, found: &ArtifactReference) -> bool {
     let directory = |artifact: &ArtifactReference| artifact.dir.parse::<Directory>().ok();
     wanted.digest == found.digest
         && directory(wanted) == directory(found)
@@ -334,16 +340,16 @@ fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
         return Some(format!("is not ready{why}"));
     }
     match (&observed.update.spec.artifact, &status.artifact) {
-        (Some(wanted), found) if found.as_ref().is_none_or(|found| !is_meant(wanted, found)) => {
+        (Some(wanted), found) if found.as_ref().is_none_or(|found| !is_same_source(wanted, found)) => {
             let name = if wanted.revision.is_empty() { &wanted.digest } else { &wanted.revision };
-            return Some(format!("does not have revision {name} in place"));
+            return Some(format!("does not have revision {name} installed"));
         }
-        (None, None) => return Some("has no source in place".to_owned()),
+        (None, None) => return Some("has no source installed".to_owned()),
         _ => {}
     }
     let pod = observed.pod.as_ref().filter(|p| p.metadata.deletion_timestamp.is_none());
     if pod.is_none_or(|p| p.uid() != status.pod_uid) {
-        return Some("is getting a new pod".to_owned());
+        return Some("is waiting for a new pod".to_owned());
     }
     None
 }

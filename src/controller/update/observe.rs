@@ -10,7 +10,7 @@ use crate::api::auto::{RunProgress, Update, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::references::Checked;
-use crate::controller::update::attachments::{Look, Seen};
+use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
 use crate::controller::update::pod_termination::{self, NodeState};
 use crate::controller::update::request::names_workspace;
@@ -33,11 +33,11 @@ pub struct Observed {
     pub ahead: Option<String>,
     pub timeouts: RunTimeouts,
     /// State reported by the attached task.
-    pub seen: Option<Seen>,
+    pub run_state: Option<RunState>,
     /// Progress reported by the attached task.
     pub progress: Option<RunProgress>,
     /// Address at which the attached task calls the agent.
-    pub asked: Option<IpAddr>,
+    pub agent_ip: Option<IpAddr>,
     /// State of the Stack that owns the Update. Read only once the Update is being deleted.
     pub stack: Owner,
     /// State of the Secrets and ConfigMaps that the run refers to. Read only for an unbound run that is first in its queue.
@@ -58,15 +58,15 @@ pub enum Owner {
 pub async fn observe(update: Update, context: &Context) -> Result<Observed, ReadError> {
     let namespace = update.namespace().unwrap_or_default();
     let name = update.spec.workspace_name.clone();
-    let look = context.attachments.look(&update.uid().unwrap_or_default());
-    let (workspace, pod) = match is_told_of(&update, look.as_ref()) || !names_workspace(&update) {
+    let snapshot = context.attachments.snapshot(&update.uid().unwrap_or_default());
+    let (workspace, pod) = match is_agent_reporting(&update, snapshot.as_ref()) || !names_workspace(&update) {
         true => (None, None),
         false => (
             context.reader.get_opt::<Workspace>(&namespace, &name).await?,
             context.reader.get_opt::<Pod>(&namespace, &names::workspace_pod(&name)).await?,
         ),
     };
-    let node = node(&update, pod.as_ref(), look.as_ref(), context).await?;
+    let node = node(&update, pod.as_ref(), snapshot.as_ref(), context).await?;
     let ahead = ahead(&update, &context.siblings(&update));
     let timeouts = context.timeouts;
     let stack = match (update.metadata.deletion_timestamp.is_some(), owner(&update)) {
@@ -86,9 +86,9 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
         }
         _ => None,
     };
-    let asked = look.as_ref().map(|look| look.ip);
-    let (seen, progress) = look.map_or((None, None), |look| (Some(look.seen), look.progress));
-    Ok(Observed { update, workspace, pod, node, ahead, timeouts, seen, progress, asked, stack, references })
+    let agent_ip = snapshot.as_ref().map(|snapshot| snapshot.ip);
+    let (run_state, progress) = snapshot.map_or((None, None), |snapshot| (Some(snapshot.run_state), snapshot.progress));
+    Ok(Observed { update, workspace, pod, node, ahead, timeouts, run_state, progress, agent_ip, stack, references })
 }
 
 /// Returns whether the run is not bound yet and no other Update of its Workspace runs first.
@@ -99,24 +99,27 @@ fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
 
 /// Returns whether the agent currently reports on an open run, so that no other evidence is needed. Canceling the run needs
 /// its pod.
-fn is_told_of(update: &Update, look: Option<&Look>) -> bool {
-    let tells = look.is_some_and(|look| matches!(look.seen, Seen::Running | Seen::Held(_)));
-    let is_to_end = update.metadata.deletion_timestamp.is_some() || is_cancel_requested(update);
-    tells && binding(update).is_some() && !update.is_complete() && !is_to_end
+fn is_agent_reporting(update: &Update, snapshot: Option<&RunSnapshot>) -> bool {
+    let is_reporting =
+        snapshot.is_some_and(|snapshot| matches!(snapshot.run_state, RunState::Running | RunState::Held(_)));
+    let is_ending = update.metadata.deletion_timestamp.is_some() || is_cancel_requested(update);
+    is_reporting && binding(update).is_some() && !update.is_complete() && !is_ending
 }
 
 /// Reads the node of a run without a reporting agent.
 async fn node(
     update: &Update,
     pod: Option<&Pod>,
-    look: Option<&Look>,
+    snapshot: Option<&RunSnapshot>,
     context: &Context,
 ) -> Result<NodeState, ReadError> {
-    let Some(binding) = binding(update).filter(|_| !update.is_complete()) else { return Ok(NodeState::NotAsked) };
-    let is_told = look.is_some_and(|look| matches!(look.seen, Seen::Running | Seen::Held(_) | Seen::Ended(_)));
-    let is_unreachable = look.is_some_and(|look| matches!(look.seen, Seen::Unreachable(_)));
-    if is_told || !pod_termination::needs_node(binding, pod, is_unreachable) {
-        return Ok(NodeState::NotAsked);
+    let Some(binding) = binding(update).filter(|_| !update.is_complete()) else { return Ok(NodeState::NotRead) };
+    let is_reported = snapshot.is_some_and(|snapshot| {
+        matches!(snapshot.run_state, RunState::Running | RunState::Held(_) | RunState::Ended(_))
+    });
+    let is_unreachable = snapshot.is_some_and(|snapshot| matches!(snapshot.run_state, RunState::Unreachable(_)));
+    if is_reported || !pod_termination::needs_node(binding, pod, is_unreachable) {
+        return Ok(NodeState::NotRead);
     }
     match context.reader.get_cluster_opt::<Node>(&binding.node_name).await {
         Ok(node) => Ok(NodeState::of(node.as_ref())),

@@ -20,7 +20,7 @@ const MAX_OUTPUT: usize = 2048;
 /// Maximum number of pending creates, and of lock holders, that are listed.
 const MAX_NAMED: usize = 50;
 /// Maximum length of a string from the agent, in bytes.
-const MAX_WORD: usize = 512;
+const MAX_LINE: usize = 512;
 
 /// Outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,17 +95,17 @@ impl RunOutcome {
             changes: changes(&result.changes),
             permalink: Some(result.permalink.clone()).filter(|link| !link.is_empty()),
             last_output: Some(tail(&result.last_output)).filter(|output| !output.is_empty()),
-            pending_creates: result.pending_creates.iter().take(MAX_NAMED).map(|urn| word(urn)).collect(),
+            pending_creates: result.pending_creates.iter().take(MAX_NAMED).map(|urn| one_line(urn)).collect(),
             interrupted: result.interrupted || result.outcome() == proto::Outcome::Interrupted,
             outputs_unavailable: false,
             proof: Some(TerminationEvidence::Agent),
             project: result.project.as_ref().map(project),
-            backend: backend::without_credentials(&word(&result.backend)),
-            config_inputs: Some(word(&result.config_inputs)).filter(|word| !word.is_empty()),
+            backend: backend::without_credentials(&one_line(&result.backend)),
+            config_inputs: Some(one_line(&result.config_inputs)).filter(|word| !word.is_empty()),
         };
         match result.outcome() {
-            proto::Outcome::Conflict => outcome.message = conflict(&outcome.message, &result.holders),
-            proto::Outcome::PendingCreates => outcome.message = in_doubt(&outcome.pending_creates),
+            proto::Outcome::Conflict => outcome.message = conflict_message(&outcome.message, &result.holders),
+            proto::Outcome::PendingCreates => outcome.message = pending_creates_message(&outcome.pending_creates),
             _ => {}
         }
         outcome
@@ -118,7 +118,7 @@ impl RunOutcome {
             let project = self.project.as_ref().map(|project| project.name.clone());
             let stack = PulumiStack { name: name.to_owned(), project, backend: self.backend.clone() };
             self.message = match applied.filter(|applied| pulumi_stack::differ(applied, &stack)) {
-                Some(_) => format!("{stack} is not the stack with the resources; nothing was destroyed"),
+                Some(_) => format!("{stack} is not the stack that manages the resources; nothing was destroyed"),
                 None => format!("{stack} not found; nothing was destroyed"),
             };
         }
@@ -126,7 +126,7 @@ impl RunOutcome {
     }
 
     /// Parses the termination message if the agent wrote it for this run. The message is short and contains no outputs.
-    pub fn of_last_words(terminated: &ContainerStateTerminated, id: &str) -> Option<Self> {
+    pub fn from_termination_message(terminated: &ContainerStateTerminated, id: &str) -> Option<Self> {
         let words: TerminationMessage = serde_json::from_str(terminated.message.as_deref()?).ok()?;
         if words.id != id {
             return None;
@@ -139,16 +139,14 @@ impl RunOutcome {
         if outcome.failure.is_none() {
             outcome.outputs_unavailable = true;
             outcome.message =
-                "it succeeded; the values of its outputs were lost with its pod, and the next run brings \
-                               them"
-                    .to_owned();
+                "run succeeded; its outputs were lost with the pod, and the next run stores them".to_owned();
         }
         Some(outcome)
     }
 
     /// Returns the outcome of an interrupted run. The evidence shows that no process of the run is left.
     pub fn interrupted(why: &str, proof: TerminationEvidence, ended: Option<Timestamp>) -> Self {
-        let message = format!("the run was cut off: {why}");
+        let message = format!("run interrupted: {why}");
         RunOutcome {
             interrupted: true,
             proof: Some(proof),
@@ -158,8 +156,8 @@ impl RunOutcome {
     }
 
     /// Returns the outcome of a run that a user declared as ended.
-    pub fn answered(answer: &str, doubt: &str) -> Self {
-        let message = format!("a person has answered {}: {answer}; {doubt}", names::ANNOTATION_RESOLVE);
+    pub fn resolved(answer: &str, doubt: &str) -> Self {
+        let message = format!("resolved by user with annotation {}: {answer}; {doubt}", names::ANNOTATION_RESOLVE);
         RunOutcome {
             interrupted: true,
             proof: Some(TerminationEvidence::User),
@@ -169,7 +167,7 @@ impl RunOutcome {
 
     /// Removes outputs that cannot be stored. This is not a failure, because the operation itself is complete.
     pub fn without_outputs(self, why: &str) -> Self {
-        let lost = format!("its outputs are not kept, those of the next run will be: {why}");
+        let lost = format!("failed to store the outputs, which the next run stores: {why}");
         let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
         RunOutcome { message, outputs: Vec::new(), outputs_unavailable: true, ..self }
     }
@@ -180,10 +178,10 @@ impl RunOutcome {
     }
 
     /// Changes a cancellation to an interruption: the pod was terminated, and no user canceled the run.
-    pub fn with_its_pod(mut self) -> Self {
+    pub fn terminated_with_pod(mut self) -> Self {
         if self.failure == Some(update_reason::CANCELED) {
             self.failure = Some(update_reason::ABORTED);
-            self.message = format!("its pod was told to end: {}", self.message);
+            self.message = format!("pod terminated: {}", self.message);
         }
         self
     }
@@ -197,7 +195,7 @@ impl RunOutcome {
     }
 
     /// Adds the cause that the cluster reports for an interruption, which the agent cannot see.
-    pub fn because(mut self, cause: Option<String>) -> Self {
+    pub fn with_cause(mut self, cause: Option<String>) -> Self {
         let is_news = |cause: &String| !self.message.contains(cause.as_str());
         if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)).filter(is_news) {
             self.message = format!("{} ({cause})", self.message);
@@ -207,37 +205,37 @@ impl RunOutcome {
 }
 
 /// Returns the number of resources per operation.
-fn changes(told: &HashMap<String, u32>) -> BTreeMap<String, i64> {
+fn changes(counts: &HashMap<String, u32>) -> BTreeMap<String, i64> {
     let most = usize::try_from(bounds::OPERATIONS).unwrap_or(usize::MAX);
-    told.iter().take(most).map(|(operation, count)| (word(operation), i64::from(*count))).collect()
+    counts.iter().take(most).map(|(operation, count)| (one_line(operation), i64::from(*count))).collect()
 }
 
 /// Describes the holders of a lock. The text omits the age of the lock so that it stays the same for the same lock.
-fn conflict(said: &str, holders: &[proto::LockHolder]) -> String {
+fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
     if holders.is_empty() {
-        return said.to_owned();
+        return message.to_owned();
     }
     let describe = |holder: &proto::LockHolder| {
-        let (user, host, time) = (word(&holder.user), word(&holder.host), word(&holder.time));
+        let (user, host, time) = (one_line(&holder.user), one_line(&holder.host), one_line(&holder.time));
         format!("{user}@{host} (pid {}) since {time}", holder.pid)
     };
     let all: Vec<String> = holders.iter().take(MAX_NAMED).map(describe).collect();
     format!(
-        "the stack is locked by {}; if nothing runs there any more, `pulumi cancel` removes the lock",
+        "stack is locked by {}; if this process has ended, remove the lock with `pulumi cancel`",
         all.join(" and by ")
     )
 }
 
-fn in_doubt(urns: &[String]) -> String {
+fn pending_creates_message(urns: &[String]) -> String {
     format!(
-        "nothing was run: an earlier run was cut off while it created {}. Nobody knows whether they exist, and a run would \
-         create them again",
+        "run not started: an earlier run was interrupted while creating {}. These resources may exist, and a run would create \
+         them again",
         urns.join(", ")
     )
 }
 
 fn project(project: &proto::Project) -> RunProject {
-    RunProject { name: word(&project.name), runtime: word(&project.runtime) }
+    RunProject { name: one_line(&project.name), runtime: one_line(&project.runtime) }
 }
 
 /// Returns the last lines of an output.
@@ -252,9 +250,9 @@ fn tail(output: &str) -> String {
 }
 
 /// Returns a string from the agent, bounded and on one line.
-fn word(text: &str) -> String {
-    let line: String = text.chars().take(MAX_WORD).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    conditions::shorten(&line, MAX_WORD)
+fn one_line(text: &str) -> String {
+    let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    conditions::shorten(&line, MAX_LINE)
 }
 
 fn failure(outcome: proto::Outcome) -> Option<&'static str> {
@@ -286,17 +284,17 @@ mod tests {
     #[test]
     fn a_termination_message_applies_only_to_the_run_it_names() {
         let words = r#"{"id":"u1","outcome":"OUTCOME_SUCCEEDED","message":""}"#;
-        let succeeded = RunOutcome::of_last_words(&terminated(Some(words)), "u1").expect("they are for it");
+        let succeeded = RunOutcome::from_termination_message(&terminated(Some(words)), "u1").expect("same run");
         assert_eq!((succeeded.failure, succeeded.interrupted), (None, false));
         assert!(succeeded.message.contains("outputs were lost"), "{}", succeeded.message);
-        assert_eq!(RunOutcome::of_last_words(&terminated(Some(words)), "u2"), None);
-        assert_eq!(RunOutcome::of_last_words(&terminated(Some("not json")), "u1"), None);
-        assert_eq!(RunOutcome::of_last_words(&terminated(None), "u1"), None);
+        assert_eq!(RunOutcome::from_termination_message(&terminated(Some(words)), "u2"), None);
+        assert_eq!(RunOutcome::from_termination_message(&terminated(Some("not json")), "u1"), None);
+        assert_eq!(RunOutcome::from_termination_message(&terminated(None), "u1"), None);
         let unknown = r#"{"id":"u1","outcome":"WHATEVER"}"#;
-        let unknown = RunOutcome::of_last_words(&terminated(Some(unknown)), "u1").expect("they are for it");
+        let unknown = RunOutcome::from_termination_message(&terminated(Some(unknown)), "u1").expect("same run");
         assert_eq!((unknown.failure, unknown.interrupted), (Some(update_reason::UPDATE_FAILED), true));
         let in_order = r#"{"id":"u1","outcome":"OUTCOME_CANCELED","interrupted":false}"#;
-        let in_order = RunOutcome::of_last_words(&terminated(Some(in_order)), "u1").expect("they are for it");
+        let in_order = RunOutcome::from_termination_message(&terminated(Some(in_order)), "u1").expect("same run");
         assert!(!in_order.interrupted);
     }
 
@@ -316,24 +314,24 @@ mod tests {
         };
         let result = proto::Result {
             outcome: proto::Outcome::Conflict.into(),
-            message: "as the CLI says it".to_owned(),
+            message: "message of the CLI".to_owned(),
             holders: vec![holder("2026-01-01T12:00:00Z"), holder("yesterday")],
             ..proto::Result::default()
         };
         assert_eq!(
             RunOutcome::of(&result).message,
-            "the stack is locked by alice@laptop  (pid 7) since 2026-01-01T12:00:00Z and by alice@laptop  (pid 7) \
-             since yesterday; if nothing runs there any more, `pulumi cancel` removes the lock"
+            "stack is locked by alice@laptop  (pid 7) since 2026-01-01T12:00:00Z and by alice@laptop  (pid 7) \
+             since yesterday; if this process has ended, remove the lock with `pulumi cancel`"
         );
         let cloud = proto::Result { holders: Vec::new(), ..result };
-        assert_eq!(RunOutcome::of(&cloud).message, "as the CLI says it");
+        assert_eq!(RunOutcome::of(&cloud).message, "message of the CLI");
     }
 
     #[test]
     fn a_stack_not_found_message_names_the_stack_and_backend() {
         let result = |backend: &str| proto::Result {
             outcome: proto::Outcome::StackNotFound.into(),
-            message: "as the agent says it".to_owned(),
+            message: "message of the agent".to_owned(),
             project: Some(proto::Project { name: "web".to_owned(), runtime: "yaml".to_owned() }),
             backend: backend.to_owned(),
             ..proto::Result::default()
@@ -351,9 +349,9 @@ mod tests {
         let message =
             |backend: &str| RunOutcome::of(&result("s3://state")).of_stack("dev", Some(&applied(backend))).message;
         assert!(message("s3://state").ends_with("not found; nothing was destroyed"));
-        assert!(message("s3://other").ends_with("is not the stack with the resources; nothing was destroyed"));
+        assert!(message("s3://other").ends_with("is not the stack that manages the resources; nothing was destroyed"));
         let failed = proto::Result { outcome: proto::Outcome::Failed.into(), ..result("") };
-        assert_eq!(RunOutcome::of(&failed).of_stack("dev", None).message, "as the agent says it");
+        assert_eq!(RunOutcome::of(&failed).of_stack("dev", None).message, "message of the agent");
     }
 
     #[test]
@@ -367,10 +365,10 @@ mod tests {
     fn a_run_canceled_with_its_pod_is_aborted() {
         let of =
             |outcome: proto::Outcome| RunOutcome::of(&proto::Result { outcome: outcome.into(), ..Default::default() });
-        assert_eq!(of(proto::Outcome::Canceled).with_its_pod().failure, Some(update_reason::ABORTED));
-        assert_eq!(of(proto::Outcome::Succeeded).with_its_pod().failure, None);
-        assert_eq!(of(proto::Outcome::Failed).with_its_pod().failure, Some(update_reason::UPDATE_FAILED));
-        let interrupted = of(proto::Outcome::Interrupted).because(Some("OOMKilled".to_owned()));
+        assert_eq!(of(proto::Outcome::Canceled).terminated_with_pod().failure, Some(update_reason::ABORTED));
+        assert_eq!(of(proto::Outcome::Succeeded).terminated_with_pod().failure, None);
+        assert_eq!(of(proto::Outcome::Failed).terminated_with_pod().failure, Some(update_reason::UPDATE_FAILED));
+        let interrupted = of(proto::Outcome::Interrupted).with_cause(Some("OOMKilled".to_owned()));
         assert!(interrupted.interrupted && interrupted.message.ends_with("(OOMKilled)"), "{}", interrupted.message);
     }
 }

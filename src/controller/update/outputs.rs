@@ -19,7 +19,7 @@ const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Result of storing the outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum Stored {
     /// The outputs are in their Secret, or there are none.
     Yes,
     /// Not stored yet, for this reason. The write is retried.
@@ -29,35 +29,35 @@ pub(super) enum Kept {
 }
 
 /// Writes the outputs of a completed run.
-pub(super) async fn keep(
+pub(super) async fn store(
     update: &Update,
     outcome: &RunOutcome,
     context: &Context,
     now: Timestamp,
-) -> Result<Kept, ReconcileError> {
+) -> Result<Stored, ReconcileError> {
     if outcome.outputs.is_empty() {
-        return Ok(Kept::Yes);
+        return Ok(Stored::Yes);
     }
     match context.writer.create(&secret(update, outcome)).await {
-        Ok(Created::New(_)) => Ok(Kept::Yes),
-        Ok(Created::Existing(found)) if is_of(&found, update) => Ok(Kept::Yes),
+        Ok(Created::New(_)) => Ok(Stored::Yes),
+        Ok(Created::Existing(found)) if is_of(&found, update) => Ok(Stored::Yes),
         Ok(Created::Existing(found)) => {
             let name = found.name_any();
-            Ok(Kept::No(format!("a Secret {name} is there that is not of this run: delete or rename it")))
+            Ok(Stored::No(format!("Secret {name} exists and does not belong to this run: delete or rename it")))
         }
         Err(error) => refused(error, outcome.ended, now),
     }
 }
 
 /// Handles a refused write. Refusals that an early retry can overcome are returned as errors.
-fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Kept, ReconcileError> {
+fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Stored, ReconcileError> {
     let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < RETRY_TIMEOUT);
     match error {
         error if error.is_invalid() || error.is_too_large() || error.is_namespace_terminating() => {
-            Ok(Kept::No(error.to_string()))
+            Ok(Stored::No(error.to_string()))
         }
-        error if error.is_forbidden() && may_be_allowed_soon => Ok(Kept::NotYet(error.to_string())),
-        error if error.is_forbidden() => Ok(Kept::No(error.to_string())),
+        error if error.is_forbidden() && may_be_allowed_soon => Ok(Stored::NotYet(error.to_string())),
+        error if error.is_forbidden() => Ok(Stored::No(error.to_string())),
         error => Err(error.into()),
     }
 }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outputs_secret_that_stays_rejected_is_given_up() {
+    fn an_outputs_secret_that_stays_rejected_has_restart_timed_out() {
         let refusal = |code, reason: &str| WriteError::Refused {
             attempt: Box::new(Attempt {
                 verb: "create",
@@ -150,9 +150,9 @@ mod tests {
             message: "no".to_owned(),
         };
         let after = |code, reason: &str, seconds| match refused(refusal(code, reason), Some(at(0)), at(seconds)) {
-            Ok(Kept::Yes) => "kept",
-            Ok(Kept::NotYet(_)) => "not yet",
-            Ok(Kept::No(_)) => "not kept",
+            Ok(Stored::Yes) => "kept",
+            Ok(Stored::NotYet(_)) => "not yet",
+            Ok(Stored::No(_)) => "not kept",
             Err(_) => "error",
         };
         let rows = [
@@ -168,6 +168,6 @@ mod tests {
             assert_eq!(after(code, reason, seconds), wanted, "{code} {reason} after {seconds} s");
         }
         let unknown_end = refused(refusal(403, "Forbidden"), None, at(0));
-        assert!(unknown_end.is_ok_and(|kept| matches!(kept, Kept::No(_))));
+        assert!(unknown_end.is_ok_and(|kept| matches!(kept, Stored::No(_))));
     }
 }

@@ -17,7 +17,7 @@ const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// Not read, because the state of the run is not in doubt.
-    NotAsked,
+    NotRead,
     Ready,
     /// Not ready, with the message of the node's condition.
     NotReady(String),
@@ -39,8 +39,8 @@ impl NodeState {
         let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
         match conditions.find(|condition| condition.type_ == "Ready") {
             Some(ready) if ready.status == "True" => NodeState::Ready,
-            Some(ready) => NodeState::NotReady(ready.message.clone().unwrap_or_else(|| "it is not ready".to_owned())),
-            None => NodeState::NotReady("it has not said how it is".to_owned()),
+            Some(ready) => NodeState::NotReady(ready.message.clone().unwrap_or_else(|| "no message".to_owned())),
+            None => NodeState::NotReady("no Ready condition".to_owned()),
         }
     }
 }
@@ -76,20 +76,26 @@ pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
     let node_name = &run.binding.node_name;
     let lost = |proof, why: String| End::Proven(Box::new(RunOutcome::interrupted(&why, proof, Some(run.now))));
     match (node, pod) {
-        (NodeState::Gone, _) => lost(TerminationEvidence::NodeGone, format!("its node {node_name} is gone")),
+        (NodeState::Gone, _) => lost(TerminationEvidence::NodeGone, format!("node {node_name} no longer exists")),
         (NodeState::OutOfService, _) => {
-            lost(TerminationEvidence::NodeOutOfService, format!("its node {node_name} was taken out of service"))
+            lost(TerminationEvidence::NodeOutOfService, format!("node {node_name} is out of service"))
         }
         (NodeState::NotReady(why), Some(_)) => {
-            unknown(run, &format!("is on the node {node_name}, which is not ready: {why}"))
+            unknown(run, &format!("is on node {node_name}, which is not ready: {why}"))
         }
-        (_, None) => unknown(run, &format!("is gone, and nobody has seen its container end{}", about(node, node_name))),
+        (_, None) => unknown(
+            run,
+            &format!("no longer exists, and the end of its container was not observed{}", describe(node, node_name)),
+        ),
         (_, Some(pod)) => match phase(pod) {
             Some(phase @ ("Failed" | "Succeeded" | "Unknown")) => {
-                let said = pod_words(pod).unwrap_or_else(|| phase.to_owned());
+                let reason = pod_reason(pod).unwrap_or_else(|| phase.to_owned());
                 unknown(
                     run,
-                    &format!("is over ({said}), and nobody has seen its container end{}", about(node, node_name)),
+                    &format!(
+                        "ended ({reason}), and the end of its container was not observed{}",
+                        describe(node, node_name)
+                    ),
                 )
             }
             _ => by_container,
@@ -117,13 +123,14 @@ fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
         return End::Open(None);
     }
     let Some(terminated) = of_the_run.or(ended) else { return End::Open(None) };
-    if !is_final && !is_given_up(terminated, run.now) {
-        return End::Open(Some(format!("its container has ended ({}) and is started again", why(terminated, pod))));
+    if !is_final && !has_restart_timed_out(terminated, run.now) {
+        return End::Open(Some(format!("container ended ({}) and is restarting", termination_reason(terminated, pod))));
     }
-    let words = [ended, before].into_iter().flatten().find_map(|end| RunOutcome::of_last_words(end, run.id));
-    let outcome = words.unwrap_or_else(|| {
+    let message =
+        [ended, before].into_iter().flatten().find_map(|end| RunOutcome::from_termination_message(end, run.id));
+    let outcome = message.unwrap_or_else(|| {
         RunOutcome::interrupted(
-            &format!("its pod ended before it did ({})", why(terminated, pod)),
+            &format!("pod ended during the run ({})", termination_reason(terminated, pod)),
             TerminationEvidence::Container,
             None,
         )
@@ -145,7 +152,7 @@ fn ends_of<'a>(
 pub fn cause(binding: &RunBinding, pod: Option<&Pod>) -> Option<String> {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()))?;
     let end = ends_of(binding, pulumi_container(pod)?).next()?;
-    Some(why(end, pod))
+    Some(termination_reason(end, pod))
 }
 
 /// Returns whether the pod of a run has ended or is terminating, for example after a deletion, an eviction or a drain.
@@ -160,7 +167,7 @@ pub fn pulumi_container(pod: &Pod) -> Option<&ContainerStatus> {
     containers.find(|container| container.name == names::PULUMI_CONTAINER)
 }
 
-fn is_given_up(terminated: &ContainerStateTerminated, now: Timestamp) -> bool {
+fn has_restart_timed_out(terminated: &ContainerStateTerminated, now: Timestamp) -> bool {
     finished(terminated).is_none_or(|finished| now.duration_since(finished) > RESTART_TIMEOUT)
 }
 
@@ -175,26 +182,28 @@ fn phase(pod: &Pod) -> Option<&str> {
 
 /// Describes why a container ended: the reason of the pod, such as an eviction, then the reason of the kubelet, with the
 /// memory limit after an OOM kill.
-fn why(terminated: &ContainerStateTerminated, pod: &Pod) -> String {
+fn termination_reason(terminated: &ContainerStateTerminated, pod: &Pod) -> String {
     let reason = terminated.reason.as_deref().unwrap_or("unknown reason");
     let code = terminated.exit_code;
     let own = match reason {
         "OOMKilled" => match memory_limit(pod) {
             Some(limit) => {
-                format!("OOMKilled: it used more memory than its limit of {limit}, exit code {code}; {MORE_MEMORY}")
+                format!("OOMKilled: memory limit of {limit} exceeded, exit code {code}; {MORE_MEMORY}")
             }
-            None => format!("OOMKilled: its node ran out of memory, and it has no limit, exit code {code}"),
+            None => {
+                format!("OOMKilled: node ran out of memory and the container has no memory limit, exit code {code}")
+            }
         },
         reason => format!("{reason}, exit code {code}"),
     };
-    match pod_words(pod) {
-        Some(words) => format!("{words}; {own}"),
+    match pod_reason(pod) {
+        Some(reason) => format!("{reason}; {own}"),
         None => own,
     }
 }
 
 /// Returns the reason and message of the pod.
-fn pod_words(pod: &Pod) -> Option<String> {
+fn pod_reason(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let reason = status.reason.as_deref()?;
     match status.message.as_deref().map(str::trim).filter(|message| !message.is_empty()) {
@@ -210,23 +219,22 @@ fn memory_limit(pod: &Pod) -> Option<String> {
 }
 
 /// Describes a node whose state proves nothing.
-fn about(node: &NodeState, name: &str) -> String {
+fn describe(node: &NodeState, name: &str) -> String {
     match node {
-        NodeState::NotReady(why) => format!("; its node {name} is not ready: {why}"),
-        NodeState::Unreadable(why) => format!("; how its node {name} is cannot be read: {why}"),
-        NodeState::Ready => format!("; its node {name} is ready"),
-        NodeState::NotAsked | NodeState::OutOfService | NodeState::Gone => String::new(),
+        NodeState::NotReady(why) => format!("; node {name} is not ready: {why}"),
+        NodeState::Unreadable(why) => format!("; failed to read node {name}: {why}"),
+        NodeState::Ready => format!("; node {name} is ready"),
+        NodeState::NotRead | NodeState::OutOfService | NodeState::Gone => String::new(),
     }
 }
 
 fn unknown(run: Recorded<'_>, what: &str) -> End {
     let node = match run.binding.node_name.as_str() {
-        "" => "its node".to_owned(),
-        name => format!("the node {name}"),
+        "" => "the node".to_owned(),
+        name => format!("node {name}"),
     };
     End::Unknown(format!(
-        "nobody knows whether the run still goes on: pod {} {what}. If {node} is lost, delete the Node, or taint it with \
-         {}, once nothing runs on it",
+        "run state is unknown: pod {} {what}. If {node} is lost, delete the Node or, after its shutdown, taint it with {}",
         run.pod_name,
         names::TAINT_OUT_OF_SERVICE
     ))

@@ -160,7 +160,7 @@ impl Reported {
             summary.push_str(&format!(" and {more} more"));
         }
         if let Some(since) = self.idle_since {
-            summary.push_str(&format!(", silent since {}", since.strftime("%H:%M:%SZ")));
+            summary.push_str(&format!(", idle since {}", since.strftime("%H:%M:%SZ")));
         }
         summary
     }
@@ -223,13 +223,13 @@ fn doing(operation: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn said(event: progress::Event) -> proto::Progress {
+    fn message(event: progress::Event) -> proto::Progress {
         proto::Progress { sequence: 1, time: 1_000, event: Some(event) }
     }
 
     fn step(name: &str, operation: &str, state: StepState) -> proto::Progress {
         let urn = format!("urn:pulumi:dev::app::my:index:Group$aws:s3/bucket:Bucket::{name}");
-        said(progress::Event::Resource(proto::ResourceStep {
+        message(progress::Event::Resource(proto::ResourceStep {
             urn,
             operation: operation.to_owned(),
             state: state.into(),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     fn stack_itself() -> proto::Progress {
-        said(progress::Event::Resource(proto::ResourceStep {
+        message(progress::Event::Resource(proto::ResourceStep {
             urn: "urn:pulumi:dev::app::pulumi:pulumi:Stack::app-dev".to_owned(),
             operation: "create".to_owned(),
             state: StepState::Begun.into(),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn started(pid: u32) -> proto::Progress {
-        said(progress::Event::Started(proto::Started { pid }))
+        message(progress::Event::Started(proto::Started { pid }))
     }
 
     #[test]
@@ -262,13 +262,13 @@ mod tests {
             (step("logs", "create", StepState::Done), "1 done, updating aws:s3:Bucket web"),
             (step("logs", "create", StepState::Done), "1 done, updating aws:s3:Bucket web"),
             (
-                said(progress::Event::Idle(proto::Idle { since: 61_000 })),
-                "1 done, updating aws:s3:Bucket web, silent since 00:01:01Z",
+                message(progress::Event::Idle(proto::Idle { since: 61_000 })),
+                "1 done, updating aws:s3:Bucket web, idle since 00:01:01Z",
             ),
             (step("web", "update", StepState::Failed), "1 done"),
         ];
-        for (said, wanted) in rows {
-            progress.observe(&said);
+        for (message, wanted) in rows {
+            progress.observe(&message);
             assert_eq!(progress.status().summary, wanted);
         }
         let status = progress.status();
@@ -297,7 +297,7 @@ mod tests {
         assert!(status.summary.len() < 4 * MAX_FIELD_LENGTH && !status.summary.contains('\n'), "{}", status.summary);
         let strange = proto::ResourceStep { urn: "no urn".to_owned(), operation: "fold".to_owned(), state: 1 };
         let mut progress = Progress::default();
-        progress.observe(&said(progress::Event::Resource(strange)));
+        progress.observe(&message(progress::Event::Resource(strange)));
         assert_eq!(progress.status().summary, "0 done, fold  no urn");
     }
 

@@ -39,10 +39,10 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
 }
 
 /// Returns the time since which the run is pending. A Stack sets it in its Update. The Updates of a Workspace without a Stack
-/// share one position: each is pending since the preceding one started, regardless of how many were created at once.
+/// share one position: each is pending since the preceding one started, regardless of how many were created together.
 fn pending_since(update: &Update, siblings: &[Arc<Update>]) -> Timestamp {
-    if let Some(told) = &update.spec.pending_since {
-        return told.0;
+    if let Some(since) = &update.spec.pending_since {
+        return since.0;
     }
     let started = siblings.iter().filter_map(|other| other.status.as_ref()?.start_time.as_ref());
     let last_start = started.map(|time| time.0).max();
@@ -77,11 +77,11 @@ mod tests {
         let siblings: Vec<_> = [update(5, Some(50)), update(6, Some(70)), update(10, None)].map(Arc::new).into();
         let since = |update: &Update, siblings| pending_since(update, siblings).as_second();
         assert_eq!(since(&update(10, None), &[]), 10);
-        assert_eq!(since(&update(10, None), &siblings), 70, "the Workspace had its turn then");
+        assert_eq!(since(&update(10, None), &siblings), 70, "start of the last run");
         assert_eq!(since(&update(100, None), &siblings), 100);
         let mut of_stack = update(10, None);
         of_stack.spec.pending_since = time(20);
-        assert_eq!(since(&of_stack, &siblings), 20, "a Stack knows better");
+        assert_eq!(since(&of_stack, &siblings), 20, "the Stack sets it");
     }
 
     #[test]

@@ -34,8 +34,8 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
         tracing::debug!(action = action.name(), "decided");
         match act(&observed, action, &context, now).await? {
             Next::Again(next) => update = next,
-            Next::Rest(None) => return Ok(Outcome::Settled),
-            Next::Rest(Some(after)) => return Ok(Outcome::After(after)),
+            Next::Done(None) => return Ok(Outcome::Settled),
+            Next::Done(Some(after)) => return Ok(Outcome::After(after)),
         }
     }
     Ok(Outcome::After(Duration::from_secs(1)))

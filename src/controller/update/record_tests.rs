@@ -39,8 +39,8 @@ fn stored() -> Value {
 fn rejecting(times: usize, answer: Answer) -> (kube::Client, Arc<Mutex<Value>>) {
     let object = Arc::new(Mutex::new(stored()));
     let (kept, left) = (object.clone(), Mutex::new(times));
-    let (client, _log) = client(move |asked: &RecordedRequest| {
-        if asked.method != "PATCH" || asked.path != PATH {
+    let (client, _log) = client(move |request: &RecordedRequest| {
+        if request.method != "PATCH" || request.path != PATH {
             return Answer::refusal(404, "NotFound");
         }
         let mut left = left.lock().unwrap();
@@ -49,7 +49,7 @@ fn rejecting(times: usize, answer: Answer) -> (kube::Client, Arc<Mutex<Value>>) 
             return answer.clone();
         }
         let mut object = kept.lock().unwrap();
-        merge(&mut object, &asked.body);
+        merge(&mut object, &request.body);
         Answer::Json(200, object.clone())
     });
     (client, object)
@@ -93,12 +93,12 @@ async fn recorded(times: usize, answer: Answer) -> (Result<Next, ReconcileError>
         update,
         workspace: None,
         pod: None,
-        node: NodeState::NotAsked,
+        node: NodeState::NotRead,
         ahead: None,
         timeouts: RunTimeouts::default(),
-        seen: None,
+        run_state: None,
         progress: None,
-        asked: None,
+        agent_ip: None,
         stack: Owner::Lives,
         references: None,
     };
@@ -128,11 +128,11 @@ async fn a_rejected_result_is_recorded_without_its_details() {
         let absent = ["changes", "permalink", "lastOutput"].map(|field| status.get(field).is_none());
         assert_eq!(absent, [true; 3], "{status}");
         let message = status["message"].as_str().unwrap();
-        assert!(message.starts_with("boom; the API server rejects the details of the result: "), "{message}");
+        assert!(message.starts_with("boom; the API server rejected the details of the result: "), "{message}");
         assert_eq!(
             (&status["interrupted"], &status["progress"]["pid"]),
             (&json!(true), &json!(42)),
-            "what a lock is known by"
+            "they identify the lock"
         );
         assert_eq!(status["endTime"], "2026-01-01T12:10:00Z");
     }

@@ -26,17 +26,19 @@ const MAX_NAME: usize = 63;
 pub enum RequestError {
     #[error(transparent)]
     Workspace(#[from] SpecError),
-    #[error("spec.{field}: {value:?} is no duration; give one such as 1h30m or 45s")]
+    #[error("invalid spec.{field} {value:?}: must be a duration such as 1h30m or 45s")]
     Duration { field: &'static str, value: String },
-    #[error("spec.{0} is missing")]
+    #[error("spec.{0} is required")]
     Missing(&'static str),
-    #[error("spec.workspaceName {0:?} is not the name of a Workspace")]
+    #[error("invalid spec.workspaceName {0:?}: must be the name of a Workspace")]
     WorkspaceName(String),
-    #[error("the Update's name has more than {MAX_NAME} characters: the Secret of its outputs carries it as a label")]
+    #[error(
+        "invalid metadata.name: must have at most {MAX_NAME} characters, because it is a label of the Secret with the outputs"
+    )]
     NameTooLong,
     #[error("spec.stackName: {0}")]
     StackName(String),
-    #[error("spec.type is none of up, preview, refresh and destroy")]
+    #[error("invalid spec.type: must be up, preview, refresh or destroy")]
     Kind,
 }
 
@@ -281,26 +283,29 @@ mod tests {
         let whole = json!({"workspaceName": "app", "stackName": "dev", "type": "refresh"});
         let rows = [
             (json!({}), None),
-            (json!({"workspaceName": ""}), Some("spec.workspaceName is missing")),
-            (json!({"stackName": ""}), Some("spec.stackName is missing")),
+            (json!({"workspaceName": ""}), Some("spec.workspaceName is required")),
+            (json!({"stackName": ""}), Some("spec.stackName is required")),
             (json!({"stackName": "a/b/c/d"}), Some("spec.stackName: \"a/b/c/d\" is not the name of a stack")),
-            (json!({"workspaceName": "../secrets/a"}), Some("spec.workspaceName \"../secrets/a\" is not the name")),
-            (json!({"type": "import"}), Some("spec.type is none of up, preview, refresh and destroy")),
-            (json!({"ttlAfterCompleted": "soon"}), Some("spec.ttlAfterCompleted: \"soon\" is no duration")),
+            (
+                json!({"workspaceName": "../secrets/a"}),
+                Some("invalid spec.workspaceName \"../secrets/a\": must be the name"),
+            ),
+            (json!({"type": "import"}), Some("invalid spec.type: must be up, preview, refresh or destroy")),
+            (json!({"ttlAfterCompleted": "soon"}), Some("invalid spec.ttlAfterCompleted \"soon\": must be a duration")),
         ];
         for (changes, wanted) in rows {
             let mut spec = whole.clone();
             spec.as_object_mut().expect("a map").extend(changes.as_object().expect("a map").clone());
             let update = Update::new("by-hand", serde_json::from_value(spec).expect("it can be read"));
-            let said = check(&update).err().map(|error| error.to_string());
+            let error = check(&update).err().map(|error| error.to_string());
             assert_eq!(
-                said.as_deref().map(|said| wanted.is_some_and(|w| said.starts_with(w))),
+                error.as_deref().map(|error| wanted.is_some_and(|w| error.starts_with(w))),
                 wanted.map(|_| true),
-                "{said:?}"
+                "{error:?}"
             );
         }
         let long = Update::new(&"a".repeat(64), serde_json::from_value(whole).expect("it can be read"));
-        assert!(check(&long).is_err_and(|error| error.to_string().contains("more than 63 characters")));
+        assert!(check(&long).is_err_and(|error| error.to_string().contains("at most 63 characters")));
         let empty: UpdateSpec = serde_json::from_value(json!({})).expect("an object of another controller can be read");
         assert_eq!(empty.kind, UpdateKind::Unknown);
     }

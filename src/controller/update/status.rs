@@ -41,7 +41,7 @@ pub fn waiting(update: &Update, reason: &str, message: &str, now: Timestamp) -> 
 
 /// Returns the status of an announced run, which is written before the run starts.
 pub fn announced(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateStatus {
-    let mut status = running(update, None, "the run is starting", now);
+    let mut status = running(update, None, "run is starting", now);
     status.run = Some(binding.clone());
     status.start_time = Some(Time(now));
     status
@@ -64,7 +64,7 @@ pub fn canceling(update: &Update, progress: Option<&RunProgress>, message: &str,
 }
 
 /// Returns the status of a run whose state is unknown.
-pub fn doubtful(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
+pub fn outcome_unknown(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::Unknown, update_reason::RUN_OUTCOME_UNKNOWN, message, now);
     status.phase = Some(UpdatePhase::OutcomeUnknown);
     status
@@ -125,10 +125,10 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
 
 /// Returns a reduced status for a completed run, after the API server rejected the full status with `error`.
 pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &str, now: Timestamp) -> UpdateStatus {
-    let said = conditions::shorten(&outcome.message, SHORT_MESSAGE);
+    let message = conditions::shorten(&outcome.message, SHORT_MESSAGE);
     let why =
-        format!("the API server rejects the details of the result: {}", conditions::shorten(error, SHORT_MESSAGE));
-    let message = if said.is_empty() { why } else { format!("{said}; {why}") };
+        format!("the API server rejected the details of the result: {}", conditions::shorten(error, SHORT_MESSAGE));
+    let message = if message.is_empty() { why } else { format!("{message}; {why}") };
     let brief = RunOutcome {
         message,
         started: None,
@@ -199,14 +199,14 @@ mod tests {
 
     #[test]
     fn the_status_follows_a_run_from_start_to_end() {
-        let waiting = waiting(&so(UpdateStatus::default()), update_reason::QUEUED, "waits", at(1));
+        let waiting = waiting(&so(UpdateStatus::default()), update_reason::QUEUED, "waiting", at(1));
         assert_eq!(waiting.phase, Some(UpdatePhase::Waiting));
         let announced = announced(&so(waiting), &RunBinding::default(), at(2));
         assert_eq!(announced.phase, Some(UpdatePhase::Starting));
-        let runs = running(&so(announced), Some(&progress(Some(42))), "the run goes on", at(3));
+        let runs = running(&so(announced), Some(&progress(Some(42))), "run in progress", at(3));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
-        // A new controller has no progress of its own yet.
-        let runs = running(&so(runs), None, "the run goes on", at(4));
+        // A new controller has no progress yet.
+        let runs = running(&so(runs), None, "run in progress", at(4));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         let changes = [("create".to_owned(), 2), ("same".to_owned(), 1)].into();
         let outcome = RunOutcome::of(&proto::Result {
@@ -229,13 +229,13 @@ mod tests {
 
     #[test]
     fn a_run_with_unknown_outcome_is_open_until_a_user_answers() {
-        let doubtful = doubtful(&so(UpdateStatus::default()), "nobody knows", at(1));
-        let progressing = conditions::find(&doubtful.conditions, PROGRESSING).expect("there");
+        let outcome_unknown = outcome_unknown(&so(UpdateStatus::default()), "unknown", at(1));
+        let progressing = conditions::find(&outcome_unknown.conditions, PROGRESSING).expect("there");
         assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("Unknown", "RunOutcomeUnknown"));
-        assert!(!conditions::is_true(&doubtful.conditions, COMPLETE));
-        let mut update = so(doubtful);
+        assert!(!conditions::is_true(&outcome_unknown.conditions, COMPLETE));
+        let mut update = so(outcome_unknown);
         update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=retry".to_owned());
-        let ended = recorded(&update, &RunOutcome::answered("app-1=retry", "nobody knows"), None, at(2));
+        let ended = recorded(&update, &RunOutcome::resolved("app-1=retry", "unknown"), None, at(2));
         assert_eq!(ended.handled_resolve.as_deref(), Some("app-1=retry"));
         assert_eq!((ended.interrupted, ended.termination_evidence), (Some(true), Some(TerminationEvidence::User)));
         assert!(conditions::is_true(&ended.conditions, COMPLETE));

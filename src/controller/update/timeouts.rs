@@ -49,7 +49,7 @@ impl TimeoutSource {
             TimeoutSource::Default => Some(
                 "spec.timeout is not set, so the controller's --default-run-timeout applies: set spec.timeout for a longer run",
             ),
-            TimeoutSource::Maximum => Some("no run may take longer than the controller's --max-run-timeout"),
+            TimeoutSource::Maximum => Some("the controller's --max-run-timeout limits every run"),
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Feeds<G> {
     /// Updates whose attached task reports a change.
     pub wakes: mpsc::Receiver<ObjectRef<Update>>,
     /// Updates that may take a free run slot.
-    pub places: G,
+    pub slots: G,
 }
 
 impl<G> std::fmt::Debug for Feeds<G> {
@@ -64,7 +64,7 @@ pub async fn controller(
             waiting(&updates, workspace.namespace(), &workspace.name_any())
         })
         .reconcile_on(feeds.wakes)
-        .reconcile_on(feeds.places)
+        .reconcile_on(feeds.slots)
         .graceful_shutdown_on(shutdown)
         .run(
             move |update, context| {

@@ -34,7 +34,7 @@ use crate::source::Origin;
 use crate::telemetry::metrics::FetchResult;
 
 /// Time after which the status reports that the delivery of a source is in progress.
-const WORTH_SAYING: Duration = Duration::from_secs(1);
+const INSTALLING_REPORT_DELAY: Duration = Duration::from_secs(1);
 
 /// Continuation after an action.
 pub(super) enum Step {
@@ -67,7 +67,7 @@ impl Act<'_> {
             }
             Action::Drain => return self.drain().await,
             Action::DeletePod { uid } => {
-                tracing::info!(pod = names::workspace_pod(&name), uid, "pod deleted");
+                tracing::info!(pod = names::workspace_pod(&name), uid, "deleting pod");
                 writer.delete::<Pod>(&namespace, &names::workspace_pod(&name), Some(&uid)).await?;
             }
             Action::ReleasePod => self.release_pod(&namespace, &name).await?,
@@ -98,7 +98,7 @@ impl Act<'_> {
             Some(again) if report.state == State::Ready => {
                 let workspace = &self.observed.workspace;
                 let namespace = workspace.namespace().unwrap_or_default();
-                let awaited = self.context.inputs.ask_again(&namespace, &workspace.name_any());
+                let awaited = self.context.inputs.next_poll(&namespace, &workspace.name_any());
                 Outcome::After(awaited.unwrap_or_else(|| again.mul_f64(0.8 + 0.4 * fastrand::f64())))
             }
             Some(again) => Outcome::After(again),
@@ -118,7 +118,7 @@ impl Act<'_> {
         };
         match self.apply_parts(parts, certificate.as_ref()).await {
             Ok(()) => {
-                self.note_applied(parts);
+                self.record_apply(parts);
                 Ok(Step::Again)
             }
             Err(error) => match rejection(&error) {
@@ -129,7 +129,7 @@ impl Act<'_> {
     }
 
     /// Counts an apply over objects that differed, to detect objects that another client changes back each time.
-    fn note_applied(&self, [service, _, budget, stateful_set]: [bool; 4]) {
+    fn record_apply(&self, [service, _, budget, stateful_set]: [bool; 4]) {
         let Observed { workspace, wanted: Ok(wanted), .. } = self.observed else { return };
         let parts = [
             (service, self.observed.service),
@@ -138,7 +138,7 @@ impl Act<'_> {
         ];
         if parts.into_iter().any(|(is_applied, part)| is_applied && part == Part::Outdated) {
             let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
-            self.context.memory.applies.note((&namespace, &name), &wanted.rendered.parts_hash);
+            self.context.memory.applies.record((&namespace, &name), &wanted.rendered.parts_hash);
         }
     }
 
@@ -200,7 +200,10 @@ impl Act<'_> {
         match tls::issue(&name, &namespace, before, &authority, self.now) {
             Ok(secret) => self.context.writer.apply::<Secret>(&secret).await.map(|_| ()),
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "no certificate made for the workspace");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "failed to issue the certificate of the agent"
+                );
                 Ok(())
             }
         }
@@ -285,7 +288,7 @@ impl Act<'_> {
         let sending = Sending::default();
         let mut put = std::pin::pin!(holding(slot, &sending, agent.put_source(header, bytes, &sending)));
         let mut noted = None;
-        let result = match tokio::time::timeout(WORTH_SAYING, &mut put).await {
+        let result = match tokio::time::timeout(INSTALLING_REPORT_DELAY, &mut put).await {
             Ok(result) => result,
             // Keep a reported refusal in the status until the source is accepted. Otherwise, two messages would alternate
             // with each retry.
@@ -297,7 +300,7 @@ impl Act<'_> {
         };
         match result {
             Ok(reply) => {
-                tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source given to the agent");
+                tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source sent to the agent");
                 self.source_placed(noted).await
             }
             Err(error) => self.source_failed(artifact, error, noted).await,
@@ -418,7 +421,7 @@ fn rejection(error: &WriteError) -> Option<Report> {
 
 fn refusal(error: &WriteError) -> String {
     match error.server_message() {
-        Some(message) => format!("the API server refuses what the Workspace is made of: {message}"),
+        Some(message) => format!("the API server rejected an object of the Workspace: {message}"),
         None => error.to_string(),
     }
 }

@@ -77,7 +77,7 @@ impl AgentProbes {
             probe.is_open = true;
         }
         if self.wake.clone().try_send(workspace).is_err() {
-            tracing::debug!("the workspace could not be woken; its pod's readiness wakes it");
+            tracing::debug!("wake-up dropped; the readiness of the pod covers it");
         }
     }
 
@@ -101,13 +101,13 @@ mod tests {
         let (wake, mut woken) = mpsc::channel(4);
         let probes = AgentProbes::new(wake, TaskTracker::new(), CancellationToken::new());
         let app = ObjectRef::<Workspace>::new("app").within("team");
-        assert!(!probes.is_open(app.clone(), "pod", ADDRESS), "nobody is there yet");
+        assert!(!probes.is_open(app.clone(), "pod", ADDRESS), "the port is closed");
         assert!(!probes.is_open(app.clone(), "pod", ADDRESS));
         let listener = TcpListener::bind((ADDRESS, AGENT_PORT)).await.unwrap();
         assert_eq!(woken.next().await, Some(app.clone()));
         assert!(probes.is_open(app.clone(), "pod", ADDRESS));
         assert!(!probes.is_open(app, "another pod", ADDRESS));
         drop(listener);
-        assert_eq!(probes.tasks.len(), 1, "one probes at the other pod, and nobody at the first");
+        assert_eq!(probes.tasks.len(), 1, "only the other pod is probed");
     }
 }

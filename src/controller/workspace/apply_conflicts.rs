@@ -19,7 +19,7 @@ const MAX_APPLIES: u32 = 5;
 const MIN_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
 /// Applies are counted separately if they are further apart than this and than twice the backoff.
-const APART: Duration = Duration::from_secs(10 * 60);
+const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of fields that are listed for each object.
 const MAX_FIELDS: usize = 5;
 /// Maximum length of the description of one object, in characters.
@@ -40,8 +40,8 @@ impl Contested {
     /// Creates the message from the descriptions of the objects, as returned by [`describe`].
     pub(super) fn new(objects: &[String], pause: Duration, stateful_set: bool) -> Self {
         let message = format!(
-            "objects of the Workspace are changed each time they are applied, so they are applied less often: {}. Exclude them \
-             from the webhook, policy or controller that changes them",
+            "other clients change objects of the Workspace after each apply, so applies back off: {}. Exclude the objects from \
+             the webhook, policy or controller that changes them",
             objects.join("; ")
         );
         Contested { message, pause, stateful_set }
@@ -66,13 +66,13 @@ impl Applied {
     }
 
     fn is_over(&self) -> bool {
-        self.last.elapsed() > APART.max(self.pause() * 2)
+        self.last.elapsed() > RESET_INTERVAL.max(self.pause() * 2)
     }
 }
 
 impl Applies {
     /// Records an apply of this content over existing objects that differed.
-    pub(super) fn note(&self, (namespace, name): (&str, &str), parts_hash: &str) {
+    pub(super) fn record(&self, (namespace, name): (&str, &str), parts_hash: &str) {
         let mut known = self.lock();
         known.retain(|_, applied| !applied.is_over());
         let key = (namespace.to_owned(), name.to_owned());
@@ -105,7 +105,7 @@ pub(super) fn describe<K: Resource<DynamicType = ()> + Serialize>(found: &K, wan
         fields.push(format!("and {} more", paths.len() - MAX_FIELDS));
     }
     if fields.is_empty() {
-        fields.push(format!("fields that it does not set ({})", changed_by(&managers(managed, &[]))));
+        fields.push(format!("fields that the controller does not set ({})", changed_by(&managers(managed, &[]))));
     }
     let name = found.meta().name.as_deref().unwrap_or_default();
     format!("{} {name}: {}", K::kind(&()), fields.join(", ")).chars().take(MAX_TEXT).collect()
@@ -179,28 +179,28 @@ mod tests {
     async fn repeated_applies_of_the_same_content_back_off() {
         let applies = Applies::default();
         for _ in 0..4 {
-            applies.note(WEB, "hash");
+            applies.record(WEB, "hash");
             assert_eq!(applies.pause(WEB, "hash"), None);
         }
         for minutes in [1, 2, 4, 8, 16, 30, 30] {
-            applies.note(WEB, "hash");
+            applies.record(WEB, "hash");
             let pause = Duration::from_secs(minutes * 60);
             assert_eq!(applies.pause(WEB, "hash"), Some(pause));
-            assert_eq!(applies.pause(WEB, "other"), None, "other content is applied at once");
+            assert_eq!(applies.pause(WEB, "other"), None, "other content is applied immediately");
             assert_eq!(applies.pause(("apps", "api"), "hash"), None);
             tokio::time::advance(pause).await;
             assert_eq!(applies.pause(WEB, "hash"), None, "it is tried again");
         }
         tokio::time::advance(Duration::from_secs(3601)).await;
-        applies.note(WEB, "hash");
+        applies.record(WEB, "hash");
         assert_eq!(applies.pause(WEB, "hash"), None, "what was long ago does not count");
     }
 
     #[tokio::test(start_paused = true)]
     async fn changed_content_resets_the_apply_count() {
         let applies = Applies::default();
-        (0..5).for_each(|_| applies.note(WEB, "hash"));
-        applies.note(WEB, "other");
+        (0..5).for_each(|_| applies.record(WEB, "hash"));
+        applies.record(WEB, "other");
         assert_eq!((applies.pause(WEB, "hash"), applies.pause(WEB, "other")), (None, None));
     }
 

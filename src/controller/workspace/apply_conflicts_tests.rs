@@ -92,7 +92,7 @@ async fn a_service_rewritten_by_a_webhook_is_retried_and_reported() {
     let status = objects.lock().unwrap()[WORKSPACE]["status"].clone();
     let ready = status["conditions"].as_array().unwrap().iter().find(|condition| condition["type"] == "Ready").unwrap();
     let message = ready["message"].as_str().unwrap();
-    assert!(message.starts_with("the pod is being made; "), "{ready}");
+    assert!(message.starts_with("waiting for the pod to be created; "), "{ready}");
     let text = "Service web-workspace: metadata.labels.team (changed by an admission webhook or policy)";
     assert!(message.contains(text), "{ready}");
 }
@@ -111,7 +111,7 @@ fn a_workspace_stays_ready_while_its_service_is_rewritten() {
         panic!("it is reported")
     };
     assert_eq!((report.state, report.again), (State::Ready, Some(Duration::from_secs(90))));
-    assert!(report.message.contains("is in place; ") && report.message.contains("changed by mesh"), "{report:?}");
+    assert!(report.message.contains("is ready; ") && report.message.contains("changed by mesh"), "{report:?}");
 }
 
 #[test]
@@ -132,6 +132,9 @@ fn a_pod_is_not_replaced_while_its_stateful_set_is_rewritten() {
     };
     let Action::Report(report) = contested(change, true) else { panic!("it is reported") };
     assert_eq!(report.state, State::Failing);
-    assert!(report.message.contains("has to be replaced") && report.message.contains("changed by mesh"), "{report:?}");
+    assert!(
+        report.message.contains("cannot replace the pod") && report.message.contains("changed by mesh"),
+        "{report:?}"
+    );
     assert_eq!(contested(stale, false), Action::Drain, "another object does not matter to the pod");
 }

@@ -51,7 +51,7 @@ pub(super) fn check(spec: &WorkspaceSpec) -> Result<(), SpecError> {
             *sources.entry(item.key.as_str()).or_default() += 1;
         }
         if let Some((key, _)) = sources.into_iter().find(|(_, count)| *count > 1) {
-            return Err(invalid(key, "it is given twice"));
+            return Err(invalid(key, "duplicate key"));
         }
     }
     Ok(())
@@ -67,14 +67,17 @@ fn item(item: &ConfigItem) -> Result<proto::ConfigItem, SpecError> {
     };
     let Some(from) = &item.value_from else {
         return match item.value.is_null() {
-            true => Err(invalid(&item.key, "it has neither a value nor a place where that is")),
+            true => Err(invalid(&item.key, "value or valueFrom is required")),
             false => Ok(proto::ConfigItem { value: item.value.to_string(), ..plain }),
         };
     };
     let given =
         [from.env.is_some(), from.path.is_some(), from.secret_key_ref.is_some(), from.config_map_key_ref.is_some()];
     if !item.value.is_null() || given.iter().filter(|is_given| **is_given).count() != 1 {
-        return Err(invalid(&item.key, "it takes one of value, valueFrom.env, path, secretKeyRef and configMapKeyRef"));
+        return Err(invalid(
+            &item.key,
+            "exactly one of value, valueFrom.env, path, secretKeyRef and configMapKeyRef is required",
+        ));
     }
     let from_there = proto::ConfigItem { json: from.json.unwrap_or_default(), ..plain };
     if let Some((mounted, key)) = key_of(from) {
@@ -96,36 +99,36 @@ fn key_of(from: &ConfigValueFrom) -> Option<(Mounted<'_>, &str)> {
 fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
     let key = item.key.as_str();
     if key.trim().is_empty() {
-        return Err("the key is empty");
+        return Err("key must not be empty");
     }
     if key.chars().any(char::is_control) {
-        return Err("the key has a control character in it");
+        return Err("key must not contain control characters");
     }
     let is_padded = |part: &str| part.trim() != part;
     if is_padded(key) {
-        return Err("the key begins or ends with white space");
+        return Err("key must not begin or end with white space");
     }
     let is_path = item.path.unwrap_or_default();
     let end = if is_path { key.find(['.', '[']).unwrap_or(key.len()) } else { key.len() };
     let (full_name, steps) = key.split_at(end);
     if let Some((namespace, name)) = full_name.split_once(':') {
         if namespace.is_empty() || (name.is_empty() && steps.is_empty()) {
-            return Err("a key is `<name>` or `<namespace>:<name>`");
+            return Err("key must be `<name>` or `<namespace>:<name>`");
         }
         if namespace.contains(char::is_whitespace) {
-            return Err("the namespace in the key has white space in it");
+            return Err("namespace of the key must not contain white space");
         }
     }
     // A colon followed by a space ends a key of the settings file, even within a name.
     if full_name.split(':').any(is_padded) || key.contains(": ") {
-        return Err("the key has white space next to a colon");
+        return Err("key must not contain white space next to a colon");
     }
     let is_padded_step = match steps.contains('"') {
         true => steps.contains("[\" ") || steps.contains(" \"]"),
         false => steps.split(['.', '[', ']']).any(is_padded),
     };
     if is_padded_step {
-        return Err("a name in the path of the key begins or ends with white space");
+        return Err("names in the path of the key must not begin or end with white space");
     }
     Ok(())
 }
@@ -145,7 +148,7 @@ mod tests {
         serde_json::from_value(json!({"stacks": [stack]})).expect("a spec")
     }
 
-    fn told(item: Value) -> Result<Value, String> {
+    fn parsed(item: Value) -> Result<Value, String> {
         let spec = spec(json!([item]));
         check(&spec).map_err(|error| error.to_string())?;
         let item = settings(&spec, "dev").map_err(|error| error.to_string())?.config.remove(0);
@@ -174,7 +177,7 @@ mod tests {
             ),
         ];
         for (item, wanted) in rows {
-            assert_eq!(told(item.clone()), Ok(wanted), "{item}");
+            assert_eq!(parsed(item.clone()), Ok(wanted), "{item}");
         }
         let both = spec(json!([
             {"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
@@ -200,47 +203,47 @@ mod tests {
     fn an_invalid_config_entry_is_rejected_by_key() {
         let reference = |name: &str, key: &str| json!({"secretKeyRef": {"name": name, "key": key}});
         let rows = [
-            (json!({"key": "a"}), "neither a value nor a place"),
-            (json!({"key": "a", "valueFrom": {}}), "it takes one of"),
-            (json!({"key": "a", "valueFrom": {"env": "E", "path": "/f"}}), "it takes one of"),
-            (json!({"key": "a", "value": 1, "valueFrom": {"env": "E"}}), "it takes one of"),
-            (json!({"key": "a", "valueFrom": reference("../s", "k")}), "not the name of a Secret"),
-            (json!({"key": "a", "valueFrom": reference("s", "../k")}), "not a key of a Secret"),
+            (json!({"key": "a"}), "value or valueFrom is required"),
+            (json!({"key": "a", "valueFrom": {}}), "exactly one of"),
+            (json!({"key": "a", "valueFrom": {"env": "E", "path": "/f"}}), "exactly one of"),
+            (json!({"key": "a", "value": 1, "valueFrom": {"env": "E"}}), "exactly one of"),
+            (json!({"key": "a", "valueFrom": reference("../s", "k")}), "must be the name of a Secret"),
+            (json!({"key": "a", "valueFrom": reference("s", "../k")}), "must be a key of a Secret"),
         ];
         for (item, wanted) in rows {
-            let error = told(item.clone()).expect_err("refused");
+            let error = parsed(item.clone()).expect_err("refused");
             assert!(error.starts_with("config key a: ") && error.contains(wanted), "{item}: {error}");
         }
         let error = check(&spec(json!([{"key": "a", "value": 1}, {"key": "a", "value": 2}]))).expect_err("refused");
-        assert_eq!(error.to_string(), "config key a: it is given twice");
+        assert_eq!(error.to_string(), "config key a: duplicate key");
     }
 
     #[test]
     fn an_invalid_config_key_is_rejected_by_name() {
         let rows = [
-            ("", false, "config key \"\": the key is empty"),
-            (" ", false, "config key \" \": the key is empty"),
-            (" a", false, "config key \" a\": the key begins or ends with white space"),
-            ("a ", true, "config key \"a \": the key begins or ends with white space"),
-            ("a: b", false, "config key \"a: b\": the key has white space next to a colon"),
-            ("a:b: c", false, "config key \"a:b: c\": the key has white space next to a colon"),
-            ("a :b", false, "config key \"a :b\": the namespace in the key has white space in it"),
-            ("- a:b", false, "config key \"- a:b\": the namespace in the key has white space in it"),
-            (":a", false, "config key \":a\": a key is `<name>` or `<namespace>:<name>`"),
-            ("a:", false, "config key \"a:\": a key is `<name>` or `<namespace>:<name>`"),
-            ("x\nencryptionsalt", false, "config key \"x\\nencryptionsalt\": the key has a control character in it"),
-            ("a.b\u{7f}", true, "config key \"a.b\\u{7f}\": the key has a control character in it"),
-            ("a: b.c", true, "config key \"a: b.c\": the key has white space next to a colon"),
-            ("a[\"x: y\"]", true, "config key \"a[\\\"x: y\\\"]\": the key has white space next to a colon"),
-            ("a. b", true, "config key \"a. b\": a name in the path of the key begins or ends with white space"),
+            ("", false, "config key \"\": key must not be empty"),
+            (" ", false, "config key \" \": key must not be empty"),
+            (" a", false, "config key \" a\": key must not begin or end with white space"),
+            ("a ", true, "config key \"a \": key must not begin or end with white space"),
+            ("a: b", false, "config key \"a: b\": key must not contain white space next to a colon"),
+            ("a:b: c", false, "config key \"a:b: c\": key must not contain white space next to a colon"),
+            ("a :b", false, "config key \"a :b\": namespace of the key must not contain white space"),
+            ("- a:b", false, "config key \"- a:b\": namespace of the key must not contain white space"),
+            (":a", false, "config key \":a\": key must be `<name>` or `<namespace>:<name>`"),
+            ("a:", false, "config key \"a:\": key must be `<name>` or `<namespace>:<name>`"),
+            ("x\nencryptionsalt", false, "config key \"x\\nencryptionsalt\": key must not contain control characters"),
+            ("a.b\u{7f}", true, "config key \"a.b\\u{7f}\": key must not contain control characters"),
+            ("a: b.c", true, "config key \"a: b.c\": key must not contain white space next to a colon"),
+            ("a[\"x: y\"]", true, "config key \"a[\\\"x: y\\\"]\": key must not contain white space next to a colon"),
+            ("a. b", true, "config key \"a. b\": names in the path of the key must not begin or end with white space"),
             (
                 "a[\" b\"]",
                 true,
-                "config key \"a[\\\" b\\\"]\": a name in the path of the key begins or ends with white space",
+                "config key \"a[\\\" b\\\"]\": names in the path of the key must not begin or end with white space",
             ),
         ];
         for (key, is_path, wanted) in rows {
-            assert_eq!(told(json!({"key": key, "value": 1, "path": is_path})), Err(wanted.to_owned()), "{key:?}");
+            assert_eq!(parsed(json!({"key": key, "value": 1, "path": is_path})), Err(wanted.to_owned()), "{key:?}");
         }
     }
 
@@ -261,8 +264,8 @@ mod tests {
             "aws:[\"x\"]",
         ];
         for (key, is_path) in names.map(|name| (name, false)).into_iter().chain(paths.map(|path| (path, true))) {
-            let told = told(json!({"key": key, "value": 1, "path": is_path}));
-            assert!(told.is_ok(), "{key:?}: {told:?}");
+            let parsed = parsed(json!({"key": key, "value": 1, "path": is_path}));
+            assert!(parsed.is_ok(), "{key:?}: {parsed:?}");
         }
     }
 }

@@ -140,10 +140,10 @@ mod tests {
     #[test]
     fn a_changed_stateful_set_is_detected_until_it_is_applied_again() {
         let memory = Memory::default();
-        assert!(memory.is_unchanged(&stateful_set("a", 1)), "the first sight is believed");
+        assert!(memory.is_unchanged(&stateful_set("a", 1)), "the first version is trusted");
         assert!(memory.is_unchanged(&stateful_set("a", 1)));
         assert!(!memory.is_unchanged(&stateful_set("a", 2)), "edited");
-        assert!(!memory.is_unchanged(&stateful_set("b", 1)), "made anew by somebody else");
+        assert!(!memory.is_unchanged(&stateful_set("b", 1)), "recreated by another client");
         memory.applied(&stateful_set("a", 3));
         assert!(memory.is_unchanged(&stateful_set("a", 3)));
         memory.forget("team", "app-workspace");

@@ -60,7 +60,10 @@ pub async fn controller<W>(
         .watches_stream(only_changes(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
         .watches_stream(only_changes(stateful_sets.default_backoff(), spec_state), move |stateful_set| {
             let workspace = workspace_of(&stateful_set)?;
-            changed.memory.verified_parts.end((workspace.namespace.as_deref().unwrap_or_default(), &workspace.name));
+            changed
+                .memory
+                .verified_parts
+                .invalidate((workspace.namespace.as_deref().unwrap_or_default(), &workspace.name));
             Some(workspace)
         })
         .watches_stream(runs, |update| {
@@ -84,7 +87,7 @@ pub async fn controller<W>(
         .for_each(|result| async move {
             // The pod belongs to a deleted Workspace or to another shard. Failed watches are retried.
             if let Err(error) = result {
-                tracing::debug!(error = &error as &dyn std::error::Error, "workspace controller");
+                tracing::debug!(error = &error as &dyn std::error::Error, "controller stream error");
             }
         })
         .await;

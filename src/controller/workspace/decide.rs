@@ -107,7 +107,7 @@ fn workspace_pod(observed: &Observed, wanted: &RepositorySpec, now: Timestamp) -
         return Action::Report(Report::no_pod(observed.warning.as_deref()));
     };
     if pod.terminating {
-        return going_away(observed, pod, reason::ROLLING_UPDATE);
+        return terminating_pod(observed, pod, reason::ROLLING_UPDATE);
     }
     let is_other_revision = pod.revision_hash.as_deref() != Some(&wanted.rendered.revision_hash);
     if is_other_revision && observed.contested.as_ref().is_some_and(|contested| contested.stateful_set) {
@@ -133,7 +133,7 @@ fn workspace_pod(observed: &Observed, wanted: &RepositorySpec, now: Timestamp) -
         return Action::Report(Report::initializing(&pod.name, Some(container)));
     }
     match &observed.agent {
-        Agent::NotAsked => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
+        Agent::NotCalled => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
         Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
         Agent::Answered(reply) => answered(observed, &reply.pulumi_version, &wanted.source),
@@ -149,7 +149,7 @@ fn answered(observed: &Observed, cli: &str, source: &WantedSource) -> Action {
 }
 
 fn another_pod(uid: &str) -> Report {
-    Report::unreachable(&format!("the agent that answers is that of another pod ({uid})"))
+    Report::unreachable(&format!("the responding agent belongs to another pod ({uid})"))
 }
 
 /// Handles a running init container `fetch`. It always needs the source, even if the source is in place, because it does not
@@ -162,13 +162,13 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, wanted: &Want
     });
     match &observed.agent {
         Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
-        Agent::Answered(_) => bring(observed, wanted),
+        Agent::Answered(_) => deliver(observed, wanted),
         // The container has exited, but the kubelet has not reported it yet.
         _ if given => Action::Report(Report::initializing(&pod.name, None)),
         Agent::Unreachable(message) if now.as_second() - since.as_second() > FETCH_START_SECONDS => {
             Action::Report(Report::unreachable(message))
         }
-        Agent::NotAsked | Agent::Unreachable(_) => starting(),
+        Agent::NotCalled | Agent::Unreachable(_) => starting(),
     }
 }
 
@@ -178,7 +178,7 @@ fn source(observed: &Observed, source: &WantedSource) -> Action {
     let is_wanted = |found: &ArtifactReference| found.digest == wanted.digest && found.dir == wanted.dir;
     let candidate = observed.candidate();
     if let Some((_, candidate)) = candidate.as_ref().filter(|(artifact, _)| is_wanted(artifact)) {
-        return Action::Report(Report::on_its_way(wanted, candidate));
+        return Action::Report(Report::install_progress(wanted, candidate));
     }
     let run = observed.open_run();
     // A candidate, which the agent is still installing, would replace the source in place, so it must be superseded first.
@@ -192,11 +192,11 @@ fn source(observed: &Observed, source: &WantedSource) -> Action {
     if let Some(session) = observed.interactive_session() {
         return Action::Report(Report::source_waits_for_session(wanted, session));
     }
-    bring(observed, source)
+    deliver(observed, source)
 }
 
 /// Delivers the source to the agent once its bytes are in the store.
-fn bring(observed: &Observed, source: &WantedSource) -> Action {
+fn deliver(observed: &Observed, source: &WantedSource) -> Action {
     match &source.origin {
         _ if observed.artifact_stored => Action::PutSource { artifact: source.artifact.clone() },
         Some(_) => Action::Fetch,
@@ -208,7 +208,7 @@ fn bring(observed: &Observed, source: &WantedSource) -> Action {
 /// Reports that the source is in place. A new run waits for the end of an interactive session, which the report names.
 fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     match observed.interactive_session() {
-        Some(session) => Report::ready(artifact).beside(session),
+        Some(session) => Report::ready(artifact).with_session(session),
         None => Report::ready(artifact),
     }
 }
@@ -241,11 +241,11 @@ fn silent_for_long(observed: &Observed, now: Timestamp) -> bool {
 }
 
 /// Handles a pod that is being deleted. The finalizer of a completed run must not block the deletion.
-fn going_away(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
+fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
     match observed.open_run() {
         Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, &pod.name, &run)),
         None if pod.held && !pod.running => Action::ReleasePod,
-        _ => Action::Report(Report::pod_going(why, &pod.name)),
+        _ => Action::Report(Report::pod_terminating(why, &pod.name)),
     }
 }
 
@@ -263,7 +263,7 @@ fn clean_up(observed: &Observed, now: Timestamp) -> Action {
         return Action::DeleteStatefulSet;
     }
     match &observed.pod {
-        Some(pod) if pod.terminating => return going_away(observed, pod, reason::DELETING),
+        Some(pod) if pod.terminating => return terminating_pod(observed, pod, reason::DELETING),
         Some(pod) => return Action::DeletePod { uid: pod.uid.clone() },
         None => {}
     }

@@ -116,7 +116,7 @@ pub(super) enum Is {
 
 fn summary(action: Action, message: &'static str) -> Is {
     match action {
-        Action::Report(Report { state, reason, message: said, .. }) if said.contains(message) => {
+        Action::Report(Report { state, reason, message: text, .. }) if text.contains(message) => {
             Is::Report(state, reason, message)
         }
         other => Is::Action(other),
@@ -141,7 +141,7 @@ pub(super) fn check(cases: Vec<(&'static str, Change, Is)>) {
 fn missing_objects_are_created_and_invalid_specs_are_reported() {
     let apply = |service, tls, budget, stateful_set| Is::Action(Action::Apply { service, tls, budget, stateful_set });
     check(vec![
-        ("at rest", |_| {}, Is::Report(State::Ready, reason::SUCCEEDED, "main@sha1:2 is in place")),
+        ("at rest", |_| {}, Is::Report(State::Ready, reason::SUCCEEDED, "main@sha1:2 is ready")),
         ("new", |o| o.workspace = workspace(json!({"finalizers": []}), "Succeeded"), Is::Action(Action::AddFinalizer)),
         (
             "invalid",
@@ -149,7 +149,7 @@ fn missing_objects_are_created_and_invalid_specs_are_reported() {
             Is::Report(State::Stalled, reason::SPEC_INVALID, "hostPID"),
         ),
         (
-            "somebody else's Service",
+            "a foreign Service",
             |o| o.service = Part::Foreign,
             Is::Report(State::Stalled, reason::SPEC_INVALID, "Service app-workspace exists"),
         ),
@@ -172,7 +172,11 @@ fn missing_objects_are_created_and_invalid_specs_are_reported() {
 #[test]
 fn the_reason_that_a_pod_does_not_start_is_reported() {
     check(vec![
-        ("no pod yet", |o| o.pod = None, Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "being made")),
+        (
+            "no pod yet",
+            |o| o.pod = None,
+            Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "waiting for the pod"),
+        ),
         (
             "a quota forbids the pod",
             |o| {
@@ -185,7 +189,7 @@ fn the_reason_that_a_pod_does_not_start_is_reported() {
             "a pod on its way",
             |o| {
                 o.pod = Some(PodState { running: false, ready: false, ..pod() });
-                o.agent = Agent::NotAsked;
+                o.agent = Agent::NotCalled;
             },
             Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "is starting"),
         ),
@@ -193,7 +197,7 @@ fn the_reason_that_a_pod_does_not_start_is_reported() {
             "a volume that cannot be mounted",
             |o| {
                 o.pod = Some(PodState { running: false, ready: false, ..pod() });
-                o.agent = Agent::NotAsked;
+                o.agent = Agent::NotCalled;
                 o.warning = Some("FailedMount: configmap not found".to_owned());
             },
             Is::Report(State::Failing, reason::POD_FAILED, "FailedMount"),
@@ -203,7 +207,7 @@ fn the_reason_that_a_pod_does_not_start_is_reported() {
             |o| {
                 let trouble = Some("container pulumi: ImagePullBackOff".to_owned());
                 o.pod = Some(PodState { ready: false, running: false, trouble, ..pod() });
-                o.agent = Agent::NotAsked;
+                o.agent = Agent::NotCalled;
             },
             Is::Report(State::Failing, reason::POD_FAILED, "ImagePullBackOff"),
         ),
@@ -216,7 +220,7 @@ fn only_the_agent_of_the_current_pod_is_trusted() {
         (
             "an agent that answers before the kubelet says so",
             |o| o.pod = Some(PodState { ready: false, running: false, ..pod() }),
-            Is::Report(State::Ready, reason::SUCCEEDED, "is in place"),
+            Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
         ),
         (
             "an agent out of reach",
@@ -255,7 +259,7 @@ fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
                 o.agent = draining("sha256:new");
                 o.open_runs = run();
             },
-            Is::Report(State::Working, reason::ROLLING_UPDATE, "when the run app-12 has ended"),
+            Is::Report(State::Working, reason::ROLLING_UPDATE, "waiting for run app-12 to end"),
         ),
         (
             "drained, no run is open",
@@ -277,7 +281,7 @@ fn a_stale_pod_that_cannot_be_drained_is_replaced_only_when_safe() {
             "stale and never started",
             |o| {
                 stale(o);
-                o.agent = Agent::NotAsked;
+                o.agent = Agent::NotCalled;
             },
             delete(),
         ),
@@ -285,7 +289,7 @@ fn a_stale_pod_that_cannot_be_drained_is_replaced_only_when_safe() {
             "never started again, with a run recorded",
             |o| {
                 stale(o);
-                o.agent = Agent::NotAsked;
+                o.agent = Agent::NotCalled;
                 o.open_runs = run();
             },
             Is::Report(State::Working, reason::ROLLING_UPDATE, "app-12"),
@@ -313,24 +317,24 @@ fn a_stale_pod_that_cannot_be_drained_is_replaced_only_when_safe() {
 #[test]
 fn a_terminating_pod_is_awaited_and_released_without_open_runs() {
     fn going(o: &mut Observed, held: bool, running: bool) {
-        o.agent = Agent::NotAsked;
+        o.agent = Agent::NotCalled;
         o.pod = Some(PodState { terminating: true, held, running, ready: false, ..pod() });
     }
     check(vec![
-        ("no run", |o| going(o, false, true), Is::Report(State::Working, reason::ROLLING_UPDATE, "is going away")),
+        ("no run", |o| going(o, false, true), Is::Report(State::Working, reason::ROLLING_UPDATE, "is terminating")),
         (
             "held by an open run",
             |o| {
                 going(o, true, false);
                 o.open_runs = run();
             },
-            Is::Report(State::Working, reason::ROLLING_UPDATE, "when the run app-12 has ended"),
+            Is::Report(State::Working, reason::ROLLING_UPDATE, "waiting for run app-12 to end"),
         ),
         ("held by a run that is over", |o| going(o, true, false), Is::Action(Action::ReleasePod)),
         (
             "held and still running",
             |o| going(o, true, true),
-            Is::Report(State::Working, reason::ROLLING_UPDATE, "is going away"),
+            Is::Report(State::Working, reason::ROLLING_UPDATE, "is terminating"),
         ),
     ]);
 }
@@ -338,7 +342,7 @@ fn a_terminating_pod_is_awaited_and_released_without_open_runs() {
 fn without_pod(o: &mut Observed) {
     deleted(o);
     o.pod = None;
-    o.agent = Agent::NotAsked;
+    o.agent = Agent::NotCalled;
     o.stateful_set = Part::Missing;
 }
 
@@ -361,7 +365,7 @@ fn a_deleted_workspace_waits_for_its_open_run() {
                 o.agent = draining("sha256:new");
                 o.open_runs = run();
             },
-            Is::Report(State::Working, reason::DELETING, "when the run app-12 has ended"),
+            Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"),
         ),
         (
             "waits for a run whose pod is gone",
@@ -369,7 +373,7 @@ fn a_deleted_workspace_waits_for_its_open_run() {
                 without_pod(o);
                 o.open_runs = run();
             },
-            Is::Report(State::Working, reason::DELETING, "when the run app-12 has ended"),
+            Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"),
         ),
     ]);
 }
@@ -410,7 +414,7 @@ fn a_deleted_workspace_is_torn_down_in_order() {
                 without_pod(o);
                 o.pod = Some(PodState { terminating: true, ..pod() });
             },
-            Is::Report(State::Working, reason::DELETING, "is going away"),
+            Is::Report(State::Working, reason::DELETING, "is terminating"),
         ),
         ("then the Service", without_pod, Is::Action(Action::DeleteService)),
         (
@@ -431,7 +435,7 @@ fn a_deleted_workspace_is_torn_down_in_order() {
             Is::Action(Action::DeleteBudget),
         ),
         (
-            "then the finalizer; what is somebody else's stays",
+            "then the finalizer; foreign objects stay",
             |o| {
                 without_pod(o);
                 o.service = Part::Foreign;
@@ -443,26 +447,26 @@ fn a_deleted_workspace_is_torn_down_in_order() {
     ]);
 }
 
-fn with_person(reply: StatusReply) -> Agent {
+fn with_session(reply: StatusReply) -> Agent {
     let session = InteractiveSession { command: "pulumi import".to_owned(), pid: 7, since: 0 };
     answered(StatusReply { interactive_session: Some(session), ..reply })
 }
 
 #[test]
 fn a_manual_pulumi_command_blocks_source_and_pod_changes() {
-    let waits = |why| Is::Report(State::Working, why, "when a person's `pulumi import` in the pod (pid 7) has ended");
+    let waits = |why| Is::Report(State::Working, why, "waiting for interactive session `pulumi import` (PID 7) to end");
     check(vec![
         (
             "at rest",
-            |o| o.agent = with_person(reply("sha256:new")),
-            Is::Report(State::Ready, reason::SUCCEEDED, "in place; a run waits until a person's `pulumi import`"),
+            |o| o.agent = with_session(reply("sha256:new")),
+            Is::Report(State::Ready, reason::SUCCEEDED, "is ready; runs wait for interactive session `pulumi import`"),
         ),
-        ("another source", |o| o.agent = with_person(reply("sha256:old")), waits(reason::INSTALLING)),
+        ("another source", |o| o.agent = with_session(reply("sha256:old")), waits(reason::INSTALLING)),
         (
             "other inputs",
             |o| {
                 stale(o);
-                o.agent = with_person(StatusReply { draining: true, ..reply("sha256:new") });
+                o.agent = with_session(StatusReply { draining: true, ..reply("sha256:new") });
             },
             waits(reason::ROLLING_UPDATE),
         ),
@@ -470,7 +474,7 @@ fn a_manual_pulumi_command_blocks_source_and_pod_changes() {
             "the Workspace is being deleted",
             |o| {
                 deleted(o);
-                o.agent = with_person(StatusReply { draining: true, ..reply("sha256:new") });
+                o.agent = with_session(StatusReply { draining: true, ..reply("sha256:new") });
             },
             waits(reason::DELETING),
         ),
@@ -488,7 +492,7 @@ fn an_outdated_agent_is_replaced_when_idle() {
                 o.agent = draining("sha256:new");
                 o.open_runs = run();
             },
-            Is::Report(State::Working, reason::ROLLING_UPDATE, "when the run app-12 has ended"),
+            Is::Report(State::Working, reason::ROLLING_UPDATE, "waiting for run app-12 to end"),
         ),
         (
             "idle",

@@ -168,7 +168,7 @@ fn check(variable: &Value) -> Result<(), SpecError> {
         return Ok(());
     }
     let invalid = |what| SpecError::Reference { variable: name.to_owned(), what };
-    let KeyOf { mounted, key } = key_of(variable).ok_or_else(|| invalid("`name` and `key` are needed"))?;
+    let KeyOf { mounted, key } = key_of(variable).ok_or_else(|| invalid("`name` and `key` are required"))?;
     check_name(mounted).and_then(|()| check_key(key)).map_err(invalid)
 }
 
@@ -178,7 +178,7 @@ fn check_from(from: &Value) -> Result<(), SpecError> {
         return Err(SpecError::VariableName { name: prefix.to_owned() });
     }
     let invalid = |what| SpecError::EnvironmentFrom { what };
-    check_name(all_of(from).ok_or_else(|| invalid("`secretRef.name` or `configMapRef.name` is needed"))?)
+    check_name(all_of(from).ok_or_else(|| invalid("`secretRef.name` or `configMapRef.name` is required"))?)
         .map_err(invalid)
 }
 

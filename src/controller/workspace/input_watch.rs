@@ -27,8 +27,8 @@ use crate::runtime::scope::Scope;
 /// Maximum time to poll for a change. The kubelet syncs each pod about once a minute.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(3 * 60);
 /// Bounds of the poll interval, which is a quarter of the time since the change.
-const SOONEST: Duration = Duration::from_secs(2);
-const LATEST: Duration = Duration::from_secs(15);
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(2);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Retry interval after the API server has forbidden a watch.
 const REFUSED_RETRY: Duration = Duration::from_secs(5 * 60);
@@ -52,7 +52,7 @@ struct Shared {
 struct Mounts {
     objects: BTreeSet<String>,
     /// Objects with a pending change, with the time of the change.
-    awaited: HashMap<String, Instant>,
+    pending: HashMap<String, Instant>,
 }
 
 impl fmt::Debug for InputWatch {
@@ -99,7 +99,7 @@ impl InputWatch {
                         }
                     }
                     Err(error) if is_forbidden(&error) => break,
-                    Err(error) => tracing::debug!(kind = %K::kind(&()), %error, "a watch was interrupted"),
+                    Err(error) => tracing::debug!(kind = %K::kind(&()), %error, "watch interrupted; retrying"),
                 }
             }
         }
@@ -112,7 +112,7 @@ impl InputWatch {
             let users = mounts.iter_mut().filter(|(key, mounts)| key.0 == namespace && mounts.objects.contains(object));
             users
                 .map(|(key, mounts)| {
-                    mounts.awaited.insert(object.to_owned(), Instant::now());
+                    mounts.pending.insert(object.to_owned(), Instant::now());
                     ObjectRef::new(&key.1).within(&key.0)
                 })
                 .collect()
@@ -127,32 +127,32 @@ impl InputWatch {
     }
 
     /// Replaces the set of objects that a Workspace mounts.
-    pub(super) fn note(&self, namespace: &str, name: &str, objects: BTreeSet<String>) {
+    pub(super) fn set_mounts(&self, namespace: &str, name: &str, objects: BTreeSet<String>) {
         let (mut mounts, key) = (self.lock(), (namespace.to_owned(), name.to_owned()));
         if objects.is_empty() {
             mounts.remove(&key);
             return;
         }
         let known = mounts.entry(key).or_default();
-        known.awaited.retain(|object, _| objects.contains(object));
+        known.pending.retain(|object, _| objects.contains(object));
         known.objects = objects;
     }
 
     /// Marks the changes of these objects as present in the pod.
-    pub(super) fn arrived<'a>(&self, namespace: &str, name: &str, objects: impl Iterator<Item = &'a String>) {
+    pub(super) fn mark_mounted<'a>(&self, namespace: &str, name: &str, objects: impl Iterator<Item = &'a String>) {
         if let Some(known) = self.lock().get_mut(&(namespace.to_owned(), name.to_owned())) {
             for object in objects {
-                known.awaited.remove(object);
+                known.pending.remove(object);
             }
         }
     }
 
     /// Returns the time until the next poll of the agent, or `None` if no change is pending in its pod.
-    pub(super) fn ask_again(&self, namespace: &str, name: &str) -> Option<Duration> {
+    pub(super) fn next_poll(&self, namespace: &str, name: &str) -> Option<Duration> {
         let mut mounts = self.lock();
         let known = mounts.get_mut(&(namespace.to_owned(), name.to_owned()))?;
-        known.awaited.retain(|_, since| since.elapsed() < CHANGE_TIMEOUT);
-        known.awaited.values().map(|since| (since.elapsed() / 4).clamp(SOONEST, LATEST)).min()
+        known.pending.retain(|_, since| since.elapsed() < CHANGE_TIMEOUT);
+        known.pending.values().map(|since| (since.elapsed() / 4).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)).min()
     }
 
     /// Forgets a Workspace that was deleted.
@@ -214,7 +214,7 @@ impl Seen {
         {
             if !self.is_refused {
                 let kind = K::kind(&());
-                tracing::info!(%kind, error = status.message, "may not be watched: changes are seen when agents are asked next");
+                tracing::info!(%kind, error = status.message, "watch forbidden; changes are detected at the next poll of the agents");
             }
             self.is_refused = true;
             tokio::time::sleep(REFUSED_RETRY).await;
@@ -279,7 +279,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
-        let (client, log) = client(|asked| match asked.query.contains("watch=true") {
+        let (client, log) = client(|request| match request.query.contains("watch=true") {
             true => Answer::Silence,
             false => Answer::Json(
                 200,
@@ -291,22 +291,22 @@ mod tests {
         let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
         let end = CancellationToken::new();
         let watching = tokio::spawn(InputWatch::new(wake).run(client, Scope::default(), selector, end.clone()));
-        let asked = async {
+        let requests = async {
             while log.all().len() < 6 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let in_time = tokio::time::timeout(Duration::from_secs(10), asked).await;
+        let in_time = tokio::time::timeout(Duration::from_secs(10), requests).await;
         end.cancel();
         watching.await.expect("it ends");
-        let asked = log.all();
-        assert!(in_time.is_ok(), "each is tried, listed and watched: {asked:?}");
+        let requests = log.all();
+        assert!(in_time.is_ok(), "each is tried, listed and watched: {requests:?}");
         let (secrets, config_maps) = ("/api/v1/secrets", "/api/v1/configmaps");
-        let times = |path: &str| asked.iter().filter(|asked| asked.path == path).count();
-        assert_eq!((times(secrets), times(config_maps), asked.len()), (3, 3, 6), "{asked:?}");
-        for asked in asked {
-            assert!(asked.accept.starts_with("application/json;as=PartialObjectMetadata"), "{asked:?}");
-            assert!(asked.query.contains("labelSelector=reconcile.fluxcd.io%2Fwatch%3DEnabled"), "{asked:?}");
+        let times = |path: &str| requests.iter().filter(|request| request.path == path).count();
+        assert_eq!((times(secrets), times(config_maps), requests.len()), (3, 3, 6), "{requests:?}");
+        for request in requests {
+            assert!(request.accept.starts_with("application/json;as=PartialObjectMetadata"), "{request:?}");
+            assert!(request.query.contains("labelSelector=reconcile.fluxcd.io%2Fwatch%3DEnabled"), "{request:?}");
         }
     }
 
@@ -320,12 +320,12 @@ mod tests {
         tokio::time::sleep(REFUSED_RETRY * 3 + Duration::from_secs(1)).await;
         end.cancel();
         watching.await.expect("it ends");
-        let asked = log.all();
-        assert_eq!(asked.len(), 8, "two kinds, once and three times more: {asked:?}");
+        let requests = log.all();
+        assert_eq!(requests.len(), 8, "two kinds, once and three times more: {requests:?}");
         // A watch logs each refusal. A list of one object does not.
         assert!(
-            asked.iter().all(|asked| asked.query.contains("limit=1") && !asked.query.contains("watch=true")),
-            "{asked:?}"
+            requests.iter().all(|request| request.query.contains("limit=1") && !request.query.contains("watch=true")),
+            "{requests:?}"
         );
     }
 
@@ -334,28 +334,28 @@ mod tests {
         let (wake, woken) = mpsc::channel(8);
         let watch = InputWatch::new(wake);
         let objects = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        watch.note("apps", "one", objects(&["Secret/aws", "ConfigMap/aws"]));
-        watch.note("apps", "two", objects(&["ConfigMap/aws"]));
-        watch.note("other", "one", objects(&["Secret/aws"]));
-        let seconds = |name: &str| watch.ask_again("apps", name).map(|wait| wait.as_secs());
+        watch.set_mounts("apps", "one", objects(&["Secret/aws", "ConfigMap/aws"]));
+        watch.set_mounts("apps", "two", objects(&["ConfigMap/aws"]));
+        watch.set_mounts("other", "one", objects(&["Secret/aws"]));
+        let seconds = |name: &str| watch.next_poll("apps", name).map(|wait| wait.as_secs());
         assert_eq!(seconds("one"), None, "nothing has changed");
 
         watch.changed("apps", "Secret/aws").await;
         assert_eq!((seconds("one"), seconds("two")), (Some(2), None));
-        assert_eq!(watch.ask_again("other", "one"), None, "an object of another namespace");
+        assert_eq!(watch.next_poll("other", "one"), None, "an object of another namespace");
         tokio::time::advance(Duration::from_secs(40)).await;
         assert_eq!(seconds("one"), Some(10), "later and later");
-        watch.note("apps", "one", objects(&["Secret/aws"]));
-        watch.arrived("apps", "one", ["ConfigMap/aws".to_owned()].iter());
+        watch.set_mounts("apps", "one", objects(&["Secret/aws"]));
+        watch.mark_mounted("apps", "one", ["ConfigMap/aws".to_owned()].iter());
         assert_eq!(seconds("one"), Some(10), "still awaited");
-        watch.arrived("apps", "one", ["Secret/aws".to_owned()].iter());
+        watch.mark_mounted("apps", "one", ["Secret/aws".to_owned()].iter());
         assert_eq!(seconds("one"), None);
 
         watch.changed("apps", "Secret/aws").await;
         tokio::time::advance(CHANGE_TIMEOUT).await;
-        assert_eq!(seconds("one"), None, "it does not come; the agent is asked as often as always");
+        assert_eq!(seconds("one"), None, "the change never arrives; the usual poll interval applies");
         watch.changed("apps", "Secret/aws").await;
-        watch.note("apps", "one", BTreeSet::new());
+        watch.set_mounts("apps", "one", BTreeSet::new());
         assert_eq!(seconds("one"), None, "it is not mounted any more");
         watch.forget("apps", "two");
         watch.changed("apps", "ConfigMap/aws").await;

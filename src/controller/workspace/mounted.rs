@@ -42,8 +42,8 @@ impl Mounted<'_> {
 /// Validates the name of a Secret or ConfigMap.
 pub(super) fn check_name(mounted: Mounted<'_>) -> Result<(), &'static str> {
     let (name, what) = match mounted {
-        Mounted::Secret(name) => (name, "`name` is not the name of a Secret"),
-        Mounted::ConfigMap(name) => (name, "`name` is not the name of a ConfigMap"),
+        Mounted::Secret(name) => (name, "`name` must be the name of a Secret"),
+        Mounted::ConfigMap(name) => (name, "`name` must be the name of a ConfigMap"),
     };
     let is_valid = is_file_name(name) && !name.contains(|c: char| c == '_' || c.is_ascii_uppercase());
     if is_valid { Ok(()) } else { Err(what) }
@@ -51,7 +51,7 @@ pub(super) fn check_name(mounted: Mounted<'_>) -> Result<(), &'static str> {
 
 /// Validates a key of a Secret or ConfigMap.
 pub(super) fn check_key(key: &str) -> Result<(), &'static str> {
-    if is_file_name(key) { Ok(()) } else { Err("`key` is not a key of a Secret or a ConfigMap") }
+    if is_file_name(key) { Ok(()) } else { Err("`key` must be a key of a Secret or ConfigMap") }
 }
 
 /// Returns whether Kubernetes accepts this key in a Secret or ConfigMap. The names of these objects are more restricted.

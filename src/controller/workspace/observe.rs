@@ -71,7 +71,7 @@ pub(super) struct OpenRun {
 #[derive(Clone, Debug)]
 pub(super) enum Agent {
     /// There is no agent to call yet.
-    NotAsked,
+    NotCalled,
     Unreachable(String),
     Answered(Box<StatusReply>),
 }
@@ -109,7 +109,7 @@ impl Observed {
     pub(super) fn interactive_session(&self) -> Option<&InteractiveSession> {
         match &self.agent {
             Agent::Answered(reply) => reply.interactive_session.as_ref(),
-            Agent::NotAsked | Agent::Unreachable(_) => None,
+            Agent::NotCalled | Agent::Unreachable(_) => None,
         }
     }
 
@@ -141,10 +141,10 @@ fn reference(artifact: &Artifact) -> ArtifactReference {
 fn operators_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(
-            "it is the Pulumi Kubernetes Operator's, and the run {} may be in its pod",
+            "the pod has an agent of the Pulumi Kubernetes Operator, which may execute run {}",
             update.name_any()
         )),
-        None => Agent::NotAsked,
+        None => Agent::NotCalled,
     }
 }
 
@@ -172,13 +172,13 @@ pub(super) async fn observe(
     let parts = parts(&workspace, state.as_ref(), rendered, context, now).await?;
     let warning = warnings::find(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
     let updates = context.updates.in_group(&UpdateGroup::workspace(namespace, name));
-    let (agent, client) = match state.as_ref().filter(|pod| shall_be_asked(pod, &workspace, rendered, context)) {
+    let (agent, client) = match state.as_ref().filter(|pod| should_call_agent(pod, &workspace, rendered, context)) {
         Some(pod) if pod.is_operators => (operators_agent(&updates), None),
         Some(pod) => {
-            let request = if wanted.is_ok() { questions(&workspace, context) } else { StatusRequest::default() };
-            ask(name, namespace, pod, request, context).await
+            let request = if wanted.is_ok() { status_request(&workspace, context) } else { StatusRequest::default() };
+            call_agent(name, namespace, pod, request, context).await
         }
-        None => (Agent::NotAsked, None),
+        None => (Agent::NotCalled, None),
     };
     let open_runs = match state.as_ref().filter(|pod| pod.held) {
         Some(pod) => open_runs_in(pod, &updates, namespace, context).await?,
@@ -193,7 +193,7 @@ pub(super) async fn observe(
         pod: state,
         warning,
         open_runs,
-        is_agent_too_old: is_too_old(&agent) || knows_too_little(&agent, &workspace, &updates),
+        is_agent_too_old: is_too_old(&agent) || lacks_required_protocol(&agent, &workspace, &updates),
         agent,
         artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, namespace, context)),
         wanted,
@@ -221,7 +221,7 @@ fn is_too_old(agent: &Agent) -> bool {
 }
 
 /// Returns whether a pending Update of the Workspace requires a newer agent.
-fn knows_too_little(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
+fn lacks_required_protocol(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
     let Agent::Answered(reply) = agent else { return false };
     let waits = |update: &Update| {
         let status = update.status.as_ref();
@@ -267,7 +267,7 @@ fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
 
 /// Returns whether to call the agent. A starting pod has no agent until the port opens, except in its init container `fetch`.
 /// A stale pod has one even if it is not ready, because a run may be open in it.
-fn shall_be_asked(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>, context: &Context) -> bool {
+fn should_call_agent(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>, context: &Context) -> bool {
     let stale = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
     let deleted = workspace.metadata.deletion_timestamp.is_some();
     let was_ready = workspace.status.as_ref().is_some_and(|status| status.pod_uid.as_ref() == Some(&pod.uid));
@@ -284,18 +284,18 @@ fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
 }
 
 /// Returns the status request, which makes the agent check the mounted objects for changes.
-fn questions(workspace: &Workspace, context: &Context) -> StatusRequest {
+fn status_request(workspace: &Workspace, context: &Context) -> StatusRequest {
     let mounted = environment::directories(&workspace.spec);
     let request = StatusRequest {
         config_files: config::config_files(&workspace.spec).into_iter().collect(),
         mounted_directories: mounted.values().cloned().collect(),
     };
     let namespace = workspace.namespace().unwrap_or_default();
-    context.inputs.note(&namespace, &workspace.name_any(), mounted.into_keys().collect());
+    context.inputs.set_mounts(&namespace, &workspace.name_any(), mounted.into_keys().collect());
     request
 }
 
-async fn ask(
+async fn call_agent(
     name: &str,
     namespace: &str,
     pod: &PodState,
@@ -303,14 +303,14 @@ async fn ask(
     context: &Context,
 ) -> (Agent, Option<AgentClient>) {
     let Some(ip) = pod.ip.as_ref().and_then(|ip| ip.parse().ok()) else {
-        return (Agent::NotAsked, None);
+        return (Agent::NotCalled, None);
     };
     let server_name = names::workspace_server_name(name, namespace);
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name };
     match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Answered(Box::new(reply)), Some(client)),
         // The pod is not ready either, so the agent has not started yet.
-        Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotAsked, None),
+        Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotCalled, None),
         Err(error) => (Agent::Unreachable(error.to_string()), None),
     }
 }
@@ -354,7 +354,7 @@ mod tests {
         ];
         for (name, protocol_version, update, wanted) in rows {
             let agent = Agent::Answered(Box::new(StatusReply { protocol_version, ..StatusReply::default() }));
-            assert_eq!(knows_too_little(&agent, &workspace, &[Arc::new(update)]), wanted, "{name}");
+            assert_eq!(lacks_required_protocol(&agent, &workspace, &[Arc::new(update)]), wanted, "{name}");
         }
     }
 }

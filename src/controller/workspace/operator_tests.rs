@@ -37,7 +37,7 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
             Is::Action(Action::Ignore),
         ),
         (
-            "made by a person, and the operator has written its status",
+            "made by a user, and the operator has written its status",
             |o| managed(o, &[("kubectl", ""), ("pulumi-kubernetes-operator/workspace-status", "status")]),
             Is::Action(Action::TakeOver),
         ),
@@ -45,7 +45,7 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
             "the operator's pod, without a run",
             |o| {
                 stale(o);
-                o.agent = Agent::NotAsked;
+                o.agent = Agent::NotCalled;
             },
             Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
         ),

@@ -65,7 +65,7 @@ pub(super) async fn parts(
     let key = (namespace.as_str(), name.as_str());
     let hash = rendered.map(|rendered| rendered.parts_hash.as_str());
     let pod = pod.filter(|_| workspace.metadata.deletion_timestamp.is_none());
-    if pod.is_some_and(|pod| hash.is_some_and(|hash| verified.holds(key, hash, &authority, pod.ready))) {
+    if pod.is_some_and(|pod| hash.is_some_and(|hash| verified.contains(key, hash, &authority, pod.ready))) {
         let current = Part::Current;
         return Ok(Parts {
             service: current,
@@ -98,8 +98,8 @@ pub(super) async fn parts(
         contested: None,
     };
     match hash.filter(|_| [parts.service, parts.tls, parts.budget, parts.stateful_set] == [Part::Current; 4]) {
-        Some(hash) => verified.note(key, hash, &authority, begun),
-        None => verified.end(key),
+        Some(hash) => verified.insert(key, hash, &authority, begun),
+        None => verified.invalidate(key),
     }
     let pause = hash.and_then(|hash| context.memory.applies.pause(key, hash));
     if let (Some(pause), Some(rendered)) = (pause, rendered) {

@@ -69,7 +69,7 @@ pub(super) fn pulumi_container(template: &mut Value) -> Option<&mut Value> {
 }
 
 /// Passes the grace period of the merged template to the agent, which needs it to end a run before the kubelet kills it.
-pub(super) fn tell_grace(template: &mut Value) {
+pub(super) fn set_grace_period(template: &mut Value) {
     let grace = template.pointer("/spec/terminationGracePeriodSeconds").filter(|grace| !grace.is_null());
     let grace = grace.map_or(Some(KUBERNETES_GRACE_SECONDS), Value::as_u64);
     let environment = pulumi_container(template).and_then(|container| container.get_mut("env"));
@@ -80,7 +80,7 @@ pub(super) fn tell_grace(template: &mut Value) {
 }
 
 /// Passes the path of the file with variables for the CLI to every container. The agent reads only this path.
-pub(super) fn tell_env_file(template: &mut Value) {
+pub(super) fn set_env_file(template: &mut Value) {
     for list in ["/spec/initContainers", "/spec/containers"] {
         let containers = template.pointer_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Violation of the standard by a pod template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the pod does not meet the Pod Security Standard restricted: {control}: {field} {rule}")]
+#[error("pod violates the Pod Security Standard restricted: {control}: {field} {rule}")]
 pub struct Violation {
     control: &'static str,
     field: String,
@@ -144,7 +144,7 @@ fn check_context(part: &Part<'_>) -> Result<(), Violation> {
     part.one_of("Seccomp", "/securityContext/seccompProfile/type", &PROFILES)?;
     let (user, non_root) = ("/securityContext/runAsUser", "/securityContext/runAsNonRoot");
     if part.get(user).is_some_and(|user| user.as_u64().is_none_or(|user| user == 0)) {
-        return part.violation("Running as Non-root user", user, "must be unset or another user than 0");
+        return part.violation("Running as Non-root user", user, "must be unset or non-zero");
     }
     match part.get(non_root) {
         Some(found) if found != &Value::Bool(true) => {
@@ -200,11 +200,15 @@ fn check_inherited(pod: &Part<'_>, container: &Part<'_>) -> Result<(), Violation
     let is_set = |pointer: &str| pod.get(pointer).is_some() || container.get(pointer).is_some();
     let (seccomp, non_root) = ("/securityContext/seccompProfile/type", "/securityContext/runAsNonRoot");
     if !is_set(seccomp) {
-        return container.violation("Seccomp", seccomp, "must be RuntimeDefault or Localhost, here or in the pod");
+        return container.violation(
+            "Seccomp",
+            seccomp,
+            "must be RuntimeDefault or Localhost in the container or the pod",
+        );
     }
     match is_set(non_root) {
         true => Ok(()),
-        false => container.violation("Running as Non-root", non_root, "must be true, here or in the pod"),
+        false => container.violation("Running as Non-root", non_root, "must be true in the container or the pod"),
     }
 }
 
@@ -230,7 +234,7 @@ fn check_sysctls(pod: &Part<'_>) -> Result<(), Violation> {
             return pod.violation(
                 "Sysctls",
                 "/securityContext/sysctls",
-                format!("has {name:?}, which is not a safe one"),
+                format!("has {name:?}, which is not a safe sysctl"),
             );
         }
     }

@@ -107,7 +107,7 @@ fn trouble(pod: &Pod) -> Option<String> {
         let why = sentence(reason, condition.message.as_deref());
         let requests = requests(pod).filter(|_| why.contains(DOES_NOT_FIT));
         let requests = requests.map(|requests| format!(" ({requests})")).unwrap_or_default();
-        return Some(format!("it cannot be scheduled: {why}{requests}"));
+        return Some(format!("cannot be scheduled: {why}{requests}"));
     }
     let mut init_containers = status.init_container_statuses.iter().flatten();
     let init_trouble = init_containers.find_map(|container| {
@@ -182,7 +182,7 @@ fn state(container: &ContainerStatus) -> Option<&ContainerState> {
 }
 
 fn end(terminated: &ContainerStateTerminated) -> String {
-    let ended = format!("it ended with exit code {}", terminated.exit_code);
+    let ended = format!("terminated with exit code {}", terminated.exit_code);
     let ended = match terminated.reason.as_deref() {
         Some(reason) if reason != "Error" => format!("{ended} ({reason})"),
         _ => ended,
@@ -238,14 +238,14 @@ mod tests {
             ),
             (
                 container(waiting("CrashLoopBackOff", "back-off 10s"), terminated.clone()),
-                "container pulumi: CrashLoopBackOff: it ended with exit code 1: no certificate",
+                "container pulumi: CrashLoopBackOff: terminated with exit code 1: no certificate",
             ),
             (
                 container(waiting("CrashLoopBackOff", "back-off 10s"), json!({})),
                 "container pulumi: CrashLoopBackOff: back-off 10s",
             ),
-            (container(killed, json!({})), "container pulumi: it ended with exit code 137 (OOMKilled)"),
-            (condition, "it cannot be scheduled: Unschedulable: 0/1 nodes are available"),
+            (container(killed, json!({})), "container pulumi: terminated with exit code 137 (OOMKilled)"),
+            (condition, "cannot be scheduled: Unschedulable: 0/1 nodes are available"),
             (
                 json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}),
                 "Evicted: The node was low on memory.",
@@ -281,12 +281,12 @@ mod tests {
         };
         let full = "0/1 nodes are available: 1 Insufficient memory.";
         let wanted = format!(
-            "it cannot be scheduled: Unschedulable: {full} (container pulumi requests cpu 2, memory 900Gi; init container bootstrap \
+            "cannot be scheduled: Unschedulable: {full} (container pulumi requests cpu 2, memory 900Gi; init container bootstrap \
              requests cpu 1m, memory 16Mi)"
         );
         assert_eq!(scheduled(full), Some(wanted));
         let tainted = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}.";
-        assert_eq!(scheduled(tainted), Some(format!("it cannot be scheduled: Unschedulable: {tainted}")));
+        assert_eq!(scheduled(tainted), Some(format!("cannot be scheduled: Unschedulable: {tainted}")));
     }
 
     #[test]
@@ -322,8 +322,8 @@ mod tests {
         let failed = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "no database\n"}});
         let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
         let first = init_pod("prepare", failed.clone(), json!({}), 0).trouble;
-        assert_eq!(first.as_deref(), Some("init container prepare: it ended with exit code 3: no database"));
-        let again = Some("init container prepare: CrashLoopBackOff: it ended with exit code 3: no database");
+        assert_eq!(first.as_deref(), Some("init container prepare: terminated with exit code 3: no database"));
+        let again = Some("init container prepare: CrashLoopBackOff: terminated with exit code 3: no database");
         let waits = waiting("CrashLoopBackOff", "back-off 10s");
         for (case, state, last, restarts) in [
             ("it waits for its second try", waits, failed.clone(), 0),

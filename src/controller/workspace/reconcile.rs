@@ -16,7 +16,7 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 /// Maximum number of steps per reconcile. No Workspace needs more.
 const MAX_STEPS: usize = 12;
 /// Requeue interval if the steps did not suffice.
-const GO_ON: Duration = Duration::from_secs(1);
+const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
 /// Reconciles a Workspace step by step until nothing is due.
 pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
@@ -35,5 +35,5 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
             return Ok(outcome);
         }
     }
-    Ok(Outcome::After(GO_ON))
+    Ok(Outcome::After(STEP_LIMIT_REQUEUE))
 }

@@ -107,8 +107,8 @@ fn pod_template(
     if let Some(container) = pod::pulumi_container(&mut merged) {
         environment::make_optional(container);
     }
-    pod::tell_grace(&mut merged);
-    pod::tell_env_file(&mut merged);
+    pod::set_grace_period(&mut merged);
+    pod::set_env_file(&mut merged);
     Ok(merged)
 }
 

@@ -58,11 +58,11 @@ fn a_workspace_renders_a_service_a_stateful_set_and_a_budget() {
 #[test]
 fn templates_over_the_size_limit_are_rejected_by_name() {
     let large = |bytes: usize| json!({"metadata": {"labels": {"a": "x".repeat(bytes)}}});
-    let said = |spec: Value| rendered(spec).expect_err("refused").to_string();
-    let message = said(json!({"podTemplate": large(bounds::TEMPLATE_BYTES)}));
+    let result = |spec: Value| rendered(spec).expect_err("refused").to_string();
+    let message = result(json!({"podTemplate": large(bounds::TEMPLATE_BYTES)}));
     assert!(message.starts_with("podTemplate has 2621") && message.ends_with("the limit is 262144 bytes"), "{message}");
     for field in ["serviceTemplate", "resources"] {
-        let message = said(json!({field: large(bounds::SMALL_TEMPLATE_BYTES)}));
+        let message = result(json!({field: large(bounds::SMALL_TEMPLATE_BYTES)}));
         assert!(message.starts_with(&format!("{field} has")) && message.ends_with("65536 bytes"), "{message}");
     }
 }
@@ -178,7 +178,7 @@ fn changes_to_protected_pod_template_fields_are_rejected_by_name() {
     ];
     for (pod_template, field) in protected {
         let error = with_template(pod_template).expect_err(field);
-        assert_eq!(error.to_string(), format!("podTemplate must not change {field}: the controller needs it as it is"));
+        assert_eq!(error.to_string(), format!("podTemplate must not change {field}: the controller manages it"));
     }
     let nameless = with_template(json!({"spec": {"volumes": [{"emptyDir": {}}]}})).expect_err("nameless");
     assert_eq!(nameless.to_string(), "podTemplate: spec.volumes[0] has no `name`, by which the list is merged");
@@ -208,7 +208,11 @@ fn init_containers_that_need_the_source_tie_the_revision_to_it() {
     let proxy = json!([{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}]);
     let (names, first) = with_init_containers(&proxy, 'a');
     assert_eq!(names, ["bootstrap", "proxy"]);
-    assert_eq!(with_init_containers(&proxy, 'b').1, first, "nobody waits for the source: it is exchanged in the pod");
+    assert_eq!(
+        with_init_containers(&proxy, 'b').1,
+        first,
+        "no container waits for the source, so it is replaced in the pod"
+    );
 }
 
 #[test]
@@ -220,7 +224,7 @@ fn a_template_can_set_resources_of_controller_init_containers() {
     ]}}))
     .expect("renders");
     let containers = template(&rendered)["spec"]["initContainers"].as_array().expect("a list");
-    assert_eq!(containers.len(), 1, "nobody waits for a source");
+    assert_eq!(containers.len(), 1, "no container waits for a source");
     assert_eq!(containers[0]["resources"]["limits"], limits["limits"]);
     assert_eq!(containers[0]["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
 }
@@ -254,7 +258,7 @@ fn a_template_can_add_variables_and_mounts_to_the_fetch_container() {
     ];
     for (pod_template, field) in protected {
         let error = with_template(pod_template).expect_err(field);
-        assert_eq!(error.to_string(), format!("podTemplate must not change {field}: the controller needs it as it is"));
+        assert_eq!(error.to_string(), format!("podTemplate must not change {field}: the controller manages it"));
     }
 }
 
@@ -278,10 +282,10 @@ fn harmless_pod_template_changes_are_allowed() {
 fn a_restricted_installation_rejects_non_compliant_pods() {
     let restrictions = PodRestrictions { is_restricted: true, ..PodRestrictions::default() };
     let settings = PodSettings { restrictions, ..settings() };
-    let said = |spec: Value| render("app", "team", &workspace(spec), &settings).map(drop).map_err(|e| e.to_string());
+    let result = |spec: Value| render("app", "team", &workspace(spec), &settings).map(drop).map_err(|e| e.to_string());
     let sidecar = |context: Value| json!({"podTemplate": {"spec": {"containers": [{"name": "proxy", "securityContext": context}]}}});
-    assert_eq!(said(json!({"envFrom": [{"secretRef": {"name": "s"}}]})), Ok(()), "what is generated meets it");
-    assert_eq!(said(sidecar(json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}))), Ok(()));
+    assert_eq!(result(json!({"envFrom": [{"secretRef": {"name": "s"}}]})), Ok(()), "what is generated meets it");
+    assert_eq!(result(sidecar(json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}))), Ok(()));
     let rows = [
         (sidecar(json!({})), "Privilege Escalation: spec.containers[proxy].securityContext.allowPrivilegeEscalation"),
         (json!({"securityProfile": "baseline"}), "Running as Non-root: spec.initContainers[bootstrap]"),
@@ -292,7 +296,7 @@ fn a_restricted_installation_rejects_non_compliant_pods() {
         ),
     ];
     for (spec, words) in rows {
-        let text = said(spec).expect_err(words);
+        let text = result(spec).expect_err(words);
         assert!(
             text.contains(words) && text.ends_with("this controller runs with --restrict-workspace-pods"),
             "{text}"

@@ -18,9 +18,9 @@ const BACKSTOP: Duration = Duration::from_secs(30);
 /// changes.
 pub(super) const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 /// Requeue interval for an unreachable agent or a missing pod.
-const SOON: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Poll interval for an agent that is installing a source.
-const WATCH: Duration = Duration::from_secs(2);
+const INSTALL_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum length of the CLI version in a message, in characters.
 const MAX_VERSION: usize = 64;
@@ -28,7 +28,7 @@ const MAX_VERSION: usize = 64;
 const MAX_COMMAND: usize = 200;
 
 /// Retry interval for a process that has just started.
-const AT_ONCE: Duration = Duration::from_millis(300);
+const FETCH_START_RETRY: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -54,7 +54,7 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn ready(artifact: &ArtifactReference) -> Self {
-        let message = format!("the source {} is in place", name(artifact));
+        let message = format!("source {} is ready", name(artifact));
         Self { state: State::Ready, reason: reason::SUCCEEDED, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
@@ -67,8 +67,8 @@ impl Report {
         let version: String = version.chars().filter(|c| !c.is_control()).take(MAX_VERSION).collect();
         let (major, minor) = version::OLDEST;
         let message = format!(
-            "the Pulumi CLI in the image has version {version}, and the oldest supported version is {major}.{minor}.0: set \
-             spec.image (spec.workspaceTemplate.spec.image of a Stack) to a newer one"
+            "the image has Pulumi CLI version {version}, and {major}.{minor}.0 or later is required: set spec.image \
+             (spec.workspaceTemplate.spec.image of a Stack) to a newer image"
         );
         let reason = reason::INCOMPATIBLE_CONFIGURATION;
         Self { state: State::Stalled, reason, message, again: Some(AGENT_STATUS_INTERVAL) }
@@ -83,82 +83,88 @@ impl Report {
 
     pub(super) fn no_pod(warning: Option<&str>) -> Self {
         match warning {
-            Some(warning) => Self::failing(reason::POD_FAILED, format!("no pod can be made: {warning}"), SOON),
-            None => Self::working(reason::WAITING_FOR_REPLICAS, "the pod is being made".to_owned(), SOON),
+            Some(warning) => {
+                Self::failing(reason::POD_FAILED, format!("failed to create the pod: {warning}"), POLL_INTERVAL)
+            }
+            None => Self::working(
+                reason::WAITING_FOR_REPLICAS,
+                "waiting for the pod to be created".to_owned(),
+                POLL_INTERVAL,
+            ),
         }
     }
 
     pub(super) fn starting(pod: &str, warning: Option<&str>) -> Self {
         match warning {
             Some(warning) => {
-                Self::failing(reason::POD_FAILED, format!("pod {pod} does not start: {warning}"), SOON * 2)
+                Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {warning}"), POLL_INTERVAL * 2)
             }
-            None => Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), SOON * 2),
+            None => Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), POLL_INTERVAL * 2),
         }
     }
 
     /// The source is delivered, and the user's init containers run.
     pub(super) fn initializing(pod: &str, container: Option<&str>) -> Self {
         let what = container.map_or_else(
-            || "its init containers are next".to_owned(),
-            |name| format!("its init container {name} runs"),
+            || "waiting for its init containers".to_owned(),
+            |name| format!("running init container {name}"),
         );
         Self::working(reason::INITIALIZING, format!("pod {pod} is starting: {what}"), BACKSTOP)
     }
 
     /// No event reports that the init container `fetch` accepts connections.
     pub(super) fn fetch_starting(pod: &str) -> Self {
-        Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), AT_ONCE)
+        Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), FETCH_START_RETRY)
     }
 
     pub(super) fn pod_failed(pod: &str, trouble: &str) -> Self {
-        Self::failing(reason::POD_FAILED, format!("pod {pod} does not start: {trouble}"), BACKSTOP)
+        Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {trouble}"), BACKSTOP)
     }
 
     /// Nodes can be added at any time, for example by an autoscaler.
     pub(super) fn unschedulable(pod: &str, trouble: &str) -> Self {
-        Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} does not start: {trouble}"), BACKSTOP)
+        Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} failed to start: {trouble}"), BACKSTOP)
     }
 
     pub(super) fn unreachable(message: &str) -> Self {
-        Self::failing(reason::CONNECTION_FAILED, format!("the agent cannot be reached: {message}"), SOON)
+        Self::failing(reason::CONNECTION_FAILED, format!("agent is unreachable: {message}"), POLL_INTERVAL)
     }
 
     pub(super) fn pod_waits_for_run(why: &'static str, pod: &str, run: &str) -> Self {
-        Self::working(why, format!("pod {pod} goes away when the run {run} has ended"), BACKSTOP)
+        Self::working(why, format!("waiting for run {run} to end before deleting pod {pod}"), BACKSTOP)
     }
 
     /// No event reports the end of a session, so the agent is polled.
     pub(super) fn pod_waits_for_session(why: &'static str, pod: &str, session: &InteractiveSession) -> Self {
-        Self::working(why, format!("pod {pod} goes away when {} has ended", command(session)), SOON)
+        Self::working(why, format!("waiting for {} to end before deleting pod {pod}", describe(session)), POLL_INTERVAL)
     }
 
     pub(super) fn source_waits_for_session(artifact: &ArtifactReference, session: &InteractiveSession) -> Self {
-        let message = format!("the source {} is put in place when {} has ended", name(artifact), command(session));
-        Self::working(reason::INSTALLING, message, SOON)
+        let message = format!("waiting for {} to end before installing source {}", describe(session), name(artifact));
+        Self::working(reason::INSTALLING, message, POLL_INTERVAL)
     }
 
     /// Adds to the message the interactive session that delays runs.
-    pub(super) fn beside(self, session: &InteractiveSession) -> Self {
-        let message = format!("{}; a run waits until {} has ended", self.message, command(session));
-        Self { message, again: Some(SOON), ..self }
+    pub(super) fn with_session(self, session: &InteractiveSession) -> Self {
+        let message = format!("{}; runs wait for {} to end", self.message, describe(session));
+        Self { message, again: Some(POLL_INTERVAL), ..self }
     }
 
-    pub(super) fn pod_going(why: &'static str, pod: &str) -> Self {
-        Self::working(why, format!("pod {pod} is going away"), SOON)
+    pub(super) fn pod_terminating(why: &'static str, pod: &str) -> Self {
+        Self::working(why, format!("pod {pod} is terminating"), POLL_INTERVAL)
     }
 
     pub(super) fn deletion_waits_for_run(run: &str) -> Self {
-        Self::working(reason::DELETING, format!("the Workspace goes away when the run {run} has ended"), BACKSTOP)
+        Self::working(reason::DELETING, format!("waiting for run {run} to end before deleting the Workspace"), BACKSTOP)
     }
 
     pub(super) fn source_waits_for_run(artifact: &ArtifactReference, run: &str) -> Self {
-        let message = format!("the source {} is put in place when the run {run} has ended", name(artifact));
+        let message = format!("waiting for run {run} to end before installing source {}", name(artifact));
         Self::working(reason::INSTALLING, message, BACKSTOP)
     }
 
     pub(super) fn artifact_missing(artifact: &ArtifactReference) -> Self {
-        let message = format!("the source {} has not been fetched yet, or not again", name(artifact));
+        let message = format!("waiting for source {} to be fetched", name(artifact));
         Self::failing(reason::ARTIFACT_UNAVAILABLE, message, BACKSTOP)
     }
 
@@ -175,42 +181,39 @@ impl Report {
 
     /// An installation needs the environment, so the source waits for all objects that the environment refers to.
     pub(super) fn reference_not_found(artifact: &ArtifactReference, waits: &str) -> Self {
-        let message = format!("{waits}; the source {} is installed afterwards", name(artifact));
+        let message = format!("{waits}; source {} is installed afterwards", name(artifact));
         Self::failing(reason::REFERENCE_NOT_FOUND, message, BACKSTOP)
     }
 
     pub(super) fn installing(artifact: &ArtifactReference) -> Self {
-        Self::working(reason::INSTALLING, format!("the source {} is being put in place", name(artifact)), BACKSTOP)
+        Self::working(reason::INSTALLING, format!("installing source {}", name(artifact)), BACKSTOP)
     }
 
     /// The agent installs the source without further requests and sends no events, so it is polled.
-    pub(super) fn on_its_way(artifact: &ArtifactReference, candidate: &Candidate) -> Self {
+    pub(super) fn install_progress(artifact: &ArtifactReference, candidate: &Candidate) -> Self {
         let name = name(artifact);
         if candidate.failure.is_empty() {
-            let message = format!("the source {name} is being put in place: {}", candidate.doing);
-            return Self::working(reason::INSTALLING, message, WATCH);
+            let message = format!("installing source {name}: {}", candidate.doing);
+            return Self::working(reason::INSTALLING, message, INSTALL_POLL_INTERVAL);
         }
-        let message = format!(
-            "the dependencies of the source {name} cannot be installed; it is tried again: {}",
-            candidate.failure
-        );
-        Self::failing(reason::INSTALLATION_FAILED, message, SOON)
+        let message = format!("failed to install the dependencies of source {name}, retrying: {}", candidate.failure);
+        Self::failing(reason::INSTALLATION_FAILED, message, POLL_INTERVAL)
     }
 
     pub(super) fn artifact_refused(artifact: &ArtifactReference, message: &str) -> Self {
-        let message = format!("the agent refused the source {}: {message}", name(artifact));
+        let message = format!("agent rejected source {}: {message}", name(artifact));
         Self::failing(reason::ARTIFACT_REFUSED, message, BACKSTOP)
     }
 
     /// Requires a change of the spec if the URL is not allowed.
     pub(super) fn artifact_not_fetched(artifact: &ArtifactReference, error: &FetchError) -> Self {
-        let message = format!("the source {} cannot be fetched: {error}", name(artifact));
+        let message = format!("failed to fetch source {}: {error}", name(artifact));
         match error {
             FetchError::Url { .. } | FetchError::RefusedHost { .. } | FetchError::ForeignArtifact { .. } => {
                 Self::stalled(message)
             }
             _ => {
-                let again = error.retry_after().map_or(BACKSTOP, |wait| wait.max(SOON));
+                let again = error.retry_after().map_or(BACKSTOP, |wait| wait.max(POLL_INTERVAL));
                 Self::failing(reason::ARTIFACT_UNAVAILABLE, message, again)
             }
         }
@@ -234,7 +237,7 @@ impl Report {
 
     /// A new pod would be created from a StatefulSet that does not match the spec.
     pub(super) fn contested_pod() -> Self {
-        let message = "the pod has to be replaced, and the StatefulSet does not stay as it is applied".to_owned();
+        let message = "cannot replace the pod: another client changes the StatefulSet after each apply".to_owned();
         Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
     }
 
@@ -254,10 +257,10 @@ impl Report {
 }
 
 /// Describes an interactive session, bounded and on one line, because the agent is not trusted.
-fn command(session: &InteractiveSession) -> String {
+fn describe(session: &InteractiveSession) -> String {
     let typed: String =
         session.command.chars().take(MAX_COMMAND).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    format!("a person's `{typed}` in the pod (pid {})", session.pid)
+    format!("interactive session `{typed}` (PID {})", session.pid)
 }
 
 /// Returns a readable name for an artifact.

@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    fn said(restrictions: &PodRestrictions, template: &Value) -> String {
+    fn result(restrictions: &PodRestrictions, template: &Value) -> String {
         restrictions.check("team-a", template).map_or_else(|error| error.to_string(), |()| "allowed".to_owned())
     }
 
@@ -108,11 +108,11 @@ mod tests {
         ];
         for (spec, wanted) in rows {
             let template = json!({"spec": spec});
-            assert_eq!(said(&all, &template), "allowed", "{template}");
-            let found = said(&some, &template);
+            assert_eq!(result(&all, &template), "allowed", "{template}");
+            let found = result(&some, &template);
             assert!(found.starts_with(wanted), "{template}: {found}");
         }
-        let refused = said(&some, &json!({"spec": {}}));
+        let refused = result(&some, &json!({"spec": {}}));
         assert!(refused.contains("pulumi, team-a/deployer, team-b/admin (--allowed-service-accounts)"), "{refused}");
     }
 
@@ -136,7 +136,7 @@ mod tests {
             for (restrictions, wanted) in
                 [(PodRestrictions::default(), freely), (restricted.clone(), under_restriction)]
             {
-                let found = said(&restrictions, &template);
+                let found = result(&restrictions, &template);
                 assert_eq!(found == "allowed", wanted, "{label}={value}: {found}");
                 assert!(wanted || found.starts_with(&format!("podTemplate.metadata.labels: {label} ")), "{found}");
             }

@@ -73,7 +73,10 @@ mod tests {
             (Some(""), Ok(SecurityProfile::Restricted)),
             (Some("restricted"), Ok(SecurityProfile::Restricted)),
             (Some("baseline"), Ok(SecurityProfile::Baseline)),
-            (Some("privileged"), Err("securityProfile \"privileged\" is neither restricted nor baseline".to_owned())),
+            (
+                Some("privileged"),
+                Err("invalid securityProfile \"privileged\": must be restricted or baseline".to_owned()),
+            ),
         ];
         for (profile, wanted) in rows {
             assert_eq!(SecurityProfile::parse(profile).map_err(|error| error.to_string()), wanted);

@@ -13,7 +13,7 @@ use crate::source::Origin;
 fn the_wanted_source_is_fetched_and_put_in_place() {
     check(vec![
         (
-            "bytes that nobody else brings",
+            "bytes that the Workspace provides",
             |o| {
                 o.agent = answered(reply("sha256:old"));
                 o.artifact_stored = false;
@@ -31,7 +31,7 @@ fn the_wanted_source_is_fetched_and_put_in_place() {
         (
             "a CLI that is too old",
             |o| o.agent = answered(StatusReply { pulumi_version: "v3.104.2".to_owned(), ..reply("sha256:old") }),
-            Is::Report(State::Stalled, reason::INCOMPATIBLE_CONFIGURATION, "has version v3.104.2"),
+            Is::Report(State::Stalled, reason::INCOMPATIBLE_CONFIGURATION, "version v3.104.2"),
         ),
         (
             "an older source",
@@ -57,7 +57,7 @@ fn the_wanted_source_is_fetched_and_put_in_place() {
         (
             "bytes that are not needed",
             |o| o.artifact_stored = false,
-            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
+            Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
         ),
     ]);
 }
@@ -71,7 +71,7 @@ fn the_source_is_not_replaced_during_a_run() {
                 o.agent = answered(reply("sha256:old"));
                 o.open_runs = run();
             },
-            Is::Report(State::Working, reason::INSTALLING, "when the run app-12 has ended"),
+            Is::Report(State::Working, reason::INSTALLING, "waiting for run app-12 to end"),
         ),
         (
             "a run that only the agent knows",
@@ -79,12 +79,12 @@ fn the_source_is_not_replaced_during_a_run() {
                 let open_operation = "unknown".to_owned();
                 o.agent = answered(StatusReply { open_operation, ..reply("sha256:old") });
             },
-            Is::Report(State::Working, reason::INSTALLING, "when the run unknown has ended"),
+            Is::Report(State::Working, reason::INSTALLING, "waiting for run unknown to end"),
         ),
         (
             "a run on the source that is wanted",
             |o| o.open_runs = run(),
-            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
+            Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
         ),
     ]);
 }
@@ -102,7 +102,7 @@ fn the_wanted_source_is_awaited_and_another_one_is_replaced() {
         (
             "the one that is wanted",
             |o| o.agent = on_its_way("sha256:new", "", "sha256:old"),
-            Is::Report(State::Working, reason::INSTALLING, "main@sha1:2 is being put in place: installing"),
+            Is::Report(State::Working, reason::INSTALLING, "installing source main@sha1:2: installing"),
         ),
         (
             "the one that is wanted, after a failure",
@@ -117,7 +117,7 @@ fn the_wanted_source_is_awaited_and_another_one_is_replaced() {
                 o.agent = on_its_way("sha256:newer", "no such package", "sha256:new");
                 o.open_runs = run();
             },
-            Is::Report(State::Ready, reason::SUCCEEDED, "in place"),
+            Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
         ),
     ]);
 }
@@ -203,14 +203,14 @@ fn an_initializing_pod_is_reported_and_replaced_without_draining() {
     fn initializing(o: &mut Observed) {
         let initializing = Some("prepare".to_owned());
         o.pod = Some(PodState { running: false, ready: false, initializing, ..pod() });
-        o.agent = Agent::NotAsked;
+        o.agent = Agent::NotCalled;
     }
     let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
     check(vec![
         (
             "its init container runs",
             initializing,
-            Is::Report(State::Working, reason::INITIALIZING, "its init container prepare runs"),
+            Is::Report(State::Working, reason::INITIALIZING, "running init container prepare"),
         ),
         (
             "its init container has failed and runs once more",
@@ -226,7 +226,7 @@ fn an_initializing_pod_is_reported_and_replaced_without_draining() {
                 stale(o);
                 let since = Some(now());
                 o.pod = o.pod.take().map(|pod| PodState { running: false, ready: false, fetching: since, ..pod });
-                o.agent = Agent::NotAsked;
+                o.agent = Agent::NotCalled;
             },
             delete(),
         ),
@@ -235,7 +235,7 @@ fn an_initializing_pod_is_reported_and_replaced_without_draining() {
             |o| {
                 fetching(o, 1);
                 deleted(o);
-                o.agent = Agent::NotAsked;
+                o.agent = Agent::NotCalled;
             },
             Is::Action(Action::DeleteStatefulSet),
         ),

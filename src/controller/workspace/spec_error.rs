@@ -11,7 +11,7 @@ pub(super) const MAX_NAME: usize = 42;
 /// Reason why no pod can be created from a Workspace's spec. Only a change of the spec helps.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    #[error("the Workspace's name has more than {MAX_NAME} characters")]
+    #[error("invalid metadata.name: must have at most {MAX_NAME} characters")]
     NameTooLong,
 
     #[error("podTemplate: {0}")]
@@ -30,23 +30,23 @@ pub enum SpecError {
     ServiceAccount { account: String, allowed: String },
 
     #[error(
-        "podTemplate.metadata.labels: {label} is refused: network policies select pods by it; use a label of your own"
+        "podTemplate.metadata.labels: {label} is not allowed, because network policies may select pods by it: use another label"
     )]
     SelectorLabel { label: String },
 
-    #[error("podTemplate must not change {field}: the controller needs it as it is")]
+    #[error("podTemplate must not change {field}: the controller manages it")]
     Protected { field: String },
 
     #[error("serviceTemplate: {0}")]
     ServiceMerge(MergeError),
 
-    #[error("serviceTemplate.{field} is not supported: it takes metadata.labels and metadata.annotations")]
+    #[error("serviceTemplate.{field} is not supported: only metadata.labels and metadata.annotations are")]
     ServiceField { field: String },
 
-    #[error("securityProfile {profile:?} is neither restricted nor baseline")]
+    #[error("invalid securityProfile {profile:?}: must be restricted or baseline")]
     SecurityProfile { profile: String },
 
-    #[error("environment variable {name:?}: the name is empty or contains `=`")]
+    #[error("invalid environment variable name {name:?}: must not be empty or contain `=`")]
     VariableName { name: String },
 
     #[error("environment variable {variable}: valueFrom: {what}")]

@@ -39,7 +39,7 @@ pub(super) async fn write(
     let workspace = &observed.workspace;
     let status = status(observed, report, now);
     let written = context.writer.status(workspace, &status).await?;
-    note_arrived(workspace, &status, context);
+    mark_mounted(workspace, &status, context);
     if written.is_some()
         && let Some(event) = event(workspace, report)
     {
@@ -58,16 +58,17 @@ fn contested_event(observed: &Observed) -> Option<Event> {
     let contested = observed.contested.as_ref()?;
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice());
     let before = conditions::find(conditions.unwrap_or_default(), conditions::READY);
-    let is_told = before.is_some_and(|ready| ready.message.contains(&contested.message));
-    (!is_told).then(|| Event::new(&observed.workspace, EventKind::Warning, APPLY_CONFLICT, contested.message.clone()))
+    let is_reported = before.is_some_and(|ready| ready.message.contains(&contested.message));
+    (!is_reported)
+        .then(|| Event::new(&observed.workspace, EventKind::Warning, APPLY_CONFLICT, contested.message.clone()))
 }
 
 /// Ends the polling for changes of mounted objects that the pod has received.
-fn note_arrived(workspace: &Workspace, now: &WorkspaceStatus, context: &Context) {
+fn mark_mounted(workspace: &Workspace, now: &WorkspaceStatus, context: &Context) {
     let before = workspace.status.as_ref().map(|status| &status.mounted_inputs);
     let arrived = now.mounted_inputs.iter().filter(|(object, word)| before.and_then(|b| b.get(*object)) != Some(*word));
     let namespace = workspace.namespace().unwrap_or_default();
-    context.inputs.arrived(&namespace, &workspace.name_any(), arrived.map(|(object, _)| object));
+    context.inputs.mark_mounted(&namespace, &workspace.name_any(), arrived.map(|(object, _)| object));
 }
 
 /// Returns the status for a report.
@@ -99,7 +100,7 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
             status.project_name = Some(project_name(&reply.project_name)).filter(|name| !name.is_empty());
             status.agent_protocol_version = Some(reply.protocol_version);
         }
-        Agent::NotAsked | Agent::Unreachable(_) => {
+        Agent::NotCalled | Agent::Unreachable(_) => {
             if observed.pod.as_ref().map(|pod| &pod.uid) != status.pod_uid.as_ref() {
                 status.artifact = None;
                 status.pod_uid = None;
@@ -116,8 +117,8 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
 /// a Workspace compute the same hash for the same content, so a change without a pod is detected too.
 fn config_inputs(before: Option<String>, reply: &StatusReply, spec: &WorkspaceSpec) -> Option<String> {
     let has_inputs = !config::config_files(spec).is_empty();
-    let said = Some(reply.config_inputs.clone()).filter(|word| !word.is_empty());
-    said.or(before).filter(|_| has_inputs)
+    let reported = Some(reply.config_inputs.clone()).filter(|word| !word.is_empty());
+    reported.or(before).filter(|_| has_inputs)
 }
 
 /// Returns the agent's hash of each mounted Secret and ConfigMap, or the previous one.
@@ -127,8 +128,8 @@ fn mounted_inputs(
     spec: &WorkspaceSpec,
 ) -> BTreeMap<String, String> {
     let word = |(object, directory): (String, String)| {
-        let said = reply.mounted_inputs.get(&directory).filter(|word| !word.is_empty());
-        let word = said.or_else(|| before.get(&object))?.clone();
+        let reported = reply.mounted_inputs.get(&directory).filter(|word| !word.is_empty());
+        let word = reported.or_else(|| before.get(&object))?.clone();
         Some((object, word))
     };
     let most = usize::try_from(bounds::MOUNTED_INPUTS).unwrap_or(usize::MAX);
@@ -136,8 +137,8 @@ fn mounted_inputs(
 }
 
 /// Returns the project name that the agent reports, bounded because the agent is not trusted.
-fn project_name(said: &str) -> String {
-    said.chars().filter(|c| !c.is_control()).take(MAX_PROJECT_NAME).collect()
+fn project_name(reported: &str) -> String {
+    reported.chars().filter(|c| !c.is_control()).take(MAX_PROJECT_NAME).collect()
 }
 
 /// Adds the revision from the spec or the previous status. The agent reports only digest and directory.
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn ineffective_template_fields_are_reported_once_per_generation() {
-        let told = |observed: Option<i64>, pod_template: serde_json::Value| {
+        let has_event = |observed: Option<i64>, pod_template: serde_json::Value| {
             let workspace: Workspace = serde_json::from_value(json!({
                 "metadata": {"name": "app", "namespace": "team", "generation": 2}, "spec": {"podTemplate": pod_template},
                 "status": {"observedGeneration": observed},
@@ -238,7 +239,7 @@ mod tests {
             (Some(1), fetch(json!({"name": "fetch", "resources": {}})), false),
             (Some(1), json!(null), false),
         ] {
-            assert_eq!(told(observed, template.clone()), wanted, "{observed:?} {template}");
+            assert_eq!(has_event(observed, template.clone()), wanted, "{observed:?} {template}");
         }
     }
 
@@ -248,7 +249,7 @@ mod tests {
         let spec =
             |config| serde_json::from_value(json!({"stacks": [{"name": "dev", "config": config}]})).expect("a spec");
         let (with, without): (WorkspaceSpec, WorkspaceSpec) = (spec(config), spec(json!([])));
-        for (before, said, spec, wanted) in [
+        for (before, reported, spec, wanted) in [
             (None, "", &with, None),
             (None, "new", &with, Some("new")),
             (Some("old"), "new", &with, Some("new")),
@@ -256,9 +257,9 @@ mod tests {
             (Some("old"), "", &without, None),
             (Some("old"), "invented", &without, None),
         ] {
-            let reply = StatusReply { config_inputs: said.to_owned(), ..StatusReply::default() };
+            let reply = StatusReply { config_inputs: reported.to_owned(), ..StatusReply::default() };
             let found = config_inputs(before.map(str::to_owned), &reply, spec);
-            assert_eq!(found.as_deref(), wanted, "{before:?} {said:?}");
+            assert_eq!(found.as_deref(), wanted, "{before:?} {reported:?}");
         }
     }
 
@@ -273,9 +274,9 @@ mod tests {
             pairs.iter().map(|(key, word)| ((*key).to_owned(), (*word).to_owned())).collect()
         };
         let directories = environment::directories(&spec);
-        let said = [(&directories["Secret/aws"], "new"), (&directories["Secret/s"], "")];
-        let said = said.map(|(directory, word)| (directory.clone(), word.to_owned()));
-        let reply = StatusReply { mounted_inputs: said.into(), ..StatusReply::default() };
+        let reported = [(&directories["Secret/aws"], "new"), (&directories["Secret/s"], "")];
+        let reported = reported.map(|(directory, word)| (directory.clone(), word.to_owned()));
+        let reply = StatusReply { mounted_inputs: reported.into(), ..StatusReply::default() };
         let before = map(&[("Secret/aws", "old"), ("Secret/s", "kept"), ("Secret/gone", "old")]);
         let wanted = map(&[("Secret/aws", "new"), ("Secret/s", "kept")]);
         assert_eq!(mounted_inputs(&before, &reply, &spec), wanted);

@@ -37,7 +37,7 @@ struct Seen {
 
 impl VerifiedParts {
     /// Returns whether the objects with this hash need not be read again. `ready` is the readiness of the pod.
-    pub(super) fn holds(
+    pub(super) fn contains(
         &self,
         workspace: (&str, &str),
         parts_hash: &str,
@@ -51,7 +51,13 @@ impl VerifiedParts {
     }
 
     /// Records that all objects were read, starting at `begun`, and are correct.
-    pub(super) fn note(&self, workspace: (&str, &str), parts_hash: &str, authority: &Arc<Generations>, begun: Instant) {
+    pub(super) fn insert(
+        &self,
+        workspace: (&str, &str),
+        parts_hash: &str,
+        authority: &Arc<Generations>,
+        begun: Instant,
+    ) {
         let mut known = self.lock();
         known.retain(|_, known| known.at().elapsed() < TRUSTED_AT_REST);
         if matches!(known.get(&key(workspace)), Some(Known::ChangedAt(changed)) if *changed >= begun) {
@@ -62,7 +68,7 @@ impl VerifiedParts {
     }
 
     /// Records that an object has changed or is not correct.
-    pub(super) fn end(&self, workspace: (&str, &str)) {
+    pub(super) fn invalidate(&self, workspace: (&str, &str)) {
         self.lock().insert(key(workspace), Known::ChangedAt(Instant::now()));
     }
 
@@ -100,25 +106,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn verified_parts_expire_and_apply_only_to_the_verified_inputs() {
         let (verified, ours, next) = (VerifiedParts::default(), authority(), authority());
-        assert!(!verified.holds(APP, "a", &ours, true), "never seen");
-        verified.note(APP, "a", &ours, Instant::now());
-        assert!(verified.holds(APP, "a", &ours, true));
-        assert!(!verified.holds(APP, "b", &ours, true), "another spec");
-        assert!(!verified.holds(APP, "a", &next, true), "another authority");
-        assert!(!verified.holds(("team", "other"), "a", &ours, true));
+        assert!(!verified.contains(APP, "a", &ours, true), "never seen");
+        verified.insert(APP, "a", &ours, Instant::now());
+        assert!(verified.contains(APP, "a", &ours, true));
+        assert!(!verified.contains(APP, "b", &ours, true), "another spec");
+        assert!(!verified.contains(APP, "a", &next, true), "another authority");
+        assert!(!verified.contains(("team", "other"), "a", &ours, true));
         tokio::time::advance(TRUSTED_AT_START).await;
-        assert!(!verified.holds(APP, "a", &ours, false), "too long for a pod that does not become ready");
-        assert!(verified.holds(APP, "a", &ours, true));
+        assert!(!verified.contains(APP, "a", &ours, false), "too long for a pod that does not become ready");
+        assert!(verified.contains(APP, "a", &ours, true));
         tokio::time::advance(TRUSTED_AT_REST).await;
-        assert!(!verified.holds(APP, "a", &ours, true), "long ago");
+        assert!(!verified.contains(APP, "a", &ours, true), "long ago");
         let begun = Instant::now();
-        verified.note(APP, "a", &ours, begun);
-        verified.end(APP);
-        assert!(!verified.holds(APP, "a", &ours, true), "changed since");
-        verified.note(APP, "a", &ours, begun);
-        assert!(!verified.holds(APP, "a", &ours, true), "changed while it was read");
+        verified.insert(APP, "a", &ours, begun);
+        verified.invalidate(APP);
+        assert!(!verified.contains(APP, "a", &ours, true), "changed since");
+        verified.insert(APP, "a", &ours, begun);
+        assert!(!verified.contains(APP, "a", &ours, true), "changed while it was read");
         tokio::time::advance(Duration::from_millis(1)).await;
-        verified.note(APP, "a", &ours, Instant::now());
-        assert!(verified.holds(APP, "a", &ours, true), "read anew");
+        verified.insert(APP, "a", &ours, Instant::now());
+        assert!(verified.contains(APP, "a", &ours, true), "read again");
     }
 }

@@ -30,7 +30,7 @@ fn followed(attachments: &Attachments, serial: u64) -> Following {
     let target = target();
     let attachment = Attachment {
         serial,
-        seen: Seen::Connecting,
+        run_state: RunState::Connecting,
         progress: None,
         address: target.address.clone(),
         may_start: true,
@@ -60,23 +60,25 @@ async fn process_changes_are_reported_immediately_and_progress_throttled() {
     let (attachments, mut wakes) = attachments();
     let mut following = followed(&attachments, 1);
     attachments.note(&mut following, &said(0, progress::Event::Started(Started { pid: 42 })));
-    assert_eq!((count_wakes(&mut wakes), following.due), (1, None), "and nothing is left to be told");
-    let told = |attachments: &Attachments| attachments.look("uid").and_then(|look| look.progress).expect("it is told");
-    assert_eq!(told(&attachments).pid, Some(42));
+    assert_eq!((count_wakes(&mut wakes), following.due), (1, None), "nothing is left to publish");
+    let published = |attachments: &Attachments| {
+        attachments.snapshot("uid").and_then(|snapshot| snapshot.progress).expect("published")
+    };
+    assert_eq!(published(&attachments).pid, Some(42));
 
     let begin = Instant::now();
     for sequence in 1..100 {
         attachments.note(&mut following, &begun(sequence));
     }
     assert_eq!((count_wakes(&mut wakes), following.due), (0, Some(begin + PROGRESS_INTERVAL)));
-    assert_eq!((told(&attachments).in_work, following.from), (0, 100), "who looks sees what was told");
+    assert_eq!((published(&attachments).in_work, following.from), (0, 100), "unpublished progress is not visible");
     tokio::time::advance(PROGRESS_INTERVAL).await;
-    attachments.tell_progress(&mut following);
+    attachments.publish_progress(&mut following);
     assert_eq!((count_wakes(&mut wakes), following.due), (1, None));
-    assert!(told(&attachments).summary.contains("aws:s3:Bucket b1 and "), "{:?}", told(&attachments));
+    assert!(published(&attachments).summary.contains("aws:s3:Bucket b1 and "), "{:?}", published(&attachments));
 
     attachments.note(&mut following, &begun(5));
-    assert_eq!((count_wakes(&mut wakes), following.due), (0, None), "what is known already is not told again");
+    assert_eq!((count_wakes(&mut wakes), following.due), (0, None), "known progress is not published again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,7 +92,7 @@ async fn repeated_process_changes_wake_at_most_once_per_second() {
         tokio::time::advance(Duration::from_millis(1)).await;
         // The task does the same while it waits for the next message.
         if following.due.is_some_and(|due| due <= Instant::now()) {
-            attachments.tell_progress(&mut following);
+            attachments.publish_progress(&mut following);
         }
         woken += count_wakes(&mut wakes);
     }
@@ -102,12 +104,15 @@ async fn repeated_process_changes_wake_at_most_once_per_second() {
 async fn the_last_progress_is_reported_with_the_result() {
     let (attachments, mut wakes) = attachments();
     let mut following = followed(&attachments, 1);
-    following.told = Some(Instant::now());
+    following.published = Some(Instant::now());
     attachments.note(&mut following, &begun(1));
-    attachments.tell(&mut following, Seen::Ended(Box::default()));
+    attachments.publish(&mut following, RunState::Ended(Box::default()));
     assert_eq!(count_wakes(&mut wakes), 1);
-    let look = attachments.look("uid").expect("it is kept");
-    assert_eq!((look.seen, look.progress.map(|progress| progress.in_work)), (Seen::Ended(Box::default()), Some(1)));
+    let snapshot = attachments.snapshot("uid").expect("it is kept");
+    assert_eq!(
+        (snapshot.run_state, snapshot.progress.map(|progress| progress.in_work)),
+        (RunState::Ended(Box::default()), Some(1))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,17 +123,20 @@ async fn a_replaced_task_reports_nothing_and_its_progress_is_kept() {
     let elsewhere = AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address };
     attachments.attach(Target { address: elsewhere, ..target() });
     assert_eq!(count_wakes(&mut wakes), 1);
-    let look = attachments.look("uid").expect("it is followed");
-    assert_eq!((look.ip.to_string(), look.seen.clone()), ("10.0.0.2".to_owned(), Seen::Connecting));
-    assert_eq!(look.progress.and_then(|progress| progress.pid), Some(42));
+    let snapshot = attachments.snapshot("uid").expect("it is followed");
+    assert_eq!((snapshot.ip.to_string(), snapshot.run_state.clone()), ("10.0.0.2".to_owned(), RunState::Connecting));
+    assert_eq!(snapshot.progress.and_then(|progress| progress.pid), Some(42));
     let mut old = Following { serial: u64::MAX, ..Following::new(target(), 0) };
-    attachments.tell(&mut old, Seen::Unreachable("no route".to_owned()));
-    assert_eq!((count_wakes(&mut wakes), attachments.look("uid").map(|look| look.seen)), (0, Some(Seen::Connecting)));
+    attachments.publish(&mut old, RunState::Unreachable("no route".to_owned()));
+    assert_eq!(
+        (count_wakes(&mut wakes), attachments.snapshot("uid").map(|snapshot| snapshot.run_state)),
+        (0, Some(RunState::Connecting))
+    );
     attachments.attach(Target { address: AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address }, ..target() });
     attachments.detach("uid");
-    assert!(attachments.look("uid").is_none());
-    attachments.tell(&mut old, Seen::Running);
-    assert!(attachments.look("uid").is_none(), "nothing comes back");
+    assert!(attachments.snapshot("uid").is_none());
+    attachments.publish(&mut old, RunState::Running);
+    assert!(attachments.snapshot("uid").is_none(), "the attachment stays removed");
 }
 
 #[tokio::test]
@@ -145,20 +153,20 @@ async fn a_removed_update_is_detached_and_frees_its_slot() {
         pending_since: jiff::Timestamp::UNIX_EPOCH,
     };
     let gone = target().update;
-    attachments.keep("uid", gone.clone(), run_limiter.adopt(&run("uid")));
+    attachments.hold_slot("uid", gone.clone(), run_limiter.adopt(&run("uid")));
     followed(&attachments, 1);
     let another = || run_limiter.acquire(&run("another"), ObjectRef::new("another").within("apps"));
     for (namespace, name) in [("apps", "app-2"), ("others", "app-1")] {
         attachments.forget(namespace, name);
-        assert!(attachments.look("uid").is_some() && another().is_err(), "it is not {namespace}/{name}");
+        assert!(attachments.snapshot("uid").is_some() && another().is_err(), "it is not {namespace}/{name}");
     }
     attachments.forget("apps", "app-1");
-    assert!(attachments.look("uid").is_none());
-    assert!(another().is_ok(), "its place is free");
+    assert!(attachments.snapshot("uid").is_none());
+    assert!(another().is_ok(), "its slot is free");
 }
 
 #[test]
 fn agent_messages_are_bounded_and_on_one_line() {
-    let said = words(&format!("somebody\nworks {}", "x".repeat(9000)));
-    assert!(said.starts_with("somebody works x") && said.len() <= MAX_WORDS, "{said}");
+    let said = one_line(&format!("alice\nworks {}", "x".repeat(9000)));
+    assert!(said.starts_with("alice works x") && said.len() <= MAX_MESSAGE, "{said}");
 }

@@ -68,12 +68,12 @@ fn observed(update: Update) -> Observed {
         update,
         workspace: Some(workspace()),
         pod: Some(pod("pod-uid")),
-        node: NodeState::NotAsked,
+        node: NodeState::NotRead,
         ahead: None,
         timeouts: RunTimeouts::default(),
-        seen: None,
+        run_state: None,
         progress: None,
-        asked: None,
+        agent_ip: None,
         stack: Owner::Lives,
         references: Some(Checked::default()),
     }
@@ -107,7 +107,7 @@ fn a_run_waits_for_an_agent_that_supports_its_options() {
     assert!(matches!(decide(&with_targets(0)), Action::Wait(..)));
     let mut plain = with_targets(0);
     plain.update.spec.target = Vec::new();
-    assert!(matches!(decide(&plain), Action::Announce(_)), "it protocol_version what this run asks for");
+    assert!(matches!(decide(&plain), Action::Announce(_)), "the run needs no newer protocol");
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_manual_update_uses_the_current_source_of_the_workspace() {
     let empty = |o: &mut Observed| o.workspace.as_mut().expect("there").status.as_mut().expect("there").artifact = None;
     let mut nothing = bare(by_hand(None));
     empty(&mut nothing);
-    assert_eq!(waits_because(&nothing), "WorkspaceNotReady: workspace app has no source in place");
+    assert_eq!(waits_because(&nothing), "WorkspaceNotReady: Workspace app has no source installed");
     // Deleted before its first reconcile: it has no finalizer, and nothing is written.
     let mut deleted = without_finalizer(by_hand(None));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
@@ -163,7 +163,7 @@ fn a_manual_update_for_another_source_fails_immediately() {
     let Action::Record(outcome) = decide(&observed(by_hand(Some(other.clone())))) else { panic!("it is not recorded") };
     assert_eq!(outcome.failure, Some(update_reason::SPEC_INVALID));
     assert!(
-        outcome.message.contains("asks for the source sha256:b") && outcome.message.contains("has sha256:a"),
+        outcome.message.contains("requests source sha256:b") && outcome.message.contains("has sha256:a"),
         "{outcome:?}"
     );
     let mut on_its_way = observed(by_hand(Some(other.clone())));
@@ -181,7 +181,7 @@ fn an_update_with_a_missing_field_fails_and_names_it() {
     let Action::Record(outcome) = decide(&observed(update)) else { panic!("it is not recorded") };
     assert_eq!(
         (outcome.failure, outcome.message.as_str()),
-        (Some(update_reason::SPEC_INVALID), "spec.stackName is missing")
+        (Some(update_reason::SPEC_INVALID), "spec.stackName is required")
     );
 }
 
@@ -203,16 +203,16 @@ fn the_reason_that_a_run_waits_is_reported() {
         Observed { workspace: Some(workspace), ..new() }
     };
     let rows = [
-        (Observed { ahead: Some("app-0".to_owned()), ..new() }, "Queued: waits for update app-0"),
-        (Observed { workspace: None, ..new() }, "WorkspaceNotFound: workspace app does not exist"),
-        (changed(|w| w.metadata.generation = Some(2)), "WorkspaceNotReady: workspace app is not ready"),
+        (Observed { ahead: Some("app-0".to_owned()), ..new() }, "Queued: waiting for Update app-0"),
+        (Observed { workspace: None, ..new() }, "WorkspaceNotFound: Workspace app not found"),
+        (changed(|w| w.metadata.generation = Some(2)), "WorkspaceNotReady: Workspace app is not ready"),
         (
             changed(|w| w.status.as_mut().expect("there").artifact = None),
-            "WorkspaceNotReady: workspace app does not have revision main@sha1:a in place",
+            "WorkspaceNotReady: Workspace app does not have revision main@sha1:a installed",
         ),
-        (Observed { pod: None, ..new() }, "WorkspaceNotReady: workspace app is getting a new pod"),
-        (with_targets(0), "WorkspaceNotReady: workspace app has an agent of an earlier version"),
-        (Observed { pod: Some(pod("other")), ..new() }, "WorkspaceNotReady: workspace app is getting a new pod"),
+        (Observed { pod: None, ..new() }, "WorkspaceNotReady: Workspace app is waiting for a new pod"),
+        (with_targets(0), "WorkspaceNotReady: Workspace app has an agent that does not support"),
+        (Observed { pod: Some(pod("other")), ..new() }, "WorkspaceNotReady: Workspace app is waiting for a new pod"),
     ];
     for (observed, wanted) in rows {
         let found = waits_because(&observed);
@@ -225,31 +225,31 @@ fn an_announced_run_is_reattached_and_not_started_in_another_pod() {
     let announced = || observed(update(Some(bound())));
     assert_eq!(decide(&announced()), Action::Attach(bound()));
     let rows = [
-        (Seen::Connecting, "Await"),
-        (Seen::Running, "Await"),
-        (Seen::Unreachable("x".to_owned()), "Await"),
-        (Seen::Refused("no such kind".to_owned()), "Record"),
-        (Seen::NotNow("a Secret is missing".to_owned()), "Record"),
-        (Seen::Ended(Box::default()), "Record"),
+        (RunState::Connecting, "Await"),
+        (RunState::Running, "Await"),
+        (RunState::Unreachable("x".to_owned()), "Await"),
+        (RunState::Rejected("no such kind".to_owned()), "Record"),
+        (RunState::PreconditionFailed("a Secret is missing".to_owned()), "Record"),
+        (RunState::Ended(Box::default()), "Record"),
     ];
-    for (seen, wanted) in rows {
-        let action = format!("{:?}", decide(&Observed { seen: Some(seen.clone()), ..announced() }));
-        assert!(action.starts_with(wanted), "{seen:?}: {action}");
+    for (run_state, wanted) in rows {
+        let action = format!("{:?}", decide(&Observed { run_state: Some(run_state.clone()), ..announced() }));
+        assert!(action.starts_with(wanted), "{run_state:?}: {action}");
     }
     let elsewhere = Observed { pod: Some(pod("other")), ..announced() };
-    assert!(matches!(decide(&elsewhere), Action::Doubt(_)), "it may still go on where it was started");
-    let refused = Some(Seen::NotNow("another pod".to_owned()));
+    assert!(matches!(decide(&elsewhere), Action::OutcomeUnknown(_)), "it may still go on where it was started");
+    let refused = Some(RunState::PreconditionFailed("another pod".to_owned()));
     assert!(
-        matches!(decide(&Observed { seen: refused, ..elsewhere }), Action::Doubt(_)),
-        "what another pod says is nothing"
+        matches!(decide(&Observed { run_state: refused, ..elsewhere }), Action::OutcomeUnknown(_)),
+        "the answer of another pod does not count"
     );
 }
 
 #[test]
 fn a_result_is_recorded_even_if_the_pod_is_gone() {
     let result = proto::Result { outcome: proto::Outcome::Succeeded.into(), ..proto::Result::default() };
-    let seen = Some(Seen::Ended(Box::new(result)));
-    let Action::Record(outcome) = decide(&Observed { seen, pod: None, ..observed(update(Some(bound()))) }) else {
+    let run_state = Some(RunState::Ended(Box::new(result)));
+    let Action::Record(outcome) = decide(&Observed { run_state, pod: None, ..observed(update(Some(bound()))) }) else {
         panic!("it is not recorded")
     };
     assert_eq!(outcome.failure, None);
@@ -276,7 +276,7 @@ fn the_termination_message_of_an_ended_pod_is_used() {
 fn a_deleted_update_is_canceled_unless_its_stack_is_deleted_too() {
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
-    let running = Observed { seen: Some(Seen::Running), ..observed(deleted) };
+    let running = Observed { run_state: Some(RunState::Running), ..observed(deleted) };
     assert_eq!(decide(&running), Action::Cancel);
     assert!(matches!(decide(&Observed { stack: Owner::Deleting, ..running }), Action::Await(_)));
     let mut unstarted = update(None);
@@ -292,7 +292,7 @@ fn the_cancel_annotation_works_while_the_stack_is_deleted() {
         update.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
         update
     };
-    let running = Observed { seen: Some(Seen::Running), ..observed(annotated(Some(bound()))) };
+    let running = Observed { run_state: Some(RunState::Running), ..observed(annotated(Some(bound()))) };
     assert_eq!(decide(&running), Action::Cancel);
     assert_eq!(decide(&Observed { stack: Owner::Deleting, ..running }), Action::Cancel);
     let Action::Record(outcome) = decide(&observed(annotated(None))) else { panic!("it is not recorded") };
@@ -301,8 +301,11 @@ fn the_cancel_annotation_works_while_the_stack_is_deleted() {
         (Some(update_reason::CANCELED), "canceled before it started")
     );
     let canceled = proto::Result { outcome: proto::Outcome::Canceled.into(), ..proto::Result::default() };
-    let ended =
-        Observed { seen: Some(Seen::Ended(Box::new(canceled))), pod: None, ..observed(annotated(Some(bound()))) };
+    let ended = Observed {
+        run_state: Some(RunState::Ended(Box::new(canceled))),
+        pod: None,
+        ..observed(annotated(Some(bound())))
+    };
     let Action::Record(outcome) = decide(&ended) else { panic!("it is not recorded") };
     assert_eq!(outcome.failure, Some(update_reason::CANCELED), "its end is not the pod's");
 }
@@ -320,10 +323,10 @@ fn pod_with(phase: &str, state: ContainerState) -> Pod {
 #[test]
 fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
     let running = ContainerState { running: Some(Default::default()), ..ContainerState::default() };
-    let seen = || Some(Seen::Unreachable("no route".to_owned()));
+    let run_state = || Some(RunState::Unreachable("no route".to_owned()));
     let lost = |update: Update| Observed {
         pod: Some(pod_with("Failed", running.clone())),
-        seen: seen(),
+        run_state: run_state(),
         node: NodeState::Ready,
         ..observed(update)
     };
@@ -334,10 +337,13 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
         }
         lost(update)
     };
-    let rows =
-        [(None, "app-1=retry"), (Some("app-0=retry"), "names app-0 now"), (Some("nonsense"), "is not of the form")];
+    let rows = [
+        (None, "app-1=retry"),
+        (Some("app-0=retry"), "the annotation names app-0"),
+        (Some("nonsense"), "is not of the form"),
+    ];
     for (answer, wanted) in rows {
-        let Action::Doubt(message) = decide(&answered(answer)) else { panic!("{answer:?}: it is decided") };
+        let Action::OutcomeUnknown(message) = decide(&answered(answer)) else { panic!("{answer:?}: it is decided") };
         assert!(message.contains(wanted) && message.contains("app-workspace-0"), "{message}");
     }
     for answer in ["app-1=retry", "app-1=clear", "app-1=abandon"] {
@@ -349,17 +355,22 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
     };
     assert_eq!(outcome.failure, Some(update_reason::ABORTED));
     let goes_on = Observed { pod: Some(pod_with("Running", running.clone())), ..answered(None) };
-    assert_eq!(decide(&goes_on), Action::Await("the agent does not answer: no route".to_owned()));
-    let tells = Observed { seen: Some(Seen::Running), pod: None, node: NodeState::NotAsked, ..answered(None) };
-    assert_eq!(decide(&tells), Action::Await("the run goes on".to_owned()), "an agent that tells is the best witness");
+    assert_eq!(decide(&goes_on), Action::Await("agent is unreachable: no route".to_owned()));
+    let reporting =
+        Observed { run_state: Some(RunState::Running), pod: None, node: NodeState::NotRead, ..answered(None) };
+    assert_eq!(
+        decide(&reporting),
+        Action::Await("run in progress".to_owned()),
+        "the report of the agent is the best evidence"
+    );
 }
 
 #[test]
 fn a_canceled_result_is_aborted_if_its_pod_is_terminating_or_gone() {
     let canceled = || proto::Result { outcome: proto::Outcome::Canceled.into(), ..proto::Result::default() };
     let ended = |update: Update, pod: Option<Pod>| {
-        let seen = Some(Seen::Ended(Box::new(canceled())));
-        match decide(&Observed { seen, pod, ..observed(update) }) {
+        let run_state = Some(RunState::Ended(Box::new(canceled())));
+        match decide(&Observed { run_state, pod, ..observed(update) }) {
             Action::Record(outcome) => outcome.failure,
             other => panic!("{other:?}"),
         }
@@ -387,9 +398,9 @@ fn a_timeout_message_names_the_controller_flag() {
             ..proto::Result::default()
         };
         change(&mut update, &mut result);
-        let seen = Some(Seen::Ended(Box::new(result)));
+        let run_state = Some(RunState::Ended(Box::new(result)));
         let timeouts = RunTimeouts { default: Duration::from_secs(default), maximum: Duration::from_secs(maximum) };
-        match decide(&Observed { seen, timeouts, ..observed(update) }) {
+        match decide(&Observed { run_state, timeouts, ..observed(update) }) {
             Action::Record(outcome) => {
                 let flags = ["--default-run-timeout", "--max-run-timeout"];
                 flags.into_iter().find(|flag| outcome.message.contains(flag))
@@ -417,8 +428,8 @@ fn a_run_with_a_terminated_pod_waits_for_the_termination_reason() {
         ..proto::Result::default()
     };
     let decided = |update: Update, pod: Pod, seconds| {
-        let seen = Some(Seen::Ended(Box::new(ended_before(seconds))));
-        decide(&Observed { seen, pod: Some(pod), ..observed(update) })
+        let run_state = Some(RunState::Ended(Box::new(ended_before(seconds))));
+        decide(&Observed { run_state, pod: Some(pod), ..observed(update) })
     };
     let here = || pod("pod-uid");
     assert!(matches!(decided(update(Some(bound())), here(), 5), Action::Await(_)), "an eviction is not told yet");
@@ -445,11 +456,11 @@ fn a_run_with_a_terminated_pod_waits_for_the_termination_reason() {
     assert_eq!(outcome.failure, Some(update_reason::ABORTED));
     assert!(outcome.message.contains("interrupted (Evicted: The node was low on memory.;"), "{}", outcome.message);
 
-    let Action::Record(outcome) = decided(update(Some(bound())), here(), 61) else { panic!("it waits for ever") };
+    let Action::Record(outcome) = decided(update(Some(bound())), here(), 61) else { panic!("it waits too long") };
     assert_eq!(outcome.failure, Some(update_reason::ABORTED));
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
-    let Action::Record(outcome) = decided(deleted, here(), 5) else { panic!("somebody asked for it") };
+    let Action::Record(outcome) = decided(deleted, here(), 5) else { panic!("a user deleted it") };
     assert_eq!(outcome.failure, Some(update_reason::CANCELED));
 }
 
@@ -467,8 +478,9 @@ fn the_message_of_an_interrupted_run_has_the_termination_reason() {
         Some(ContainerState { terminated: Some(end), ..ContainerState::default() });
     let binding = RunBinding { container_id: "c1".to_owned(), ..bound() };
     let result = proto::Result { outcome: proto::Outcome::Interrupted.into(), ..proto::Result::default() };
-    let seen = Some(Seen::Ended(Box::new(result)));
-    let Action::Record(outcome) = decide(&Observed { seen, pod: Some(restarted), ..observed(update(Some(binding))) })
+    let run_state = Some(RunState::Ended(Box::new(result)));
+    let Action::Record(outcome) =
+        decide(&Observed { run_state, pod: Some(restarted), ..observed(update(Some(binding))) })
     else {
         panic!("it is not recorded")
     };
@@ -477,17 +489,18 @@ fn the_message_of_an_interrupted_run_has_the_termination_reason() {
 
 #[test]
 fn a_held_run_is_not_started_after_its_deletion() {
-    let held = || Some(Seen::Held("alice runs `pulumi import`".to_owned()));
-    let waits = Observed { seen: held(), pod: None, workspace: None, ..observed(update(Some(bound()))) };
+    let held = || Some(RunState::Held("alice runs `pulumi import`".to_owned()));
+    let waits = Observed { run_state: held(), pod: None, workspace: None, ..observed(update(Some(bound()))) };
     assert_eq!(decide(&waits), Action::Hold("alice runs `pulumi import`".to_owned()));
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     assert_eq!(
-        decide(&Observed { seen: held(), ..observed(deleted.clone()) }),
+        decide(&Observed { run_state: held(), ..observed(deleted.clone()) }),
         Action::Attach(bound()),
-        "to look only"
+        "to snapshot only"
     );
-    let Action::Record(outcome) = decide(&Observed { seen: Some(Seen::NeverStarted), ..observed(deleted) }) else {
+    let Action::Record(outcome) = decide(&Observed { run_state: Some(RunState::NeverStarted), ..observed(deleted) })
+    else {
         panic!("it is not recorded")
     };
     assert_eq!(outcome.failure, Some(update_reason::CANCELED));
@@ -497,13 +510,18 @@ fn a_held_run_is_not_started_after_its_deletion() {
 fn a_run_is_attached_at_the_new_address_of_its_pod() {
     let mut moved = pod("pod-uid");
     moved.status = Some(PodStatus { pod_ip: Some("10.0.0.2".to_owned()), ..PodStatus::default() });
-    let at = |ip: &str, seen: Seen| {
-        let asked = Some(ip.parse().expect("an address"));
-        decide(&Observed { seen: Some(seen), asked, pod: Some(moved.clone()), ..observed(update(Some(bound()))) })
+    let at = |ip: &str, run_state: RunState| {
+        let agent_ip = Some(ip.parse().expect("an address"));
+        decide(&Observed {
+            run_state: Some(run_state),
+            agent_ip,
+            pod: Some(moved.clone()),
+            ..observed(update(Some(bound())))
+        })
     };
-    assert_eq!(at("10.0.0.1", Seen::Unreachable("no route".to_owned())), Action::Attach(bound()));
-    assert!(matches!(at("10.0.0.2", Seen::Unreachable("no route".to_owned())), Action::Await(_)));
-    assert!(matches!(at("10.0.0.1", Seen::Running), Action::Await(_)));
+    assert_eq!(at("10.0.0.1", RunState::Unreachable("no route".to_owned())), Action::Attach(bound()));
+    assert!(matches!(at("10.0.0.2", RunState::Unreachable("no route".to_owned())), Action::Await(_)));
+    assert!(matches!(at("10.0.0.1", RunState::Running), Action::Await(_)));
 }
 
 #[test]
@@ -552,10 +570,10 @@ fn a_completed_update_is_deleted_after_its_ttl() {
         update
     };
     let rows = [
-        ("for ever", ended(None, 1), Action::Nothing),
+        ("no TTL", ended(None, 1), Action::Nothing),
         ("not yet", ended(Some("1m"), 990), Action::Keep(SignedDuration::from_secs(50))),
         ("now", ended(Some("1m"), 940), Action::Expire),
-        ("at once", ended(Some("0s"), 1000), Action::Expire),
+        ("zero TTL", ended(Some("0s"), 1000), Action::Expire),
     ];
     for (name, update, wanted) in rows {
         assert_eq!(decide(&observed(update)), wanted, "{name}");

@@ -74,23 +74,23 @@ fn the_end_of_a_run_is_read_from_container_statuses() {
         (
             "it will run again",
             pod(container("Running", waiting(), ended("run", "OOMKilled", "")), false),
-            "open: its container has ended (OOMKilled: it used more memory than its limit of 512Mi",
+            "open: container ended (OOMKilled: memory limit of 512Mi exceeded",
         ),
         (
             "it has just ended",
             pod(container("Running", ended("run", "Error", ""), json!({})), false),
-            "open: its container has ended (Error, exit code 137)",
+            "open: container ended (Error, exit code 137)",
         ),
         ("it runs in a pod that goes", pod(container("Running", running(), json!({})), true), "open"),
         (
             "it ended with its pod",
             pod(container("Running", ended("run", "Error", ""), json!({})), true),
-            "Some(Container) Aborted: the run was cut off: its pod ended before it did (Error, exit code 137)",
+            "Some(Container) Aborted: run interrupted: pod ended during the run (Error, exit code 137)",
         ),
         (
             "another one ended after it",
             pod(container("Running", ended("next", "Completed", ""), ended("run", "OOMKilled", "")), true),
-            "Some(Container) Aborted: the run was cut off: its pod ended before it did (OOMKilled: it used more memory than its limit of 512Mi",
+            "Some(Container) Aborted: run interrupted: pod ended during the run (OOMKilled: memory limit of 512Mi exceeded",
         ),
         (
             "the pod goes before it was started again",
@@ -109,7 +109,7 @@ fn the_end_of_a_run_is_read_from_container_statuses() {
         ),
     ];
     for (name, pod, wanted) in rows {
-        let found = brief(&judged(Some(&pod), &NodeState::NotAsked));
+        let found = brief(&judged(Some(&pod), &NodeState::NotRead));
         assert!(found.starts_with(wanted), "{name}: {found}");
     }
 }
@@ -119,7 +119,7 @@ fn an_eviction_message_is_included_in_the_outcome() {
     let mut status = container("Failed", ended("run", "Error", ""), json!({}));
     status["reason"] = json!("Evicted");
     status["message"] = json!("The node was low on memory.");
-    let found = brief(&judged(Some(&pod(status, false)), &NodeState::NotAsked));
+    let found = brief(&judged(Some(&pod(status, false)), &NodeState::NotRead));
     assert!(found.contains("Aborted") && found.contains("Evicted: The node was low on memory.; Error"), "{found}");
 }
 
@@ -129,7 +129,7 @@ fn a_container_that_is_not_restarted_proves_the_end_after_a_timeout() {
     let later = "2026-01-01T12:14:02Z".parse().expect("a time");
     let binding = binding();
     let run = Recorded { id: "update-uid", binding: &binding, pod_name: "app-workspace-0", now: later };
-    let End::Proven(outcome) = judge(run, Some(&pod(status, false)), &NodeState::NotAsked) else { panic!("it waits") };
+    let End::Proven(outcome) = judge(run, Some(&pod(status, false)), &NodeState::NotRead) else { panic!("it waits") };
     assert_eq!(outcome.failure, Some(update_reason::ABORTED));
     assert_eq!(outcome.ended.map(|time| time.to_string()).as_deref(), Some("2026-01-01T12:04:01Z"));
 }
@@ -146,28 +146,28 @@ fn only_a_dead_node_proves_the_end_of_a_run_without_an_exit_status() {
             "its node is silent",
             here(),
             not_ready(),
-            "unknown: nobody knows whether the run still goes on: pod app-workspace-0 is on the node node-1, which is not ready: Kubelet stopped",
+            "unknown: run state is unknown: pod app-workspace-0 is on node node-1, which is not ready: Kubelet stopped",
         ),
         ("its node is well", here(), NodeState::Ready, "open"),
         (
             "its node is gone",
             here(),
             NodeState::Gone,
-            "Some(NodeGone) Aborted: the run was cut off: its node node-1 is gone",
+            "Some(NodeGone) Aborted: run interrupted: node node-1 no longer exists",
         ),
         (
             "its node is off",
             here(),
             NodeState::OutOfService,
-            "Some(NodeOutOfService) Aborted: the run was cut off: its node node-1 was taken out",
+            "Some(NodeOutOfService) Aborted: run interrupted: node node-1 is out of service",
         ),
         ("its pod is gone", None, NodeState::Ready, "unknown"),
         ("another pod has its name", Some(other), NodeState::Ready, "unknown"),
         ("its pod is gone with its node", None, NodeState::Gone, "Some(NodeGone) Aborted"),
-        ("its pod is gone, and nobody may read Nodes", None, NodeState::Unreadable("403".to_owned()), "unknown"),
+        ("its pod is gone, and Nodes are not readable", None, NodeState::Unreadable("403".to_owned()), "unknown"),
         ("its pod has failed, and its container was last seen running", over("Failed"), NodeState::Ready, "unknown"),
         ("the same, succeeded", over("Succeeded"), NodeState::Ready, "unknown"),
-        ("nobody knows how its pod is", over("Unknown"), NodeState::Ready, "unknown"),
+        ("the state of its pod is unknown", over("Unknown"), NodeState::Ready, "unknown"),
         ("its pod has failed without containers", bare(), NodeState::Ready, "unknown"),
         ("the same, on a node that is gone", bare(), NodeState::Gone, "Some(NodeGone) Aborted"),
     ];

@@ -49,7 +49,7 @@ fn with(pointer: &str, value: Value) -> Value {
 fn assert_refused<const N: usize>(rows: [(&str, Value, &str); N]) {
     for (pointer, value, words) in rows {
         let said = check(&with(pointer, value)).expect_err(pointer).to_string();
-        let wanted = format!("the pod does not meet the Pod Security Standard restricted: {words}");
+        let wanted = format!("pod violates the Pod Security Standard restricted: {words}");
         assert!(said.starts_with(&wanted), "{pointer}: {said}");
     }
 }
