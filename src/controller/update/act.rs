@@ -16,13 +16,12 @@ use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::stack::stack_of;
 use crate::controller::update::attachments::{RunState, Target};
 use crate::controller::update::context::Context;
-use crate::controller::update::dead_runs::dead_runs;
 use crate::controller::update::decide::Action;
-use crate::controller::update::observe::{Observed, Owner};
+use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::outputs::{self, Stored};
 use crate::controller::update::queue::run_in;
-use crate::controller::update::run::{binding, is_cancel_requested, is_of_stack};
+use crate::controller::update::request::dead_runs;
 use crate::controller::update::{request, status};
 use crate::rpc::client::AgentAddress;
 use crate::runtime::events::{Event, EventKind};
@@ -403,3 +402,6 @@ async fn release(observed: &Observed, context: &Context) -> Result<Next, Reconci
     context.writer.remove_finalizer(update, names::UPDATE_FINALIZER).await?;
     Ok(Next::Done(None))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 //!
 //! A task reads the messages of the agent and wakes the reconciler. It never writes to the API.
 
-mod rate_limit;
+mod task;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,32 +12,16 @@ use std::time::Duration;
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
-use prost::Message;
-use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::api::auto::{RunProgress, Update};
-use crate::api::conditions;
-use crate::controller::update::progress::{Progress, ProgressChange};
-use crate::rpc::client::{self as rpc, AgentAddress, Agents, RpcError};
-use crate::rpc::proto::{self, attach_reply::Part};
+use crate::rpc::client::{AgentAddress, Agents, RpcError};
+use crate::rpc::proto;
 use crate::runtime::run_limiter::Permit;
-use rate_limit::RateLimit;
 
-/// Initial delay before an unresponsive agent is called again. It doubles up to `MAX_RETRY`.
-const FIRST_RETRY: Duration = Duration::from_millis(250);
-const MAX_RETRY: Duration = Duration::from_secs(5);
-/// Retry interval for a run that the agent delays because of an interactive session.
-const HELD_RETRY: Duration = Duration::from_secs(3);
-/// Minimum interval between two progress reports.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// Minimum interval between two urgent reports.
-const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout for acknowledging a recorded result to the agent.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum length of a text from the agent in a condition, in bytes.
-const MAX_MESSAGE: usize = 1024;
 
 /// State of a run as its task sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -210,161 +194,4 @@ impl Attachments {
     fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<String, HeldSlot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    async fn follow(&self, target: Target, serial: u64) {
-        let mut following = Following::new(target, serial);
-        let mut wait = FIRST_RETRY;
-        loop {
-            let run_state = match self.follow_once(&mut following).await {
-                Ok(run_state) => run_state,
-                Err(error) => RunState::Unreachable(error.to_string()),
-            };
-            let pause = match run_state {
-                RunState::Ended(_)
-                | RunState::Rejected(_)
-                | RunState::PreconditionFailed(_)
-                | RunState::NeverStarted => None,
-                RunState::Held(_) => Some(HELD_RETRY),
-                RunState::Connecting | RunState::Running | RunState::Unreachable(_) => Some(wait),
-            };
-            self.publish(&mut following, run_state);
-            let Some(pause) = pause else { return };
-            tokio::time::sleep(pause).await;
-            wait = (wait * 2).min(MAX_RETRY);
-        }
-    }
-
-    /// Handles one connection: attaches, starts the run if the agent does not know it, and reads until the end.
-    async fn follow_once(&self, following: &mut Following) -> Result<RunState, RpcError> {
-        let agent = self.agents.connect(&following.target.address).await?;
-        let id = following.target.request.id.clone();
-        let mut attachment = match agent.attach(&id, following.from).await {
-            Err(error) if error.is_not_found() && !following.target.may_start => return Ok(RunState::NeverStarted),
-            Err(error) if error.is_not_found() => {
-                match agent.run(following.target.request.clone()).await {
-                    Err(error) if error.is_precondition() => return Ok(RunState::PreconditionFailed(error.message)),
-                    Err(error) if error.is_refusal() => return Ok(RunState::Rejected(error.message)),
-                    Ok(reply) if !reply.held.is_empty() => return Ok(RunState::Held(one_line(&reply.held))),
-                    other => other?,
-                };
-                agent.attach(&id, following.from).await?
-            }
-            other => other?,
-        };
-        self.publish(following, RunState::Running);
-        while let Some(reply) = self.next(&mut attachment, following).await? {
-            let pause = following.rate.spend(reply.encoded_len(), Instant::now());
-            tokio::time::sleep(pause).await;
-            match reply.part {
-                Some(Part::Progress(progress)) => self.note(following, &progress),
-                Some(Part::Result(result)) => return Ok(RunState::Ended(Box::new(result))),
-                None => {}
-            }
-        }
-        Ok(RunState::Unreachable("agent closed the stream without a result".to_owned()))
-    }
-
-    /// Returns the next message. Reports due progress in the meantime.
-    async fn next(
-        &self,
-        attachment: &mut rpc::Attachment,
-        following: &mut Following,
-    ) -> Result<Option<proto::AttachReply>, RpcError> {
-        let mut next = std::pin::pin!(attachment.next());
-        loop {
-            let Some(due) = following.due else { return next.await };
-            tokio::select! {
-                reply = &mut next => return reply,
-                () = tokio::time::sleep_until(due) => self.publish_progress(following),
-            }
-        }
-    }
-
-    fn note(&self, following: &mut Following, progress: &proto::Progress) {
-        following.from = progress.sequence + 1;
-        let now = Instant::now();
-        match following.progress.observe(progress) {
-            ProgressChange::None => {}
-            ProgressChange::Urgent => {
-                // An agent that reports new processes continuously must not trigger a write each time.
-                let due = following.published.map_or(now, |published| published + URGENT_INTERVAL);
-                following.due = Some(following.due.map_or(due, |before| before.min(due)));
-                if due <= now {
-                    self.publish_progress(following);
-                }
-            }
-            ProgressChange::Some => {
-                let due = following.published.map_or(now, |published| published + PROGRESS_INTERVAL);
-                following.due.get_or_insert(due);
-            }
-        }
-    }
-
-    /// Publishes the progress to the reconciler and wakes it.
-    fn publish_progress(&self, following: &mut Following) {
-        (following.published, following.due) = (Some(Instant::now()), None);
-        let progress = following.progress.status();
-        if self
-            .change_attachment(following, |attachment| attachment.progress.replace(progress.clone()) != Some(progress))
-        {
-            self.wake(&following.target);
-        }
-    }
-
-    /// Stores the state and wakes the reconciler if the state has changed. The end of a run includes its last progress.
-    fn publish(&self, following: &mut Following, run_state: RunState) {
-        let progress = matches!(run_state, RunState::Ended(_)).then(|| following.progress.status());
-        let is_news = self.change_attachment(following, |attachment| {
-            let is_news = attachment.run_state != run_state;
-            attachment.run_state = run_state;
-            attachment.progress = progress.or_else(|| attachment.progress.take());
-            is_news
-        });
-        if is_news {
-            self.wake(&following.target);
-        }
-    }
-
-    /// Changes the attachment of a run. Returns false if another task or no task is attached now.
-    fn change_attachment(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
-        let mut open = self.lock();
-        open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
-    }
-
-    fn wake(&self, target: &Target) {
-        if self.wake.clone().try_send(target.update.clone()).is_err() {
-            tracing::debug!(update = %target.update, "wake-up dropped; the periodic requeue covers it");
-        }
-    }
 }
-
-/// Run of one task.
-struct Following {
-    target: Target,
-    serial: u64,
-    /// Sequence number of the next message.
-    from: u64,
-    progress: Progress,
-    /// Time of the last progress report.
-    published: Option<Instant>,
-    /// Time at which progress is due to be reported, or `None` if nothing has changed.
-    due: Option<Instant>,
-    /// Belongs to the task, so that an agent cannot reset the limit by reconnecting.
-    rate: RateLimit,
-}
-
-impl Following {
-    fn new(target: Target, serial: u64) -> Self {
-        let rate = RateLimit::new(Instant::now());
-        Following { target, serial, from: 0, progress: Progress::default(), published: None, due: None, rate }
-    }
-}
-
-/// Returns a text from the agent for users, bounded and on one line.
-fn one_line(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    conditions::shorten(&line, MAX_MESSAGE)
-}
-
-#[cfg(test)]
-mod tests;

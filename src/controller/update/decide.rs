@@ -11,12 +11,11 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names, resolve};
 use crate::artifact::Directory;
 use crate::controller::update::attachments::RunState;
-use crate::controller::update::observe::{Observed, Owner};
+use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::pod_termination::{self, End, Recorded};
 use crate::controller::update::request;
-use crate::controller::update::run::{binding, is_cancel_requested, is_of_stack};
-use crate::controller::update::timeouts::{RunTimeout, TimeoutSource};
+use crate::controller::update::request::{RunTimeout, TimeoutSource};
 use crate::controller::workspace::is_operators_pod;
 use crate::rpc::proto;
 

@@ -6,16 +6,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
-use crate::api::auto::{RunProgress, Update, Workspace};
+use crate::api::auto::{RunBinding, RunProgress, Update, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::references::Checked;
 use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
 use crate::controller::update::pod_termination::{self, NodeState};
-use crate::controller::update::request::names_workspace;
-use crate::controller::update::run::{binding, is_cancel_requested};
-use crate::controller::update::timeouts::RunTimeouts;
+use crate::controller::update::request::{RunTimeouts, names_workspace};
 use crate::controller::workspace::references;
 use crate::runtime::reads::ReadError;
 
@@ -52,6 +50,21 @@ pub enum Owner {
     Deleting,
     /// The Stack does not exist, or another Stack has its name.
     Gone,
+}
+
+/// Returns the binding of the run, once the run is announced.
+pub fn binding(update: &Update) -> Option<&RunBinding> {
+    update.status.as_ref()?.run.as_ref()
+}
+
+/// Returns whether the annotation requests cancellation of the run.
+pub fn is_cancel_requested(update: &Update) -> bool {
+    update.annotations().contains_key(names::ANNOTATION_CANCEL)
+}
+
+/// Returns whether a Stack created the Update.
+pub fn is_of_stack(update: &Update) -> bool {
+    update.owner_references().iter().any(|owner| owner.kind == "Stack")
 }
 
 /// Reads only the state that the pass needs.

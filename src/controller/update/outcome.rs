@@ -11,7 +11,7 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, names};
 use crate::controller::pulumi_stack;
-use crate::controller::update::timeouts::TimeoutSource;
+use crate::controller::update::request::TimeoutSource;
 use crate::pulumi::backend;
 use crate::rpc::proto;
 

@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use crate::api::auto::{RunBinding, TerminationEvidence};
 use crate::api::names;
 use crate::controller::update::outcome::RunOutcome;
+use crate::controller::update::request::pulumi_container;
 use crate::pulumi::advice::MORE_MEMORY;
 
 /// Time that an exited container has to restart, because the journal of the agent contains more than the kubelet reports. The
@@ -159,12 +160,6 @@ pub fn cause(binding: &RunBinding, pod: Option<&Pod>) -> Option<String> {
 pub fn is_pod_ending(binding: &RunBinding, pod: Option<&Pod>) -> bool {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()));
     pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some() || phase(pod) == Some("Failed"))
-}
-
-/// Returns the status of the container that runs Pulumi.
-pub fn pulumi_container(pod: &Pod) -> Option<&ContainerStatus> {
-    let mut containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    containers.find(|container| container.name == names::PULUMI_CONTAINER)
 }
 
 fn has_restart_timed_out(terminated: &ContainerStateTerminated, now: Timestamp) -> bool {

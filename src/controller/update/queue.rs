@@ -1,4 +1,4 @@
-//! Position of an Update's run in the queue for run slots. Pure functions.
+//! Index of the Updates by Workspace and Stack, and the position of their runs in the queue for run slots.
 
 use std::sync::Arc;
 
@@ -8,7 +8,44 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 use crate::api::auto::Update;
+use crate::controller::stack::stack_of;
+use crate::runtime::backoff::ObjectKey;
+use crate::runtime::index::{IndexWriter, Indexed, indexed};
 use crate::runtime::run_limiter::Run;
+
+/// Group that an Update belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum UpdateGroup {
+    /// Workspace in which the Update runs.
+    Workspace(ObjectKey),
+    /// Stack that created the Update.
+    Stack(ObjectKey),
+}
+
+impl UpdateGroup {
+    pub fn workspace(namespace: &str, name: &str) -> Self {
+        UpdateGroup::Workspace((namespace.to_owned(), name.to_owned()))
+    }
+
+    pub fn stack(namespace: &str, name: &str) -> Self {
+        UpdateGroup::Stack((namespace.to_owned(), name.to_owned()))
+    }
+}
+
+/// Updates, indexed by group.
+pub type Updates = Indexed<Update, UpdateGroup>;
+
+/// Returns an empty store of Updates with its writer.
+pub fn updates() -> (Updates, IndexWriter<Update, UpdateGroup>) {
+    indexed(groups_of)
+}
+
+fn groups_of(update: &Update) -> Vec<UpdateGroup> {
+    let namespace = update.namespace().unwrap_or_default();
+    let workspace = UpdateGroup::workspace(&namespace, &update.spec.workspace_name);
+    let stack = stack_of(update).map(|stack| UpdateGroup::stack(&namespace, &stack));
+    std::iter::once(workspace).chain(stack).collect()
+}
 
 /// Returns the run of an Update in a pod, as the run limiter counts and orders it. `siblings` are the Updates of its
 /// Workspace.
@@ -122,5 +159,21 @@ mod tests {
         let found: Vec<_> = open.iter().map(|(run, _)| (run.uid.as_str(), run.node.as_str())).collect();
         assert_eq!(found, [("open", "n1")]);
         assert_eq!(open[0].1, ObjectRef::new("by-hand").within("apps"));
+    }
+
+    #[test]
+    fn an_update_is_indexed_by_its_workspace_and_stack() {
+        let update = |labels: serde_json::Value| -> Update {
+            serde_json::from_value(json!({
+                "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+                "metadata": {"namespace": "apps", "name": "app-1", "labels": labels},
+                "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
+            }))
+            .expect("an Update")
+        };
+        let of_workspace = UpdateGroup::workspace("apps", "app");
+        assert_eq!(groups_of(&update(json!({}))), std::slice::from_ref(&of_workspace));
+        let made = json!({"pulumi.com/component": "stack", "auto.pulumi.com/workspace-name": "app"});
+        assert_eq!(groups_of(&update(made)), [of_workspace, UpdateGroup::stack("apps", "app")]);
     }
 }

@@ -1,25 +1,26 @@
-//! Builds the request that starts a run. Pure functions.
+//! Builds the request that starts a run: its binding, timeouts and dead runs. Pure functions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
-use crate::api::auto::{LockRecovery, PendingCreates, RunBinding, Update, UpdateKind, Workspace};
+use crate::api::auto::{LockRecovery, PendingCreates, RunBinding, TerminationEvidence, Update, UpdateKind, Workspace};
 use crate::api::conditions::{self, update_reason};
-use crate::api::duration;
-use crate::api::names;
 use crate::api::pulumi::PulumiStack;
-use crate::controller::update::pod_termination;
-use crate::controller::update::timeouts::RunTimeouts;
+use crate::api::{duration, names};
 use crate::controller::workspace::{SpecError, config_files, references, run_environment, settings};
 use crate::pulumi::stack_name;
-use crate::rpc::capabilities;
-use crate::rpc::proto;
 use crate::rpc::settings::settings_digest;
+use crate::rpc::{capabilities, proto};
 
 /// Maximum length of a label value.
 const MAX_NAME: usize = 63;
+
+/// Maximum number of dead runs sent to the agent, latest first.
+const MAX_DEAD_RUNS: usize = 5;
 
 /// Reason why a run cannot be requested.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +47,7 @@ pub enum RequestError {
 pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunBinding> {
     let status = workspace.status.as_ref()?;
     let spec = pod.spec.as_ref();
-    let container = pod_termination::pulumi_container(pod);
+    let container = pulumi_container(pod);
     Some(RunBinding {
         pod_uid: status.pod_uid.clone()?,
         agent_start_id: status.agent_start_id.clone()?,
@@ -215,141 +216,98 @@ fn options(update: &Update, workspace: &Workspace) -> proto::RunOptions {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::auto::{ArtifactReference, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
-    use serde_json::{Value, json};
+/// Returns the status of the container that runs Pulumi.
+pub fn pulumi_container(pod: &Pod) -> Option<&ContainerStatus> {
+    let mut containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    containers.find(|container| container.name == names::PULUMI_CONTAINER)
+}
 
-    fn pod(spec: Value) -> Pod {
-        let containers = json!([{"name": "pulumi", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
-            "containerID": "containerd://c"}]);
-        let pod =
-            json!({"metadata": {"name": "app-workspace-0"}, "spec": spec, "status": {"containerStatuses": containers}});
-        serde_json::from_value(pod).expect("a pod")
-    }
+/// Limits set by the controller's flags. Zero means no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunTimeouts {
+    /// Timeout of runs without `spec.timeout`.
+    pub default: Duration,
+    /// Upper limit for every run.
+    pub maximum: Duration,
+}
 
-    fn workspace() -> Workspace {
-        let mut workspace = Workspace::new("app", WorkspaceSpec::default());
-        workspace.status = Some(WorkspaceStatus {
-            pod_uid: Some("pod-uid".to_owned()),
-            agent_start_id: Some("start".to_owned()),
-            ..WorkspaceStatus::default()
-        });
-        workspace
-    }
+/// Timeout of one run. A duration of zero means no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunTimeout {
+    pub duration: Duration,
+    pub source: TimeoutSource,
+}
 
-    fn update(spec: UpdateSpec) -> Update {
-        let (workspace_name, stack_name) = ("app".to_owned(), "dev".to_owned());
-        Update::new("app-1", UpdateSpec { workspace_name, stack_name, ..spec })
-    }
+/// Origin of the timeout of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeoutSource {
+    Spec,
+    Default,
+    Maximum,
+}
 
-    #[test]
-    fn a_run_binding_records_host_node_and_container() {
-        let rows = [
-            (json!({"containers": [], "nodeName": "n1", "hostname": "app-workspace-0"}), "app-workspace-0", "n1"),
-            (json!({"containers": [], "hostname": "mine"}), "mine", ""),
-            (json!({"containers": []}), "app-workspace-0", ""),
-            (json!({"containers": [], "hostNetwork": true, "hostname": "app-workspace-0"}), "", ""),
-        ];
-        for (spec, host, node) in rows {
-            let found = binding(&update(UpdateSpec::default()), &workspace(), &pod(spec)).expect("it can be bound");
-            assert_eq!((found.host.as_str(), found.node_name.as_str()), (host, node));
-            assert_eq!(found.container_id, "containerd://c");
-        }
-    }
-
-    #[test]
-    fn a_run_without_an_artifact_is_bound_to_the_one_in_place() {
-        let artifact = |digest: &str| ArtifactReference { digest: digest.to_owned(), ..ArtifactReference::default() };
-        let mut workspace = workspace();
-        workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:a"));
-        let mut update = update(UpdateSpec::default());
-        let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("it can be bound");
-        assert_eq!(binding.artifact, Some(artifact("sha256:a")));
-        update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
-        // The artifact of the Workspace changes, but not that of the run.
-        workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:b"));
-        let request = run(&update, &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
-        assert_eq!(request.artifact.map(|artifact| artifact.digest).as_deref(), Some("sha256:a"));
-        // The run was started by a controller that did not record the artifact in the binding.
-        update.spec.artifact = Some(artifact("sha256:c"));
-        update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
-        assert_eq!(update.artifact(), Some(&artifact("sha256:c")));
-    }
-
-    #[test]
-    fn missing_or_invalid_spec_fields_are_reported_by_name() {
-        let whole = json!({"workspaceName": "app", "stackName": "dev", "type": "refresh"});
-        let rows = [
-            (json!({}), None),
-            (json!({"workspaceName": ""}), Some("spec.workspaceName is required")),
-            (json!({"stackName": ""}), Some("spec.stackName is required")),
-            (json!({"stackName": "a/b/c/d"}), Some("spec.stackName: \"a/b/c/d\" is not the name of a stack")),
-            (
-                json!({"workspaceName": "../secrets/a"}),
-                Some("invalid spec.workspaceName \"../secrets/a\": must be the name"),
-            ),
-            (json!({"type": "import"}), Some("invalid spec.type: must be up, preview, refresh or destroy")),
-            (json!({"ttlAfterCompleted": "soon"}), Some("invalid spec.ttlAfterCompleted \"soon\": must be a duration")),
-        ];
-        for (changes, wanted) in rows {
-            let mut spec = whole.clone();
-            spec.as_object_mut().expect("a map").extend(changes.as_object().expect("a map").clone());
-            let update = Update::new("by-hand", serde_json::from_value(spec).expect("it can be read"));
-            let error = check(&update).err().map(|error| error.to_string());
-            assert_eq!(
-                error.as_deref().map(|error| wanted.is_some_and(|w| error.starts_with(w))),
-                wanted.map(|_| true),
-                "{error:?}"
-            );
-        }
-        let long = Update::new(&"a".repeat(64), serde_json::from_value(whole).expect("it can be read"));
-        assert!(check(&long).is_err_and(|error| error.to_string().contains("at most 63 characters")));
-        let empty: UpdateSpec = serde_json::from_value(json!({})).expect("an object of another controller can be read");
-        assert_eq!(empty.kind, UpdateKind::Unknown);
-    }
-
-    #[test]
-    fn the_run_request_lists_directories_that_must_not_be_empty() {
-        let mut workspace = workspace();
-        let env_from = json!([{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "defaults"}}]);
-        workspace.spec.env_from = serde_json::from_value(env_from).expect("a list");
-        let binding = RunBinding { empty_references: vec!["ConfigMap/defaults".to_owned()], ..RunBinding::default() };
-        let request = run(&update(UpdateSpec::default()), &workspace, &binding, Vec::new(), RunTimeouts::default())
-            .expect("valid");
-        assert_eq!(request.required_directories, ["/var/run/secrets/stacks.pulumi.com/secrets/aws"]);
-        assert_eq!(required_protocol_version(&update(UpdateSpec::default()), &workspace), 0);
-        let mut waits = update(UpdateSpec::default());
-        let now = jiff::Timestamp::UNIX_EPOCH;
-        waits.status =
-            Some(crate::controller::update::status::waiting(&waits, update_reason::REFERENCE_NOT_FOUND, "waits", now));
-        assert_eq!(required_protocol_version(&waits, &workspace), 3, "the object is created while the pod is there");
-    }
-
-    #[test]
-    fn timeouts_and_answers_are_passed_to_the_agent() {
-        let spec = UpdateSpec {
-            timeout: Some("1m30s".to_owned()),
-            idle_timeout: Some("500ms".to_owned()),
-            pending_creates: Some(PendingCreates::Clear),
-            lock_recovery: LockRecovery::Manual,
-            ..UpdateSpec::default()
+impl RunTimeouts {
+    /// Returns the timeout of a run with this `spec.timeout`.
+    pub fn of(&self, spec: Option<Duration>) -> RunTimeout {
+        let wanted = match spec {
+            Some(duration) => RunTimeout { duration, source: TimeoutSource::Spec },
+            None => RunTimeout { duration: self.default, source: TimeoutSource::Default },
         };
-        let of = |spec: UpdateSpec| {
-            let timeouts = RunTimeouts { default: Duration::from_secs(3600), maximum: Duration::from_secs(7200) };
-            run(&update(spec), &workspace(), &RunBinding::default(), Vec::new(), timeouts).expect("valid")
-        };
-        let request = of(spec);
-        assert_eq!((request.timeout_seconds, request.idle_timeout_seconds, request.lock_recovery), (90, 1, false));
-        assert_eq!(request.pending_creates(), proto::PendingCreates::Clear);
-        let none = of(UpdateSpec::default());
-        assert_eq!((none.timeout_seconds, none.idle_timeout_seconds, none.lock_recovery), (3600, 0, true));
-        let unlimited = of(UpdateSpec { timeout: Some("0s".to_owned()), ..UpdateSpec::default() });
-        assert_eq!(unlimited.timeout_seconds, 7200, "not above the maximum");
-        assert_eq!(none.pending_creates(), proto::PendingCreates::Unspecified);
-        let wrong = update(UpdateSpec { idle_timeout: Some("soon".to_owned()), ..UpdateSpec::default() });
-        let error = limits(&wrong).expect_err("it is refused").to_string();
-        assert!(error.contains("spec.idleTimeout") && error.contains("\"soon\""), "{error}");
+        let exceeds = wanted.duration.is_zero() || wanted.duration > self.maximum;
+        match !self.maximum.is_zero() && exceeds {
+            true => RunTimeout { duration: self.maximum, source: TimeoutSource::Maximum },
+            false => wanted,
+        }
     }
 }
+
+impl TimeoutSource {
+    /// Returns advice about a timeout that does not come from `spec.timeout`.
+    pub fn advice(self) -> Option<&'static str> {
+        match self {
+            TimeoutSource::Spec => None,
+            TimeoutSource::Default => Some(
+                "spec.timeout is not set, so the controller's --default-run-timeout applies: set spec.timeout for a longer run",
+            ),
+            TimeoutSource::Maximum => Some("the controller's --max-run-timeout limits every run"),
+        }
+    }
+}
+
+/// Returns the dead runs of the Pulumi stack that an Update is about to run.
+pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
+    if update.spec.lock_recovery == LockRecovery::Manual {
+        return Vec::new();
+    }
+    let is_sibling = |other: &&Arc<Update>| {
+        other.metadata.namespace == update.metadata.namespace
+            && other.metadata.uid != update.metadata.uid
+            && other.spec.workspace_name == update.spec.workspace_name
+            && other.spec.stack_name == update.spec.stack_name
+    };
+    let mut dead: Vec<_> = all.iter().filter(is_sibling).filter_map(|other| dead_run(other)).collect();
+    dead.sort_by_key(|run| std::cmp::Reverse(run.ended));
+    dead.truncate(MAX_DEAD_RUNS);
+    dead
+}
+
+/// Returns the run of an Update if it was interrupted, is proven dead and has a recognizable lock.
+pub fn dead_run(update: &Update) -> Option<proto::DeadRun> {
+    let status = update.status.as_ref().filter(|_| update.is_complete())?;
+    let is_proven = status.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::User);
+    if !is_proven || status.interrupted != Some(true) {
+        return None;
+    }
+    let host = status.run.as_ref().map(|run| run.host.clone()).filter(|host| !host.is_empty())?;
+    let pid = status.progress.as_ref().and_then(|progress| progress.pid)?;
+    let milliseconds = |time: Timestamp| time.as_millisecond();
+    Some(proto::DeadRun {
+        host,
+        pid: u32::try_from(pid).ok()?,
+        started: milliseconds(status.start_time.as_ref()?.0),
+        ended: milliseconds(status.end_time.as_ref()?.0),
+    })
+}
+
+#[cfg(test)]
+mod tests;

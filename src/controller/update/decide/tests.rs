@@ -1,13 +1,13 @@
 //! Next actions for Updates, as tables.
 
-mod references;
+mod start;
 
 use super::*;
 use crate::api::auto::{ArtifactReference, Update, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
 use crate::api::conditions::{Claim, Status};
 use crate::controller::references::Checked;
 use crate::controller::update::pod_termination::NodeState;
-use crate::controller::update::timeouts::RunTimeouts;
+use crate::controller::update::request::RunTimeouts;
 use crate::rpc::proto;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
@@ -79,37 +79,6 @@ fn observed(update: Update) -> Observed {
     }
 }
 
-fn waits_because(observed: &Observed) -> String {
-    match decide(observed) {
-        Action::Wait(reason, message) => format!("{reason}: {message}"),
-        other => format!("{other:?}"),
-    }
-}
-
-#[test]
-fn a_run_is_announced_when_nothing_blocks_it() {
-    let Action::Announce(binding) = decide(&observed(update(None))) else { panic!("it is not announced") };
-    assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
-}
-
-/// Returns a run with targets, which requires at least protocol version 1, and an agent with the given protocol version.
-fn with_targets(protocol_version: u32) -> Observed {
-    let mut observed = observed(update(None));
-    observed.update.spec.target = vec!["urn".to_owned()];
-    let status = observed.workspace.as_mut().and_then(|workspace| workspace.status.as_mut());
-    status.expect("there").agent_protocol_version = Some(protocol_version);
-    observed
-}
-
-#[test]
-fn a_run_waits_for_an_agent_that_supports_its_options() {
-    assert!(matches!(decide(&with_targets(1)), Action::Announce(_)));
-    assert!(matches!(decide(&with_targets(0)), Action::Wait(..)));
-    let mut plain = with_targets(0);
-    plain.update.spec.target = Vec::new();
-    assert!(matches!(decide(&plain), Action::Announce(_)), "the run needs no newer protocol");
-}
-
 #[test]
 fn a_run_started_by_pko_ends_when_its_pod_is_gone() {
     let mut started = update(None);
@@ -127,64 +96,6 @@ fn a_run_started_by_pko_ends_when_its_pod_is_gone() {
     }
 }
 
-fn by_hand(artifact: Option<ArtifactReference>) -> Update {
-    let mut update = update(None);
-    update.metadata.owner_references = None;
-    update.spec.artifact = artifact;
-    update
-}
-
-#[test]
-fn a_manual_update_uses_the_current_source_of_the_workspace() {
-    let bare = |update: Update| Observed { update, ..observed(by_hand(None)) };
-    let Action::Announce(binding) = decide(&bare(by_hand(None))) else { panic!("it is not announced") };
-    assert_eq!(binding.artifact, Some(artifact()));
-    let without_finalizer = |mut update: Update| {
-        update.metadata.finalizers = None;
-        update
-    };
-    assert_eq!(decide(&bare(without_finalizer(by_hand(None)))), Action::AddFinalizer);
-    let named = ArtifactReference { revision: String::new(), dir: "./".to_owned(), ..artifact() };
-    assert!(matches!(decide(&bare(by_hand(Some(named)))), Action::Announce(_)), "the content is what counts");
-    let empty = |o: &mut Observed| o.workspace.as_mut().expect("there").status.as_mut().expect("there").artifact = None;
-    let mut nothing = bare(by_hand(None));
-    empty(&mut nothing);
-    assert_eq!(waits_because(&nothing), "WorkspaceNotReady: Workspace app has no source installed");
-    // Deleted before its first reconcile: it has no finalizer, and nothing is written.
-    let mut deleted = without_finalizer(by_hand(None));
-    deleted.metadata.deletion_timestamp = Some(Time(now()));
-    let Action::Record(outcome) = decide(&bare(deleted)) else { panic!("it is not recorded") };
-    assert_eq!(outcome.failure, Some(update_reason::CANCELED));
-}
-
-#[test]
-fn a_manual_update_for_another_source_fails_immediately() {
-    let other = ArtifactReference { digest: "sha256:b".to_owned(), ..artifact() };
-    let Action::Record(outcome) = decide(&observed(by_hand(Some(other.clone())))) else { panic!("it is not recorded") };
-    assert_eq!(outcome.failure, Some(update_reason::SPEC_INVALID));
-    assert!(
-        outcome.message.contains("requests source sha256:b") && outcome.message.contains("has sha256:a"),
-        "{outcome:?}"
-    );
-    let mut on_its_way = observed(by_hand(Some(other.clone())));
-    on_its_way.workspace.as_mut().expect("there").metadata.generation = Some(2);
-    assert!(waits_because(&on_its_way).starts_with("WorkspaceNotReady"), "it may be on its way");
-    let mut of_stack = update(None);
-    of_stack.spec.artifact = Some(other);
-    assert!(waits_because(&observed(of_stack)).starts_with("WorkspaceNotReady"), "its Stack takes it back");
-}
-
-#[test]
-fn an_update_with_a_missing_field_fails_and_names_it() {
-    let mut update = by_hand(None);
-    update.spec.stack_name = String::new();
-    let Action::Record(outcome) = decide(&observed(update)) else { panic!("it is not recorded") };
-    assert_eq!(
-        (outcome.failure, outcome.message.as_str()),
-        (Some(update_reason::SPEC_INVALID), "spec.stackName is required")
-    );
-}
-
 #[test]
 fn a_run_started_by_another_controller_is_not_started_again() {
     let mut update = update(None);
@@ -192,32 +103,6 @@ fn a_run_started_by_another_controller_is_not_started_again() {
     conditions::set(&mut update.status.as_mut().expect("there").conditions, &claim, 1, now());
     let Action::Record(outcome) = decide(&observed(update)) else { panic!("it is not recorded") };
     assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::ABORTED), true));
-}
-
-#[test]
-fn the_reason_that_a_run_waits_is_reported() {
-    let new = || observed(update(None));
-    let changed = |change: fn(&mut Workspace)| {
-        let mut workspace = workspace();
-        change(&mut workspace);
-        Observed { workspace: Some(workspace), ..new() }
-    };
-    let rows = [
-        (Observed { ahead: Some("app-0".to_owned()), ..new() }, "Queued: waiting for Update app-0"),
-        (Observed { workspace: None, ..new() }, "WorkspaceNotFound: Workspace app not found"),
-        (changed(|w| w.metadata.generation = Some(2)), "WorkspaceNotReady: Workspace app is not ready"),
-        (
-            changed(|w| w.status.as_mut().expect("there").artifact = None),
-            "WorkspaceNotReady: Workspace app does not have revision main@sha1:a installed",
-        ),
-        (Observed { pod: None, ..new() }, "WorkspaceNotReady: Workspace app is waiting for a new pod"),
-        (with_targets(0), "WorkspaceNotReady: Workspace app has an agent that does not support"),
-        (Observed { pod: Some(pod("other")), ..new() }, "WorkspaceNotReady: Workspace app is waiting for a new pod"),
-    ];
-    for (observed, wanted) in rows {
-        let found = waits_because(&observed);
-        assert!(found.starts_with(wanted), "{found:?} does not start with {wanted:?}");
-    }
 }
 
 #[test]
@@ -522,14 +407,6 @@ fn a_run_is_attached_at_the_new_address_of_its_pod() {
     assert_eq!(at("10.0.0.1", RunState::Unreachable("no route".to_owned())), Action::Attach(bound()));
     assert!(matches!(at("10.0.0.2", RunState::Unreachable("no route".to_owned())), Action::Await(_)));
     assert!(matches!(at("10.0.0.1", RunState::Running), Action::Await(_)));
-}
-
-#[test]
-fn an_update_with_an_invalid_timeout_fails_before_it_starts() {
-    let mut wrong = update(None);
-    wrong.spec.idle_timeout = Some("99999999999999999999h".to_owned());
-    let Action::Record(outcome) = decide(&observed(wrong)) else { panic!("it is not recorded") };
-    assert_eq!(outcome.failure, Some(update_reason::SPEC_INVALID));
 }
 
 #[test]

@@ -1,25 +1,32 @@
-//! Triggers of an Update reconcile: the Update, its Workspace, the end of the preceding Update, its attached task, and a free
-//! run slot.
+//! Controller of Updates: the watches that trigger a reconcile, and the reconcile loop (observe, decide, act).
+//!
+//! Triggers: the Update, its Workspace, the end of the preceding Update, its attached task, and a free run slot.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::channel::mpsc;
 use futures::{Stream, StreamExt};
-use kube::runtime::Controller;
-use kube::runtime::WatchStreamExt;
+use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
+use kube::runtime::{Controller, WatchStreamExt};
 use kube::{Client, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::names;
+use crate::controller::update::act::{Next, act};
 use crate::controller::update::context::Context;
-use crate::controller::update::groups::{UpdateGroup, Updates};
-use crate::controller::update::reconcile::reconcile;
+use crate::controller::update::decide::decide;
+use crate::controller::update::observe::observe;
+use crate::controller::update::queue::{UpdateGroup, Updates};
 use crate::runtime::index::IndexWriter;
-use crate::runtime::reconcile::{ReconcileRunner, no_errors};
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
+
+/// Maximum number of steps per reconcile, so that other Updates get their turn.
+const STEPS: usize = 6;
 
 /// Inputs of the controller.
 pub struct Feeds<G> {
@@ -85,4 +92,29 @@ pub async fn controller(
 fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec<ObjectRef<Update>> {
     let of_workspace = updates.in_group(&UpdateGroup::workspace(&namespace.unwrap_or_default(), workspace));
     of_workspace.iter().filter(|u| !u.is_complete()).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
+}
+
+/// Reconciles an Update step by step. Each action writes the status itself.
+pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    context.adopt_open_runs();
+    // The cache may lag behind the last write of this controller, but the binding of a run must be current.
+    let namespace = update.namespace().unwrap_or_default();
+    let Some(live) = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await? else {
+        context.forget(&update);
+        return Ok(Outcome::Settled);
+    };
+    let live = context.writer.take_over(&live).await?.unwrap_or(live);
+    let mut update = Box::new(live);
+    for _ in 0..STEPS {
+        let observed = observe(*update, &context).await?;
+        let now = Timestamp::now();
+        let action = decide(&observed, now);
+        tracing::debug!(action = action.name(), "decided");
+        match act(&observed, action, &context, now).await? {
+            Next::Again(next) => update = next,
+            Next::Done(None) => return Ok(Outcome::Settled),
+            Next::Done(Some(after)) => return Ok(Outcome::After(after)),
+        }
+    }
+    Ok(Outcome::After(Duration::from_secs(1)))
 }

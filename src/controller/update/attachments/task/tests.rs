@@ -1,6 +1,13 @@
-//! Reports of an attached task, and their times.
+//! Reports of an attached task, their times, and its rate limit.
+
+use futures::channel::mpsc;
+use kube::runtime::reflector::ObjectRef;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::*;
+use crate::api::auto::Update;
+use crate::rpc::client::{AgentAddress, Agents};
 use crate::rpc::identity::Authority;
 use crate::rpc::proto::{ResourceStep, Started, StepState, progress};
 use crate::runtime::run_limiter::{Limits, Run, RunLimiter};
@@ -169,4 +176,34 @@ async fn a_removed_update_is_detached_and_frees_its_slot() {
 fn agent_messages_are_bounded_and_on_one_line() {
     let said = one_line(&format!("alice\nworks {}", "x".repeat(9000)));
     assert!(said.starts_with("alice works x") && said.len() <= MAX_MESSAGE, "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ordinary_run_is_not_rate_limited() {
+    let mut limit = RateLimit::new(Instant::now());
+    let replay = (0..20_000).map(|_| limit.spend(300, Instant::now())).max();
+    assert_eq!(replay, Some(Duration::ZERO), "a large run that is attached to again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flooding_agent_is_read_at_the_limited_rate() {
+    let begin = Instant::now();
+    let mut limit = RateLimit::new(begin);
+    let mut read = 0;
+    while begin.elapsed() < Duration::from_secs(60) {
+        tokio::time::sleep(limit.spend(100, Instant::now())).await;
+        read += 1;
+    }
+    let most = (BURST + 61 * RATE) / (MESSAGE + 100);
+    let read: i64 = read;
+    assert!(read <= most && read > most / 2, "{read} messages in a minute; {most} may be");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_larger_than_the_burst_delays_reading_once() {
+    let mut limit = RateLimit::new(Instant::now());
+    let pause = limit.spend(32 * 1024 * 1024, Instant::now());
+    assert_eq!(pause.as_secs(), 16);
+    tokio::time::advance(pause).await;
+    assert!(limit.spend(300, Instant::now()) < Duration::from_millis(1));
 }

@@ -1,0 +1,223 @@
+//! Task that is attached to one run: it reads the messages of the agent at a limited rate, and publishes state and progress.
+
+use std::time::Duration;
+
+use prost::Message;
+use tokio::time::Instant;
+
+use super::{Attachment, Attachments, RunState, Target};
+use crate::api::conditions;
+use crate::controller::update::progress::{Progress, ProgressChange};
+use crate::rpc::client::{self as rpc, RpcError};
+use crate::rpc::proto::attach_reply::Part;
+use crate::rpc::proto::{self};
+
+/// Initial delay before an unresponsive agent is called again. It doubles up to `MAX_RETRY`.
+const FIRST_RETRY: Duration = Duration::from_millis(250);
+const MAX_RETRY: Duration = Duration::from_secs(5);
+/// Retry interval for a run that the agent delays because of an interactive session.
+const HELD_RETRY: Duration = Duration::from_secs(3);
+/// Minimum interval between two progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Minimum interval between two urgent reports.
+const URGENT_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum length of a text from the agent in a condition, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
+/// Bytes per second. The message for one step of the engine has about 300 bytes.
+const RATE: i64 = 1024 * 1024;
+/// Maximum burst in bytes: all messages of a run with tens of thousands of resources, sent when a controller attaches again.
+const BURST: i64 = 16 * 1024 * 1024;
+/// Cost of a message in addition to its size, in bytes.
+const MESSAGE: i64 = 256;
+/// Minimum pause. Shorter pauses accumulate, because timers are not precise enough.
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+const MICROSECONDS: i64 = 1_000_000;
+
+impl Attachments {
+    /// Follows a run until its end. Retries after errors.
+    pub(super) async fn follow(&self, target: Target, serial: u64) {
+        let mut following = Following::new(target, serial);
+        let mut wait = FIRST_RETRY;
+        loop {
+            let run_state = match self.follow_once(&mut following).await {
+                Ok(run_state) => run_state,
+                Err(error) => RunState::Unreachable(error.to_string()),
+            };
+            let pause = match run_state {
+                RunState::Ended(_)
+                | RunState::Rejected(_)
+                | RunState::PreconditionFailed(_)
+                | RunState::NeverStarted => None,
+                RunState::Held(_) => Some(HELD_RETRY),
+                RunState::Connecting | RunState::Running | RunState::Unreachable(_) => Some(wait),
+            };
+            self.publish(&mut following, run_state);
+            let Some(pause) = pause else { return };
+            tokio::time::sleep(pause).await;
+            wait = (wait * 2).min(MAX_RETRY);
+        }
+    }
+
+    /// Handles one connection: attaches, starts the run if the agent does not know it, and reads until the end.
+    async fn follow_once(&self, following: &mut Following) -> Result<RunState, RpcError> {
+        let agent = self.agents.connect(&following.target.address).await?;
+        let id = following.target.request.id.clone();
+        let mut attachment = match agent.attach(&id, following.from).await {
+            Err(error) if error.is_not_found() && !following.target.may_start => return Ok(RunState::NeverStarted),
+            Err(error) if error.is_not_found() => {
+                match agent.run(following.target.request.clone()).await {
+                    Err(error) if error.is_precondition() => return Ok(RunState::PreconditionFailed(error.message)),
+                    Err(error) if error.is_refusal() => return Ok(RunState::Rejected(error.message)),
+                    Ok(reply) if !reply.held.is_empty() => return Ok(RunState::Held(one_line(&reply.held))),
+                    other => other?,
+                };
+                agent.attach(&id, following.from).await?
+            }
+            other => other?,
+        };
+        self.publish(following, RunState::Running);
+        while let Some(reply) = self.next(&mut attachment, following).await? {
+            let pause = following.rate.spend(reply.encoded_len(), Instant::now());
+            tokio::time::sleep(pause).await;
+            match reply.part {
+                Some(Part::Progress(progress)) => self.note(following, &progress),
+                Some(Part::Result(result)) => return Ok(RunState::Ended(Box::new(result))),
+                None => {}
+            }
+        }
+        Ok(RunState::Unreachable("agent closed the stream without a result".to_owned()))
+    }
+
+    /// Returns the next message. Reports due progress in the meantime.
+    async fn next(
+        &self,
+        attachment: &mut rpc::Attachment,
+        following: &mut Following,
+    ) -> Result<Option<proto::AttachReply>, RpcError> {
+        let mut next = std::pin::pin!(attachment.next());
+        loop {
+            let Some(due) = following.due else { return next.await };
+            tokio::select! {
+                reply = &mut next => return reply,
+                () = tokio::time::sleep_until(due) => self.publish_progress(following),
+            }
+        }
+    }
+
+    fn note(&self, following: &mut Following, progress: &proto::Progress) {
+        following.from = progress.sequence + 1;
+        let now = Instant::now();
+        match following.progress.observe(progress) {
+            ProgressChange::None => {}
+            ProgressChange::Urgent => {
+                // An agent that reports new processes continuously must not trigger a write each time.
+                let due = following.published.map_or(now, |published| published + URGENT_INTERVAL);
+                following.due = Some(following.due.map_or(due, |before| before.min(due)));
+                if due <= now {
+                    self.publish_progress(following);
+                }
+            }
+            ProgressChange::Some => {
+                let due = following.published.map_or(now, |published| published + PROGRESS_INTERVAL);
+                following.due.get_or_insert(due);
+            }
+        }
+    }
+
+    /// Publishes the progress to the reconciler and wakes it.
+    fn publish_progress(&self, following: &mut Following) {
+        (following.published, following.due) = (Some(Instant::now()), None);
+        let progress = following.progress.status();
+        if self
+            .change_attachment(following, |attachment| attachment.progress.replace(progress.clone()) != Some(progress))
+        {
+            self.wake(&following.target);
+        }
+    }
+
+    /// Stores the state and wakes the reconciler if the state has changed. The end of a run includes its last progress.
+    fn publish(&self, following: &mut Following, run_state: RunState) {
+        let progress = matches!(run_state, RunState::Ended(_)).then(|| following.progress.status());
+        let is_news = self.change_attachment(following, |attachment| {
+            let is_news = attachment.run_state != run_state;
+            attachment.run_state = run_state;
+            attachment.progress = progress.or_else(|| attachment.progress.take());
+            is_news
+        });
+        if is_news {
+            self.wake(&following.target);
+        }
+    }
+
+    /// Changes the attachment of a run. Returns false if another task or no task is attached now.
+    fn change_attachment(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
+        let mut open = self.lock();
+        open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
+    }
+
+    fn wake(&self, target: &Target) {
+        if self.wake.clone().try_send(target.update.clone()).is_err() {
+            tracing::debug!(update = %target.update, "wake-up dropped; the periodic requeue covers it");
+        }
+    }
+}
+
+/// Run of one task.
+struct Following {
+    target: Target,
+    serial: u64,
+    /// Sequence number of the next message.
+    from: u64,
+    progress: Progress,
+    /// Time of the last progress report.
+    published: Option<Instant>,
+    /// Time at which progress is due to be reported, or `None` if nothing has changed.
+    due: Option<Instant>,
+    /// Belongs to the task, so that an agent cannot reset the limit by reconnecting.
+    rate: RateLimit,
+}
+
+impl Following {
+    fn new(target: Target, serial: u64) -> Self {
+        let rate = RateLimit::new(Instant::now());
+        Following { target, serial, from: 0, progress: Progress::default(), published: None, due: None, rate }
+    }
+}
+
+/// Returns a text from the agent for users, bounded and on one line.
+fn one_line(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    conditions::shorten(&line, MAX_MESSAGE)
+}
+
+/// Token bucket of bytes. Reading beyond its content creates a debt, which a pause pays off.
+#[derive(Debug)]
+pub struct RateLimit {
+    left: i64,
+    filled: Instant,
+}
+
+impl RateLimit {
+    pub fn new(now: Instant) -> Self {
+        RateLimit { left: BURST, filled: now }
+    }
+
+    /// Counts a message of this size and returns the pause before the next read.
+    pub fn spend(&mut self, bytes: usize, now: Instant) -> Duration {
+        let elapsed = i64::try_from(now.duration_since(self.filled).as_micros()).unwrap_or(i64::MAX);
+        // The refill of less than one byte is counted on the next call.
+        let filled = elapsed.saturating_mul(RATE) / MICROSECONDS;
+        if filled > 0 {
+            self.left = self.left.saturating_add(filled).min(BURST);
+            self.filled = now;
+        }
+        self.left = self.left.saturating_sub(MESSAGE).saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+        let debt = u64::try_from(self.left.saturating_neg()).unwrap_or_default();
+        let pause = Duration::from_micros(debt.saturating_mul(MICROSECONDS as u64) / RATE as u64);
+        if pause < MIN_PAUSE { Duration::ZERO } else { pause }
+    }
+}
+
+#[cfg(test)]
+mod tests;

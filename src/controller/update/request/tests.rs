@@ -1,0 +1,163 @@
+//! Bindings and requests of runs.
+
+mod dead_runs;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::auto::{ArtifactReference, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
+
+fn pod(spec: Value) -> Pod {
+    let containers = json!([{"name": "pulumi", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+        "containerID": "containerd://c"}]);
+    let pod =
+        json!({"metadata": {"name": "app-workspace-0"}, "spec": spec, "status": {"containerStatuses": containers}});
+    serde_json::from_value(pod).expect("a pod")
+}
+
+fn workspace() -> Workspace {
+    let mut workspace = Workspace::new("app", WorkspaceSpec::default());
+    workspace.status = Some(WorkspaceStatus {
+        pod_uid: Some("pod-uid".to_owned()),
+        agent_start_id: Some("start".to_owned()),
+        ..WorkspaceStatus::default()
+    });
+    workspace
+}
+
+fn update(spec: UpdateSpec) -> Update {
+    let (workspace_name, stack_name) = ("app".to_owned(), "dev".to_owned());
+    Update::new("app-1", UpdateSpec { workspace_name, stack_name, ..spec })
+}
+
+#[test]
+fn a_run_binding_records_host_node_and_container() {
+    let rows = [
+        (json!({"containers": [], "nodeName": "n1", "hostname": "app-workspace-0"}), "app-workspace-0", "n1"),
+        (json!({"containers": [], "hostname": "mine"}), "mine", ""),
+        (json!({"containers": []}), "app-workspace-0", ""),
+        (json!({"containers": [], "hostNetwork": true, "hostname": "app-workspace-0"}), "", ""),
+    ];
+    for (spec, host, node) in rows {
+        let found = binding(&update(UpdateSpec::default()), &workspace(), &pod(spec)).expect("it can be bound");
+        assert_eq!((found.host.as_str(), found.node_name.as_str()), (host, node));
+        assert_eq!(found.container_id, "containerd://c");
+    }
+}
+
+#[test]
+fn a_run_without_an_artifact_is_bound_to_the_one_in_place() {
+    let artifact = |digest: &str| ArtifactReference { digest: digest.to_owned(), ..ArtifactReference::default() };
+    let mut workspace = workspace();
+    workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:a"));
+    let mut update = update(UpdateSpec::default());
+    let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("it can be bound");
+    assert_eq!(binding.artifact, Some(artifact("sha256:a")));
+    update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
+    // The artifact of the Workspace changes, but not that of the run.
+    workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:b"));
+    let request = run(&update, &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
+    assert_eq!(request.artifact.map(|artifact| artifact.digest).as_deref(), Some("sha256:a"));
+    // The run was started by a controller that did not record the artifact in the binding.
+    update.spec.artifact = Some(artifact("sha256:c"));
+    update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
+    assert_eq!(update.artifact(), Some(&artifact("sha256:c")));
+}
+
+#[test]
+fn missing_or_invalid_spec_fields_are_reported_by_name() {
+    let whole = json!({"workspaceName": "app", "stackName": "dev", "type": "refresh"});
+    let rows = [
+        (json!({}), None),
+        (json!({"workspaceName": ""}), Some("spec.workspaceName is required")),
+        (json!({"stackName": ""}), Some("spec.stackName is required")),
+        (json!({"stackName": "a/b/c/d"}), Some("spec.stackName: \"a/b/c/d\" is not the name of a stack")),
+        (
+            json!({"workspaceName": "../secrets/a"}),
+            Some("invalid spec.workspaceName \"../secrets/a\": must be the name"),
+        ),
+        (json!({"type": "import"}), Some("invalid spec.type: must be up, preview, refresh or destroy")),
+        (json!({"ttlAfterCompleted": "soon"}), Some("invalid spec.ttlAfterCompleted \"soon\": must be a duration")),
+    ];
+    for (changes, wanted) in rows {
+        let mut spec = whole.clone();
+        spec.as_object_mut().expect("a map").extend(changes.as_object().expect("a map").clone());
+        let update = Update::new("by-hand", serde_json::from_value(spec).expect("it can be read"));
+        let error = check(&update).err().map(|error| error.to_string());
+        assert_eq!(
+            error.as_deref().map(|error| wanted.is_some_and(|w| error.starts_with(w))),
+            wanted.map(|_| true),
+            "{error:?}"
+        );
+    }
+    let long = Update::new(&"a".repeat(64), serde_json::from_value(whole).expect("it can be read"));
+    assert!(check(&long).is_err_and(|error| error.to_string().contains("at most 63 characters")));
+    let empty: UpdateSpec = serde_json::from_value(json!({})).expect("an object of another controller can be read");
+    assert_eq!(empty.kind, UpdateKind::Unknown);
+}
+
+#[test]
+fn the_run_request_lists_directories_that_must_not_be_empty() {
+    let mut workspace = workspace();
+    let env_from = json!([{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "defaults"}}]);
+    workspace.spec.env_from = serde_json::from_value(env_from).expect("a list");
+    let binding = RunBinding { empty_references: vec!["ConfigMap/defaults".to_owned()], ..RunBinding::default() };
+    let request =
+        run(&update(UpdateSpec::default()), &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
+    assert_eq!(request.required_directories, ["/var/run/secrets/stacks.pulumi.com/secrets/aws"]);
+    assert_eq!(required_protocol_version(&update(UpdateSpec::default()), &workspace), 0);
+    let mut waits = update(UpdateSpec::default());
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    waits.status =
+        Some(crate::controller::update::status::waiting(&waits, update_reason::REFERENCE_NOT_FOUND, "waits", now));
+    assert_eq!(required_protocol_version(&waits, &workspace), 3, "the object is created while the pod is there");
+}
+
+#[test]
+fn timeouts_and_answers_are_passed_to_the_agent() {
+    let spec = UpdateSpec {
+        timeout: Some("1m30s".to_owned()),
+        idle_timeout: Some("500ms".to_owned()),
+        pending_creates: Some(PendingCreates::Clear),
+        lock_recovery: LockRecovery::Manual,
+        ..UpdateSpec::default()
+    };
+    let of = |spec: UpdateSpec| {
+        let timeouts = RunTimeouts { default: Duration::from_secs(3600), maximum: Duration::from_secs(7200) };
+        run(&update(spec), &workspace(), &RunBinding::default(), Vec::new(), timeouts).expect("valid")
+    };
+    let request = of(spec);
+    assert_eq!((request.timeout_seconds, request.idle_timeout_seconds, request.lock_recovery), (90, 1, false));
+    assert_eq!(request.pending_creates(), proto::PendingCreates::Clear);
+    let none = of(UpdateSpec::default());
+    assert_eq!((none.timeout_seconds, none.idle_timeout_seconds, none.lock_recovery), (3600, 0, true));
+    let unlimited = of(UpdateSpec { timeout: Some("0s".to_owned()), ..UpdateSpec::default() });
+    assert_eq!(unlimited.timeout_seconds, 7200, "not above the maximum");
+    assert_eq!(none.pending_creates(), proto::PendingCreates::Unspecified);
+    let wrong = update(UpdateSpec { idle_timeout: Some("soon".to_owned()), ..UpdateSpec::default() });
+    let error = limits(&wrong).expect_err("it is refused").to_string();
+    assert!(error.contains("spec.idleTimeout") && error.contains("\"soon\""), "{error}");
+}
+
+#[test]
+fn the_maximum_timeout_limits_the_spec_and_the_default_timeout() {
+    use TimeoutSource::{Default, Maximum, Spec};
+    // Default, maximum, spec.timeout, and the timeout that applies.
+    let rows = [
+        (10, 60, None, (10, Default)),
+        (10, 60, Some(30), (30, Spec)),
+        (10, 60, Some(60), (60, Spec)),
+        (10, 60, Some(61), (60, Maximum)),
+        (10, 60, Some(0), (60, Maximum)),
+        (0, 60, None, (60, Maximum)),
+        (90, 60, None, (60, Maximum)),
+        (10, 0, Some(0), (0, Spec)),
+        (0, 0, None, (0, Default)),
+    ];
+    for (default, maximum, spec, (duration, source)) in rows {
+        let seconds = Duration::from_secs;
+        let timeouts = RunTimeouts { default: seconds(default), maximum: seconds(maximum) };
+        let expected = RunTimeout { duration: seconds(duration), source };
+        assert_eq!(timeouts.of(spec.map(seconds)), expected, "{timeouts:?}, spec.timeout {spec:?}");
+    }
+}

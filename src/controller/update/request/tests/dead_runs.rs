@@ -1,0 +1,71 @@
+//! Selection of the dead runs that a request lists.
+
+use super::*;
+use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};
+use crate::api::conditions::{self, COMPLETE, Claim, Status};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("in range")
+}
+
+fn update(name: &str) -> Update {
+    let spec = UpdateSpec { workspace_name: "app".to_owned(), stack_name: "dev".to_owned(), ..UpdateSpec::default() };
+    let mut update = Update::new(name, spec);
+    update.metadata.uid = Some(name.to_owned());
+    update
+}
+
+fn ended(name: &str, second: i64, change: impl FnOnce(&mut Update)) -> Arc<Update> {
+    let mut update = update(name);
+    let mut conditions = Vec::new();
+    let claim = Claim { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
+    conditions::set(&mut conditions, &claim, 1, at(second));
+    update.status = Some(UpdateStatus {
+        conditions,
+        run: Some(RunBinding { host: "app-workspace-0".to_owned(), ..RunBinding::default() }),
+        progress: Some(RunProgress { pid: Some(42), ..RunProgress::default() }),
+        start_time: Some(Time(at(second - 5))),
+        end_time: Some(Time(at(second))),
+        interrupted: Some(true),
+        termination_evidence: Some(TerminationEvidence::Container),
+        ..UpdateStatus::default()
+    });
+    change(&mut update);
+    Arc::new(update)
+}
+
+fn status(update: &mut Update) -> &mut UpdateStatus {
+    update.status.as_mut().expect("there")
+}
+
+#[test]
+fn only_interrupted_runs_with_a_proven_end_are_dead_runs() {
+    let rows: [(&str, fn(&mut Update), usize); 9] = [
+        ("proven", |_| {}, 1),
+        ("ended in order", |u| status(u).interrupted = None, 0),
+        ("open", |u| status(u).conditions.clear(), 0),
+        ("resolved by a user", |u| status(u).termination_evidence = Some(TerminationEvidence::User), 0),
+        ("without evidence", |u| status(u).termination_evidence = None, 0),
+        ("its process was never known", |u| status(u).progress = None, 0),
+        ("on the network of its node", |u| status(u).run = Some(RunBinding::default()), 0),
+        ("of another stack", |u| u.spec.stack_name = "prod".to_owned(), 0),
+        ("of another workspace", |u| u.spec.workspace_name = "web".to_owned(), 0),
+    ];
+    for (name, change, wanted) in rows {
+        assert_eq!(dead_runs(&update("next"), &[ended("a", 100, change)]).len(), wanted, "{name}");
+    }
+    let run = dead_runs(&update("next"), &[ended("a", 100, |_| {})]);
+    let wanted = proto::DeadRun { host: "app-workspace-0".to_owned(), pid: 42, started: 95_000, ended: 100_000 };
+    assert_eq!(run, [wanted]);
+}
+
+#[test]
+fn the_latest_dead_runs_are_sent_unless_lock_recovery_is_manual() {
+    let all: Vec<_> = (0..9).map(|n| ended(&format!("u{n}"), 100 + n, |_| {})).collect();
+    let ended: Vec<i64> = dead_runs(&update("next"), &all).iter().map(|run| run.ended / 1000).collect();
+    assert_eq!(ended, [108, 107, 106, 105, 104]);
+    let mut manual = update("next");
+    manual.spec.lock_recovery = LockRecovery::Manual;
+    assert!(dead_runs(&manual, &all).is_empty());
+}
