@@ -184,8 +184,8 @@ fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<Tim
     (has_expired && is_canceled && !was_asked_to_end(observed)).then_some(source)
 }
 
-/// Returns whether to wait for the reason why the pod was terminated. A deletion is visible immediately, but the kubelet reports
-/// an eviction only after the containers have ended. The agent stays for a while so that its result can be read.
+/// Returns whether to wait for the reason why the pod was terminated. A deletion is visible immediately, but the kubelet
+/// reports an eviction only after the containers have ended. The agent stays for a while so that its result can be read.
 fn awaits_termination_reason(
     observed: &Observed,
     binding: &RunBinding,

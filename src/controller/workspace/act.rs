@@ -1,40 +1,21 @@
 //! Performs the actions of a Workspace reconcile, including all its writes.
 
-use std::str::FromStr;
-use std::time::Duration;
-
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::runtime::reflector::ObjectRef;
-use tokio::io::AsyncRead;
 
 use super::context::Context;
 use super::decide::Action;
-use super::environment::run_environment;
-use super::observe::{Observed, RepositorySpec};
+use super::observe::Observed;
 use super::parts::Part;
-use super::references::references;
 use super::report::{Report, State};
 use super::{status, tls};
-use crate::api::auto::{ArtifactReference, Workspace};
-use crate::api::conditions::{READY, find, workspace_reason};
 use crate::api::names;
-use crate::artifact::{Digest, Pinned, StoreError};
-use crate::controller::references::{Waiter, request_mounts};
-use crate::rpc::client::{AgentClient, RpcError, Sending};
-use crate::rpc::proto::{Artifact, SourceHeader};
-use crate::runtime::failpoint;
-use crate::runtime::fair_slots::Slot;
+use crate::rpc::client::AgentClient;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::{Object, WriteError};
-use crate::source::Origin;
-use crate::telemetry::metrics::FetchResult;
-
-/// Time after which the status reports that the delivery of a source is in progress.
-const INSTALLING_REPORT_DELAY: Duration = Duration::from_secs(1);
 
 /// Continuation after an action.
 pub(super) enum Step {
@@ -90,7 +71,7 @@ impl Act<'_> {
         Ok(Step::Again)
     }
 
-    async fn report(&self, report: &Report) -> Result<Step, ReconcileError> {
+    pub(super) async fn report(&self, report: &Report) -> Result<Step, ReconcileError> {
         status::write(self.observed, report, self.context, self.now).await?;
         Ok(Step::Done(match report.again {
             None => Outcome::Settled,
@@ -226,180 +207,6 @@ impl Act<'_> {
         }
         Ok(())
     }
-
-    async fn fetch(&self) -> Result<Step, ReconcileError> {
-        let Ok(RepositorySpec { source, .. }) = &self.observed.wanted else { return Ok(Step::Again) };
-        let digest = Digest::from_str(&source.artifact.digest).map_err(ReconcileError::transient)?;
-        let fetcher = &self.context.fetcher;
-        let namespace = self.observed.workspace.namespace().unwrap_or_default();
-        let fetched = match &source.origin {
-            Some(Origin::Url(url)) => fetcher.fetch(url, &digest, &namespace).await,
-            Some(Origin::Made(bytes)) => fetcher.keep(bytes, &digest, &namespace).await,
-            Some(Origin::Git(origin)) => {
-                self.context.git.fetch_again(origin);
-                return self.report(&Report::artifact_missing(&source.artifact)).await;
-            }
-            Some(Origin::InPod) | None => return Ok(Step::Again),
-        };
-        self.context.metrics.artifact_fetch(match &fetched {
-            Ok(fetched) if fetched.downloaded => FetchResult::Fetched,
-            Ok(_) => FetchResult::Cached,
-            Err(_) => FetchResult::Failed,
-        });
-        let Err(error) = fetched else { return Ok(Step::Again) };
-        let step = self.report(&Report::artifact_not_fetched(&source.artifact, &error)).await?;
-        // Return an error so that retries back off: a retry downloads everything, and the content is unlikely to change.
-        if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(step) }
-    }
-
-    async fn put_source(&self, artifact: &ArtifactReference) -> Result<Step, ReconcileError> {
-        let Some(agent) = self.agent else {
-            return Ok(Step::Again);
-        };
-        let required_directories = match Box::pin(self.required_directories()).await? {
-            Ok(directories) => directories,
-            Err(waits) => return self.report(&Report::reference_not_found(artifact, &waits)).await,
-        };
-        let is_in_pod = self.observed.wanted.as_ref().is_ok_and(|wanted| wanted.source.is_in_pod());
-        let pinned = if is_in_pod { None } else { self.open_artifact(artifact).await? };
-        if pinned.is_none() && !is_in_pod {
-            return self.report(&Report::artifact_missing(artifact)).await;
-        }
-        let size = pinned.as_ref().map(Pinned::size).unwrap_or_default();
-        let bytes = pinned.as_ref().map(Pinned::file).transpose().map_err(ReconcileError::transient)?;
-        let bytes: Box<dyn AsyncRead + Send + Unpin> = match bytes {
-            Some(file) => Box::new(tokio::fs::File::from_std(file)),
-            None => Box::new(tokio::io::empty()),
-        };
-        let namespace = self.observed.workspace.namespace().unwrap_or_default();
-        let slot = self.context.memory.streams().acquire(&namespace).await.map_err(ReconcileError::transient)?;
-        failpoint::hit("before-put-source");
-        let wanted = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
-        let environment = run_environment(&self.observed.workspace.spec).map_err(ReconcileError::transient)?;
-        let limits = &self.context.artifact_limits;
-        let header = SourceHeader {
-            artifact: Some(wanted),
-            size,
-            environment,
-            most_bytes: limits.download_bytes,
-            most_unpacked_bytes: limits.unpacked_bytes,
-            required_directories,
-        };
-        let sending = Sending::default();
-        let mut put = std::pin::pin!(holding(slot, &sending, agent.put_source(header, bytes, &sending)));
-        let mut noted = None;
-        let result = match tokio::time::timeout(INSTALLING_REPORT_DELAY, &mut put).await {
-            Ok(result) => result,
-            // Keep a reported refusal in the status until the source is accepted. Otherwise, two messages would alternate
-            // with each retry.
-            Err(_) if self.was_refused() => put.await,
-            Err(_) => {
-                noted = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
-                put.await
-            }
-        };
-        match result {
-            Ok(reply) => {
-                tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source sent to the agent");
-                self.source_placed(noted).await
-            }
-            Err(error) => self.source_failed(artifact, error, noted).await,
-        }
-    }
-
-    /// Returns the mounted directories that an installation needs, or a message about missing objects. The Workspace is woken
-    /// once they exist.
-    async fn required_directories(&self) -> Result<Result<Vec<String>, String>, ReconcileError> {
-        let workspace = &self.observed.workspace;
-        let namespace = workspace.namespace().unwrap_or_default();
-        let mut wanted = references(&workspace.spec, None);
-        let pod = names::workspace_pod(&workspace.name_any());
-        let pod = match wanted.is_empty() {
-            true => None,
-            false => self.context.reader.get_opt::<Pod>(&namespace, &pod).await?,
-        };
-        let mounted_since = pod.as_ref().and_then(Pod::creation_timestamp).map(|created| created.0);
-        let checked = self.context.references.check(&namespace, &wanted, mounted_since).await?;
-        let waited = self.has_reason(workspace_reason::REFERENCE_NOT_FOUND);
-        let waits = checked.waits_for(&namespace);
-        let is_stale = if waits.is_some() { !waited } else { checked.is_recent };
-        if let Some(pod) = pod.filter(|_| is_stale) {
-            request_mounts(&pod, &self.context.writer, self.now).await?;
-        }
-        if let Some(waits) = waits {
-            let waiter = Waiter::Workspace(ObjectRef::from_obj(workspace));
-            self.context.references.wait(&namespace, &checked.missing, &waiter);
-            return Ok(Err(waits));
-        }
-        wanted.retain(|reference| !checked.empty.contains(&reference.object()));
-        Ok(Ok(wanted.into_iter().map(|reference| reference.directory).collect()))
-    }
-
-    /// Returns whether the status reports for the current spec that the source is refused.
-    fn was_refused(&self) -> bool {
-        self.has_reason(workspace_reason::ARTIFACT_REFUSED)
-    }
-
-    /// Returns whether `Ready` has this reason for the current spec.
-    fn has_reason(&self, reason: &str) -> bool {
-        let workspace = &self.observed.workspace;
-        let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        find(conditions, READY)
-            .is_some_and(|ready| ready.reason == reason && ready.observed_generation == workspace.metadata.generation)
-    }
-
-    /// Reports that the source is delivered. If the init container `fetch` took it, it exits now, and the pod watch reports
-    /// further progress.
-    async fn source_placed(&self, noted: Option<Workspace>) -> Result<Step, ReconcileError> {
-        let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
-            return Ok(Step::Again);
-        };
-        let mut observed = self.observed.clone();
-        observed.workspace = noted.unwrap_or(observed.workspace);
-        let act = Act { observed: &observed, ..*self };
-        act.report(&Report::initializing(&pod.name, None)).await
-    }
-
-    /// Reports a failed delivery. `noted` is the Workspace after the status was last written during the delivery.
-    async fn source_failed(
-        &self,
-        artifact: &ArtifactReference,
-        error: RpcError,
-        noted: Option<Workspace>,
-    ) -> Result<Step, ReconcileError> {
-        let mut observed = self.observed.clone();
-        observed.workspace = noted.unwrap_or(observed.workspace);
-        let act = Act { observed: &observed, ..*self };
-        if error.is_unavailable() {
-            let step = act.report(&Report::unreachable(&error.to_string())).await?;
-            // Return an error so that retries back off: a deliberately slow agent would otherwise hold a stream slot most of
-            // the time.
-            return if error.is_timeout() { Err(ReconcileError::transient(error)) } else { Ok(step) };
-        }
-        act.report(&Report::artifact_refused(artifact, &error.message)).await?;
-        // Return an error so that retries back off: the agent is unlikely to accept the same bytes on the next attempt.
-        Err(ReconcileError::transient(error))
-    }
-
-    async fn open_artifact(&self, artifact: &ArtifactReference) -> Result<Option<Pinned>, ReconcileError> {
-        let digest = Digest::from_str(&artifact.digest).map_err(ReconcileError::transient)?;
-        let artifacts = self.context.artifacts.clone();
-        let namespace = self.observed.workspace.namespace().unwrap_or_default();
-        // The first access after a start reads the whole file.
-        let opened: Result<Result<Option<Pinned>, StoreError>, _> =
-            tokio::task::spawn_blocking(move || artifacts.open_granted(&digest, &namespace)).await;
-        opened.map_err(ReconcileError::transient)?.map_err(ReconcileError::transient)
-    }
-}
-
-/// Holds the stream slot until all bytes are sent. The agent processes the source without the slot.
-async fn holding<T>(slot: Slot, sending: &Sending, call: impl Future<Output = T>) -> T {
-    let mut call = std::pin::pin!(call);
-    tokio::select! {
-        result = &mut call => return result,
-        () = sending.done() => drop(slot),
-    }
-    call.await
 }
 
 /// Returns whether the API server rejected the content. It reports unknown fields and values of the wrong type with code 500.
@@ -428,6 +235,8 @@ fn refusal(error: &WriteError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::report::REJECTED_RETRY;
     use super::*;
     use crate::runtime::writes::Attempt;

@@ -1,17 +1,18 @@
-//! Dependencies of a Workspace reconcile.
+//! Dependencies of a Workspace reconcile, and its memory between reconciles.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::agent_probe::AgentProbes;
 use super::apply_conflicts::Applies;
 use super::input_watch::InputWatch;
 use super::pod_settings::PodSettings;
-use super::verified_parts::VerifiedParts;
 use crate::artifact;
 use crate::controller::authority::Generations;
 use crate::controller::references::References;
@@ -28,6 +29,10 @@ use crate::telemetry::metrics::Metrics;
 /// Limits for concurrent source streams to agents, in total and per namespace. A waiting reconcile occupies a reconcile slot,
 /// so the number of these slots bounds the queue.
 const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
+/// Time for which the objects are trusted while the pod is ready. A deleted object is needed only by the next pod.
+const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
+/// Time for which the objects are trusted while the pod is not ready, which a missing object may cause.
+const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconcile.
 pub struct Context {
@@ -87,11 +92,11 @@ impl Memory {
     /// unchanged.
     pub(super) fn is_unchanged(&self, found: &StatefulSet) -> bool {
         let version = Version::of(found);
-        self.lock().entry(key(found)).or_insert_with(|| version.clone()) == &version
+        self.lock().entry(key_of(found)).or_insert_with(|| version.clone()) == &version
     }
 
     pub(super) fn applied(&self, stateful_set: &StatefulSet) {
-        self.lock().insert(key(stateful_set), Version::of(stateful_set));
+        self.lock().insert(key_of(stateful_set), Version::of(stateful_set));
     }
 
     pub(super) fn forget(&self, namespace: &str, name: &str) {
@@ -122,15 +127,95 @@ impl Version {
     }
 }
 
-fn key(stateful_set: &StatefulSet) -> (String, String) {
+fn key_of(stateful_set: &StatefulSet) -> (String, String) {
     (stateful_set.namespace().unwrap_or_default(), stateful_set.name_any())
+}
+
+/// Cache of Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet were correct a short time ago, by
+/// namespace and name. A Workspace is reconciled a dozen times while a pod starts and a run executes, almost always because of
+/// the pod.
+#[derive(Default)]
+pub(super) struct VerifiedParts {
+    /// Locked only for short sections.
+    known: Mutex<HashMap<(String, String), Known>>,
+}
+
+/// State of the objects of one Workspace.
+enum Known {
+    Right(Seen),
+    /// An object has changed. Earlier reads may be stale.
+    ChangedAt(Instant),
+}
+
+/// Inputs for which the objects were correct, and the time of the read.
+struct Seen {
+    parts_hash: String,
+    authority: Arc<Generations>,
+    at: Instant,
+}
+
+impl VerifiedParts {
+    /// Returns whether the objects with this hash need not be read again. `ready` is the readiness of the pod.
+    pub(super) fn contains(
+        &self,
+        workspace: (&str, &str),
+        parts_hash: &str,
+        authority: &Arc<Generations>,
+        ready: bool,
+    ) -> bool {
+        let trusted_for = if ready { TRUSTED_AT_REST } else { TRUSTED_AT_START };
+        let known = self.lock();
+        let Some(Known::Right(seen)) = known.get(&key(workspace)) else { return false };
+        seen.parts_hash == parts_hash && Arc::ptr_eq(&seen.authority, authority) && seen.at.elapsed() < trusted_for
+    }
+
+    /// Records that all objects were read, starting at `begun`, and are correct.
+    pub(super) fn insert(
+        &self,
+        workspace: (&str, &str),
+        parts_hash: &str,
+        authority: &Arc<Generations>,
+        begun: Instant,
+    ) {
+        let mut known = self.lock();
+        known.retain(|_, known| known.at().elapsed() < TRUSTED_AT_REST);
+        if matches!(known.get(&key(workspace)), Some(Known::ChangedAt(changed)) if *changed >= begun) {
+            return;
+        }
+        let seen = Seen { parts_hash: parts_hash.to_owned(), authority: authority.clone(), at: begun };
+        known.insert(key(workspace), Known::Right(seen));
+    }
+
+    /// Records that an object has changed or is not correct.
+    pub(super) fn invalidate(&self, workspace: (&str, &str)) {
+        self.lock().insert(key(workspace), Known::ChangedAt(Instant::now()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn at(&self) -> Instant {
+        match self {
+            Known::Right(seen) => seen.at,
+            Known::ChangedAt(changed) => *changed,
+        }
+    }
+}
+
+fn key((namespace, name): (&str, &str)) -> (String, String) {
+    (namespace.to_owned(), name.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
+    use crate::rpc::identity::Authority;
 
     fn stateful_set(uid: &str, generation: i64) -> StatefulSet {
         let metadata = json!({"namespace": "team", "name": "app-workspace", "uid": uid, "generation": generation});
@@ -148,5 +233,36 @@ mod tests {
         assert!(memory.is_unchanged(&stateful_set("a", 3)));
         memory.forget("team", "app-workspace");
         assert!(memory.is_unchanged(&stateful_set("b", 1)));
+    }
+
+    const APP: (&str, &str) = ("team", "app");
+
+    fn authority() -> Arc<Generations> {
+        Arc::new(Generations::first(Authority::generate(Timestamp::now()).expect("an authority")))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn verified_parts_expire_and_apply_only_to_the_verified_inputs() {
+        let (verified, ours, next) = (VerifiedParts::default(), authority(), authority());
+        assert!(!verified.contains(APP, "a", &ours, true), "never seen");
+        verified.insert(APP, "a", &ours, Instant::now());
+        assert!(verified.contains(APP, "a", &ours, true));
+        assert!(!verified.contains(APP, "b", &ours, true), "another spec");
+        assert!(!verified.contains(APP, "a", &next, true), "another authority");
+        assert!(!verified.contains(("team", "other"), "a", &ours, true));
+        tokio::time::advance(TRUSTED_AT_START).await;
+        assert!(!verified.contains(APP, "a", &ours, false), "too long for a pod that does not become ready");
+        assert!(verified.contains(APP, "a", &ours, true));
+        tokio::time::advance(TRUSTED_AT_REST).await;
+        assert!(!verified.contains(APP, "a", &ours, true), "long ago");
+        let begun = Instant::now();
+        verified.insert(APP, "a", &ours, begun);
+        verified.invalidate(APP);
+        assert!(!verified.contains(APP, "a", &ours, true), "changed since");
+        verified.insert(APP, "a", &ours, begun);
+        assert!(!verified.contains(APP, "a", &ours, true), "changed while it was read");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        verified.insert(APP, "a", &ours, Instant::now());
+        assert!(verified.contains(APP, "a", &ours, true), "read again");
     }
 }

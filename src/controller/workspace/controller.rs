@@ -1,20 +1,26 @@
-//! Triggers of a Workspace reconcile: changes of the Workspace, its pod, its StatefulSet and its runs, and explicit wake-ups.
+//! Controller of Workspaces: the watches that trigger a reconcile, and the reconcile loop (observe, decide, act).
+//!
+//! Triggers: changes of the Workspace, its pod, its StatefulSet and its runs, and explicit wake-ups.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::{Controller, WatchStreamExt, watcher};
 use kube::{Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
+use super::act::{Act, Step};
 use super::context::Context;
+use super::decide::decide;
+use super::observe::observe;
 use super::pod_state;
-use super::reconcile::reconcile;
 use crate::api::auto::{Update, UpdateStatus, Workspace, WorkspaceSpec};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
@@ -22,9 +28,14 @@ use crate::controller::authority::Generations;
 use crate::controller::update::{UpdateGroup, waits_for_references};
 use crate::runtime::change_filter::only_changes;
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
-use crate::runtime::reconcile::{ReconcileRunner, no_errors};
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::{tolerant_watcher, watch};
+
+/// Maximum number of steps per reconcile. No Workspace needs more.
+const MAX_STEPS: usize = 12;
+/// Requeue interval if the steps did not suffice.
+const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
 /// Watches of the controller, and the stores that they fill.
 pub struct Watches<W> {
@@ -158,3 +169,26 @@ fn workspace_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<W
     let name = object.labels().get(LABEL_WORKSPACE_NAME)?;
     Some(ObjectRef::new(name).within(&object.namespace()?))
 }
+
+/// Reconciles a Workspace step by step until nothing is due.
+pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    context.caches.wait().await?;
+    let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+    for _ in 0..MAX_STEPS {
+        let now = Timestamp::now();
+        let looking = Box::pin(observe(&namespace, &name, &context, now));
+        let Some((observed, agent)) = looking.await? else {
+            return Ok(Outcome::Settled);
+        };
+        let action = decide(&observed, now);
+        tracing::debug!(?action, "decided");
+        let act = Act { observed: &observed, agent: agent.as_ref(), context: &context, now };
+        if let Step::Done(outcome) = Box::pin(act.perform(action)).await? {
+            return Ok(outcome);
+        }
+    }
+    Ok(Outcome::After(STEP_LIMIT_REQUEUE))
+}
+
+#[cfg(test)]
+mod tests;

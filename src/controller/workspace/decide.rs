@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::observe::{Agent, Observed, RepositorySpec};
+use super::observe::{Agent, Observed, WantedState};
 use super::parts::Part;
 use super::pod_state::PodState;
 use super::report::Report;
@@ -102,7 +102,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
 }
 
 /// Decides about the pod and its source. All other objects are current or contested.
-fn workspace_pod(observed: &Observed, wanted: &RepositorySpec, now: Timestamp) -> Action {
+fn workspace_pod(observed: &Observed, wanted: &WantedState, now: Timestamp) -> Action {
     let Some(pod) = &observed.pod else {
         return Action::Report(Report::no_pod(observed.warning.as_deref()));
     };
@@ -278,3 +278,6 @@ fn clean_up(observed: &Observed, now: Timestamp) -> Action {
     }
     Action::RemoveFinalizer
 }
+
+#[cfg(test)]
+mod tests;

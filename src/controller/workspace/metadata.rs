@@ -1,12 +1,17 @@
-//! Metadata that identifies the objects of a Workspace and marks their content.
+//! Metadata that identifies the objects of a Workspace, and hashes that mark their content.
 
 use kube::{Resource, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
+use super::environment;
+use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME, workspace_object};
 
 /// Hash of a StatefulSet as rendered. If the live object has the same hash, there is nothing to apply.
 pub(super) const ANNOTATION_RENDERED: &str = "auto.pulumi.com/rendered-hash";
+/// Length of the hash in bytes.
+const HASH_BYTES: usize = 16;
 
 /// Returns the labels that select all objects of a Workspace.
 pub(super) fn labels(name: &str) -> Value {
@@ -21,4 +26,110 @@ pub(super) fn metadata(name: &str, namespace: &str) -> Value {
 /// Returns whether an object has the label of the Workspace with this name.
 pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
     object.labels().get(LABEL_WORKSPACE_NAME).map(String::as_str) == Some(name)
+}
+
+/// Returns a hash of the user's inputs for the pod, which shows whether a pod is stale. It excludes the agent image and the
+/// defaults of the controller, because otherwise an upgrade of the controller would replace every pod. It also excludes labels
+/// and annotations of the Service, and the source, stacks and configuration, which are sent by RPC. A source to which the pod
+/// is `bound` is included.
+pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReference>) -> String {
+    let mut inputs = json!({
+        // The revision is excluded: another name for the same content changes nothing.
+        "artifact": bound.map(|artifact| json!({"digest": artifact.digest, "dir": artifact.dir})),
+        "env": spec.env,
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        // The kubelet updates the content of mounted objects in a running pod, but a new object needs a new volume.
+        "mounted": environment::directories(spec).keys().collect::<Vec<_>>(),
+        "podTemplate": spec.pod_template,
+        "resources": spec.resources,
+        "securityProfile": spec.security_profile,
+        "serviceAccountName": spec.service_account_name,
+    });
+    // Unset inputs are removed, so that a new field does not change the hash where it is not used.
+    if let Some(inputs) = inputs.as_object_mut() {
+        inputs.retain(|_, input| !input.is_null() && input != &json!([]));
+    }
+    hash(&inputs)
+}
+
+/// Returns a hash of a JSON value that is independent of the order of fields.
+pub(super) fn hash(value: &Value) -> String {
+    let digest = Sha256::digest(canonical(value).to_string());
+    hex::encode(digest.iter().take(HASH_BYTES).copied().collect::<Vec<u8>>())
+}
+
+fn canonical(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut sorted: Vec<_> = fields.iter().collect();
+            sorted.sort_by_key(|(name, _)| *name);
+            Value::Object(
+                sorted.into_iter().map(|(name, value)| (name.clone(), canonical(value))).collect::<Map<_, _>>(),
+            )
+        }
+        Value::Array(items) => Value::Array(items.iter().map(canonical).collect()),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::auto::WorkspaceStack;
+
+    fn base() -> WorkspaceSpec {
+        WorkspaceSpec { image: Some("pulumi/pulumi:1".to_owned()), ..WorkspaceSpec::default() }
+    }
+
+    #[test]
+    fn the_hash_is_stable_across_releases() {
+        // A change of this value replaces every pod of every user on an upgrade of the controller.
+        assert_eq!(revision_hash(&base(), None), "627b77386ec931620d739b83141f54f7");
+    }
+
+    #[test]
+    fn every_pod_setting_in_the_spec_changes_the_hash() {
+        let changes: [fn(&mut WorkspaceSpec); 9] = [
+            |spec| spec.image = None,
+            |spec| spec.image_pull_policy = Some("Always".to_owned()),
+            |spec| spec.env = vec![json!({"name": "A", "value": "1"})],
+            |spec| spec.env_from = vec![json!({"secretRef": {"name": "aws"}})],
+            |spec| spec.env_from = vec![json!({"configMapRef": {"name": "aws"}})],
+            |spec| spec.resources = Some(json!({"limits": {"memory": "1Gi"}})),
+            |spec| spec.pod_template = Some(json!({"spec": {"nodeSelector": {"a": "b"}}})),
+            |spec| spec.service_account_name = Some("deployer".to_owned()),
+            |spec| spec.security_profile = Some("baseline".to_owned()),
+        ];
+        let mut seen = vec![revision_hash(&base(), None)];
+        for change in changes {
+            let mut spec = base();
+            change(&mut spec);
+            let hash = revision_hash(&spec, None);
+            assert!(!seen.contains(&hash), "{spec:?}");
+            seen.push(hash);
+        }
+    }
+
+    #[test]
+    fn fields_unrelated_to_the_pod_do_not_change_the_hash() {
+        let mut spec = base();
+        spec.artifact = Some(ArtifactReference { digest: "sha256:1".to_owned(), ..ArtifactReference::default() });
+        spec.service_template = Some(json!({"metadata": {"labels": {"a": "b"}}}));
+        spec.stacks = vec![WorkspaceStack { name: "dev".to_owned(), ..Default::default() }];
+        assert_eq!(revision_hash(&spec, None), revision_hash(&base(), None));
+    }
+
+    #[test]
+    fn the_hash_uses_the_content_and_not_the_name_of_a_bound_source() {
+        let source = |digest: &str, revision: &str, dir: &str| {
+            let (digest, revision, dir) = (digest.to_owned(), revision.to_owned(), dir.to_owned());
+            revision_hash(&base(), Some(&ArtifactReference { digest, revision, dir }))
+        };
+        let bound = source("sha256:1", "main@sha1:1", "infra");
+        assert_ne!(bound, revision_hash(&base(), None));
+        assert_ne!(bound, source("sha256:2", "main@sha1:1", "infra"));
+        assert_ne!(bound, source("sha256:1", "main@sha1:1", "other"));
+        assert_eq!(bound, source("sha256:1", "main@sha1:2", "infra"));
+    }
 }

@@ -16,7 +16,7 @@ use super::pod_state::{self, PodState};
 use super::render::{Rendered, render};
 use super::source::WantedSource;
 use super::spec_error::SpecError;
-use super::{config, environment, repository, source, version, warnings};
+use super::{config, environment, source};
 use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
@@ -29,12 +29,15 @@ use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
 
+/// Maximum number of minor versions that an agent may be behind.
+const SUPPORTED_MINOR_VERSIONS: u64 = 2;
+
 /// State at the start of a pass.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub workspace: Workspace,
     /// Objects and source that the spec requests, or the reason why they are unavailable.
-    pub wanted: Result<RepositorySpec, Unavailable>,
+    pub wanted: Result<WantedState, Unavailable>,
     pub service: Part,
     pub tls: Part,
     /// State of the PodDisruptionBudget.
@@ -55,7 +58,7 @@ pub(super) struct Observed {
 
 /// Objects and source that the spec requests.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct RepositorySpec {
+pub(super) struct WantedState {
     pub rendered: Rendered,
     pub source: WantedSource,
 }
@@ -164,13 +167,14 @@ pub(super) async fn observe(
     };
     let account = &mut workspace.spec.service_account_name;
     *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
-    let origin = repository::resolve(&mut workspace, context);
+    let origin = source::resolve(&mut workspace, &context.git);
     let wanted = origin.and_then(|origin| wanted(name, namespace, &workspace, origin, context));
     let rendered = wanted.as_ref().ok().map(|wanted| &wanted.rendered);
     let pod = pod.filter(|pod| is_ours(pod, name));
     let state = pod.as_ref().map(pod_state::read);
     let parts = parts(&workspace, state.as_ref(), rendered, context, now).await?;
-    let warning = warnings::find(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
+    let warning =
+        pod_state::find_warning(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
     let updates = context.updates.in_group(&UpdateGroup::workspace(namespace, name));
     let (agent, client) = match state.as_ref().filter(|pod| should_call_agent(pod, &workspace, rendered, context)) {
         Some(pod) if pod.is_operators => (operators_agent(&updates), None),
@@ -193,7 +197,7 @@ pub(super) async fn observe(
         pod: state,
         warning,
         open_runs,
-        is_agent_too_old: is_too_old(&agent) || lacks_required_protocol(&agent, &workspace, &updates),
+        is_agent_too_old: is_agent_too_old(&agent) || lacks_required_protocol(&agent, &workspace, &updates),
         agent,
         artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, namespace, context)),
         wanted,
@@ -209,15 +213,15 @@ fn wanted(
     workspace: &Workspace,
     origin: Option<Origin>,
     context: &Context,
-) -> Result<RepositorySpec, Unavailable> {
+) -> Result<WantedState, Unavailable> {
     let invalid = |error: SpecError| Unavailable::Invalid(error.to_string());
     let rendered = render(name, namespace, workspace, &context.pods).map_err(invalid)?;
     let source = source::wanted(&workspace.spec).map_err(invalid)?;
-    Ok(RepositorySpec { rendered, source: WantedSource { origin: origin.or(source.origin), ..source } })
+    Ok(WantedState { rendered, source: WantedSource { origin: origin.or(source.origin), ..source } })
 }
 
-fn is_too_old(agent: &Agent) -> bool {
-    matches!(agent, Agent::Answered(reply) if version::is_too_old(&reply.agent_version, failpoint::version()))
+fn is_agent_too_old(agent: &Agent) -> bool {
+    matches!(agent, Agent::Answered(reply) if is_too_old(&reply.agent_version, failpoint::version()))
 }
 
 /// Returns whether a pending Update of the Workspace requires a newer agent.
@@ -232,7 +236,7 @@ fn lacks_required_protocol(agent: &Agent, workspace: &Workspace, updates: &[Arc<
 }
 
 /// Returns whether the store has the bytes and this namespace may use them.
-fn is_stored(wanted: &RepositorySpec, namespace: &str, context: &Context) -> bool {
+fn is_stored(wanted: &WantedState, namespace: &str, context: &Context) -> bool {
     let digest = Digest::from_str(&wanted.source.artifact.digest);
     wanted.source.is_in_pod() || digest.is_ok_and(|digest| context.artifacts.is_granted(&digest, namespace))
 }
@@ -324,6 +328,23 @@ async fn status(
     Ok((client.status_with_inputs(request).await?, client))
 }
 
+/// Returns whether an agent is older than the supported versions. Newer agents, and agents without a version, are kept, so
+/// that a rollback of the controller does not replace every pod.
+fn is_too_old(agent: &str, own: &str) -> bool {
+    match (major_and_minor(agent), major_and_minor(own)) {
+        (Some((agent_major, _)), Some((own_major, _))) if agent_major != own_major => agent_major < own_major,
+        (Some((_, agent_minor)), Some((_, own_minor))) => {
+            agent_minor.saturating_add(SUPPORTED_MINOR_VERSIONS) < own_minor
+        }
+        _ => false,
+    }
+}
+
+fn major_and_minor(version: &str) -> Option<(u64, u64)> {
+    let mut numbers = version.trim_start_matches('v').split(['.', '-', '+']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -356,5 +377,26 @@ mod tests {
             let agent = Agent::Answered(Box::new(StatusReply { protocol_version, ..StatusReply::default() }));
             assert_eq!(lacks_required_protocol(&agent, &workspace, &[Arc::new(update)]), wanted, "{name}");
         }
+    }
+
+    #[test]
+    fn agents_of_the_last_two_minor_versions_are_kept() {
+        let rows = [
+            ("1.5.0", "1.5.3", false),
+            ("1.4.9", "1.5.0", false),
+            ("1.3.0", "1.5.0", false),
+            ("1.2.9", "1.5.0", true),
+            ("0.9.0", "1.0.0", true),
+            ("1.6.0", "1.5.0", false),
+            ("2.0.0", "1.5.0", false),
+            ("v1.2.0-rc.1", "1.5.0", true),
+            ("", "1.5.0", false),
+            ("nonsense", "1.5.0", false),
+        ];
+        for (agent, own, wanted) in rows {
+            assert_eq!(is_too_old(agent, own), wanted, "agent {agent}, controller {own}");
+        }
+        let own = crate::runtime::failpoint::version();
+        assert!(major_and_minor(own).is_some(), "{own}");
     }
 }

@@ -1,17 +1,17 @@
-//! Generated pod template, before the user's `podTemplate` is merged over it.
+//! Generated pod template, before the user's `podTemplate` is merged over it, and its `securityProfile`. Pure functions.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::config::Mounted;
 use super::environment::has_name;
 use super::init_containers::{BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
 use super::metadata::labels;
-use super::mounted::Mounted;
 use super::pod_settings::PodSettings;
-use super::security::{SecurityProfile, restricted};
 use super::source::WantedSource;
+use super::spec_error::SpecError;
 use crate::api::auto::WorkspaceSpec;
 use crate::api::names::{
     AGENT_HEALTH_PORT, AGENT_PORT, ANNOTATION_REVISION_HASH, ENV_FILE, ENV_FILE_VARIABLE, PULUMI_CONTAINER,
@@ -34,6 +34,8 @@ const MAX_STARTUP_PROBES: u32 = 3600;
 const MEMORY_REQUEST: &str = "16Mi";
 /// Variable with the termination grace period for the agent.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
+/// Tag suffix of an image with a non-root user. The image without the suffix runs as root.
+const NONROOT: &str = "-nonroot";
 
 /// Returns the generated pod template.
 pub(super) fn template(
@@ -269,5 +271,95 @@ fn volume_name(mounted: Mounted<'_>) -> String {
 fn set(object: &mut Value, field: &str, value: Option<&str>) {
     if let (Some(object), Some(value)) = (object.as_object_mut(), value) {
         object.insert(field.to_owned(), Value::from(value));
+    }
+}
+
+/// Privileges of the pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum SecurityProfile {
+    /// Pod Security Standard `restricted`.
+    #[default]
+    Restricted,
+    /// Pod Security Standard `baseline`, with the user of the image.
+    Baseline,
+}
+
+impl SecurityProfile {
+    pub(super) fn parse(profile: Option<&str>) -> Result<Self, SpecError> {
+        match profile {
+            None | Some("" | "restricted") => Ok(Self::Restricted),
+            Some("baseline") => Ok(Self::Baseline),
+            Some(other) => Err(SpecError::SecurityProfile { profile: other.to_owned() }),
+        }
+    }
+
+    /// Returns the security context of the pod.
+    pub(super) fn of_pod(self) -> Value {
+        let seccomp = json!({"type": "RuntimeDefault"});
+        match self {
+            Self::Restricted => json!({
+                "runAsNonRoot": true,
+                "runAsUser": 1000,
+                "runAsGroup": 1000,
+                "seccompProfile": seccomp,
+            }),
+            Self::Baseline => json!({"seccompProfile": seccomp}),
+        }
+    }
+
+    /// Returns the security context of the `pulumi` container, if it needs one.
+    pub(super) fn of_pulumi(self) -> Option<Value> {
+        match self {
+            Self::Restricted => Some(restricted()),
+            Self::Baseline => None,
+        }
+    }
+
+    /// Returns the image for a Workspace that does not specify one.
+    pub(super) fn image(self, default: &str) -> &str {
+        match self {
+            Self::Restricted => default,
+            Self::Baseline => default.strip_suffix(NONROOT).unwrap_or(default),
+        }
+    }
+}
+
+/// Returns the security context of a container for the Pod Security Standard `restricted`.
+pub(super) fn restricted() -> Value {
+    json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_security_profile_is_restricted_or_baseline() {
+        let rows = [
+            (None, Ok(SecurityProfile::Restricted)),
+            (Some(""), Ok(SecurityProfile::Restricted)),
+            (Some("restricted"), Ok(SecurityProfile::Restricted)),
+            (Some("baseline"), Ok(SecurityProfile::Baseline)),
+            (
+                Some("privileged"),
+                Err("invalid securityProfile \"privileged\": must be restricted or baseline".to_owned()),
+            ),
+        ];
+        for (profile, wanted) in rows {
+            assert_eq!(SecurityProfile::parse(profile).map_err(|error| error.to_string()), wanted);
+        }
+    }
+
+    #[test]
+    fn the_baseline_profile_uses_the_image_without_the_nonroot_suffix() {
+        let rows = [
+            ("pulumi/pulumi:latest-nonroot", "pulumi/pulumi:latest"),
+            ("registry.example/pulumi:3.200-nonroot", "registry.example/pulumi:3.200"),
+            ("registry.example/mine:1", "registry.example/mine:1"),
+        ];
+        for (image, baseline) in rows {
+            assert_eq!(SecurityProfile::Baseline.image(image), baseline);
+            assert_eq!(SecurityProfile::Restricted.image(image), image);
+        }
     }
 }

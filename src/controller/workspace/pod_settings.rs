@@ -1,6 +1,31 @@
-//! Settings of the controller for workspace pods.
+//! Settings and restrictions of the installation for workspace pods. The restrictions apply in addition to the admission of the
+//! namespace. Pure functions.
 
-use super::restrictions::PodRestrictions;
+use serde_json::Value;
+
+use super::pod_security;
+use super::spec_error::SpecError;
+
+/// ServiceAccount of a pod that does not specify one.
+const DEFAULT_ACCOUNT: &str = "default";
+/// Labels that network policies and Services usually select Pods by, and the prefix of such labels.
+const SELECTOR_LABELS: [&str; 3] = ["app", "control-plane", "k8s-app"];
+const SELECTOR_PREFIX: &str = "app.kubernetes.io/";
+/// Names of controllers that the network policies of Flux and of this controller select by the label `app` or
+/// `app.kubernetes.io/component`.
+const CONTROLLERS: [&str; 9] = [
+    "helm-controller",
+    "image-automation-controller",
+    "image-reflector-controller",
+    "kustomize-controller",
+    "notification-controller",
+    "pulumi-controller",
+    "source-controller",
+    "source-watcher",
+    "controller",
+];
+/// Names of installations that these policies select by the label `app.kubernetes.io/part-of`.
+const INSTALLATIONS: [&str; 2] = ["flux", "pulumi-controller"];
 
 /// Settings of the controller for workspace pods.
 #[derive(Clone, Debug)]
@@ -12,4 +37,122 @@ pub struct PodSettings {
     /// Image of the `pulumi` container if the Workspace does not specify one.
     pub default_image: String,
     pub restrictions: PodRestrictions,
+}
+
+/// Restrictions for the workspace pods of all namespaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodRestrictions {
+    /// Whether pods must meet the Pod Security Standard `restricted` and have no label that policies select by.
+    pub is_restricted: bool,
+    /// ServiceAccounts that pods may use: `name` in every namespace, `namespace/name` in one. Empty allows all.
+    pub service_accounts: Vec<String>,
+}
+
+impl PodRestrictions {
+    /// Checks the complete pod template for a namespace.
+    pub(super) fn check(&self, namespace: &str, template: &Value) -> Result<(), SpecError> {
+        self.check_account(namespace, template)?;
+        for (label, value) in template.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten() {
+            if is_of_controller(label, value) || (self.is_restricted && is_selector(label)) {
+                return Err(SpecError::SelectorLabel { label: label.clone() });
+            }
+        }
+        if self.is_restricted { Ok(pod_security::check(template)?) } else { Ok(()) }
+    }
+
+    fn check_account(&self, namespace: &str, template: &Value) -> Result<(), SpecError> {
+        let field = |name: &str| template.pointer(&format!("/spec/{name}")).and_then(Value::as_str);
+        let named = |account: &&str| !account.is_empty();
+        // Kubernetes uses the deprecated field if the other one is empty.
+        let account = field("serviceAccountName").filter(named).or_else(|| field("serviceAccount").filter(named));
+        let account = account.unwrap_or(DEFAULT_ACCOUNT);
+        let is_allowed = |allowed: &String| match allowed.split_once('/') {
+            Some((of, name)) => of == namespace && name == account,
+            None => allowed == account,
+        };
+        if self.service_accounts.is_empty() || self.service_accounts.iter().any(is_allowed) {
+            return Ok(());
+        }
+        Err(SpecError::ServiceAccount { account: account.to_owned(), allowed: self.service_accounts.join(", ") })
+    }
+}
+
+/// Returns whether policies would treat a pod with this label as a controller.
+fn is_of_controller(label: &str, value: &Value) -> bool {
+    let value = value.as_str().unwrap_or_default();
+    match label {
+        "app" | "app.kubernetes.io/component" | "control-plane" => CONTROLLERS.contains(&value),
+        "app.kubernetes.io/part-of" => INSTALLATIONS.contains(&value),
+        _ => false,
+    }
+}
+
+fn is_selector(label: &str) -> bool {
+    SELECTOR_LABELS.contains(&label) || label.starts_with(SELECTOR_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn result(restrictions: &PodRestrictions, template: &Value) -> String {
+        restrictions.check("team-a", template).map_or_else(|error| error.to_string(), |()| "allowed".to_owned())
+    }
+
+    #[test]
+    fn only_allowed_service_accounts_are_accepted() {
+        let all = PodRestrictions::default();
+        let some = PodRestrictions {
+            service_accounts: vec!["pulumi".to_owned(), "team-a/deployer".to_owned(), "team-b/admin".to_owned()],
+            ..PodRestrictions::default()
+        };
+        let rows = [
+            (json!({"serviceAccountName": "pulumi"}), "allowed"),
+            (json!({"serviceAccountName": "deployer"}), "allowed"),
+            (json!({"serviceAccount": "pulumi"}), "allowed"),
+            (json!({"serviceAccountName": "", "serviceAccount": "pulumi"}), "allowed"),
+            (json!({"serviceAccountName": "admin"}), "serviceAccountName \"admin\" is not allowed"),
+            (json!({"serviceAccount": "admin"}), "serviceAccountName \"admin\" is not allowed"),
+            (json!({"serviceAccountName": "admin", "serviceAccount": "pulumi"}), "serviceAccountName \"admin\""),
+            (json!({"serviceAccountName": null}), "serviceAccountName \"default\" is not allowed"),
+            (json!({}), "serviceAccountName \"default\" is not allowed"),
+        ];
+        for (spec, wanted) in rows {
+            let template = json!({"spec": spec});
+            assert_eq!(result(&all, &template), "allowed", "{template}");
+            let found = result(&some, &template);
+            assert!(found.starts_with(wanted), "{template}: {found}");
+        }
+        let refused = result(&some, &json!({"spec": {}}));
+        assert!(refused.contains("pulumi, team-a/deployer, team-b/admin (--allowed-service-accounts)"), "{refused}");
+    }
+
+    #[test]
+    fn a_pod_cannot_have_the_labels_of_a_controller() {
+        let restricted = PodRestrictions { is_restricted: true, ..PodRestrictions::default() };
+        let rows = [
+            ("app", "pulumi-controller", false, false),
+            ("app", "source-controller", false, false),
+            ("app.kubernetes.io/part-of", "flux", false, false),
+            ("app.kubernetes.io/component", "pulumi-controller", false, false),
+            ("control-plane", "controller", false, false),
+            ("app", "web", true, false),
+            ("app.kubernetes.io/name", "web", true, false),
+            ("k8s-app", "web", true, false),
+            ("team", "flux", true, true),
+        ];
+        let pod = json!({"containers": [], "securityContext": {}});
+        for (label, value, freely, under_restriction) in rows {
+            let template = json!({"metadata": {"labels": {label: value}}, "spec": pod});
+            for (restrictions, wanted) in
+                [(PodRestrictions::default(), freely), (restricted.clone(), under_restriction)]
+            {
+                let found = result(&restrictions, &template);
+                assert_eq!(found == "allowed", wanted, "{label}={value}: {found}");
+                assert!(wanted || found.starts_with(&format!("podTemplate.metadata.labels: {label} ")), "{found}");
+            }
+        }
+    }
 }

@@ -1,13 +1,20 @@
 //! State of a workspace pod as far as decisions use it, and the reason why it does not start.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodCondition,
+    Container, ContainerState, ContainerStateTerminated, ContainerStatus, Event, Pod, PodCondition,
 };
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use kube::{Resource, ResourceExt};
 
+use super::context::Context;
 use super::init_containers::{self, FETCH_CONTAINER};
+use crate::api::auto::Workspace;
+use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
+use crate::runtime::reconcile::ReconcileError;
 
 /// Reasons of waiting containers during a normal start.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
@@ -18,6 +25,15 @@ const DOES_NOT_FIT: &str = "Insufficient";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// Maximum length of a message from a container, in bytes.
 const MAX_MESSAGE: usize = 2048;
+/// Seconds without a pod after which events are read.
+const NO_POD_SECONDS: i64 = 4;
+/// Seconds without a start of the pod after which events are read.
+const SLOW_START_SECONDS: i64 = 40;
+/// Age in seconds from which an event is ignored. The StatefulSet controller retries after 1000 s at most.
+const OLD_SECONDS: i64 = 1200;
+/// Maximum number of events to read for one object. Clients limit the event rate per object, so more are unlikely.
+const MAX_EVENTS: u32 = 200;
+const EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of a workspace pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -199,171 +215,71 @@ fn sentence(reason: &str, message: Option<&str>) -> String {
     format!("{reason}: {}", message.get(..end).unwrap_or_default())
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
+/// Returns the latest event about the object that blocks the Workspace, if it is a warning. Only events show quotas, Pod
+/// Security violations and volumes that cannot be mounted. They are read only if the pod is missing or does not start for some
+/// time.
+pub(super) async fn find_warning(
+    workspace: &Workspace,
+    stateful_set_uid: Option<&str>,
+    pod: Option<&Pod>,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Option<String>, ReconcileError> {
+    let uid = match (stateful_set_uid, pod) {
+        (Some(uid), None) if unready_seconds(workspace, now) > NO_POD_SECONDS => Some(uid.to_owned()),
+        (_, Some(pod)) if starts_slowly(pod, now) => pod.uid(),
+        _ => None,
+    };
+    let Some(uid) = uid else {
+        return Ok(None);
+    };
+    let namespace = workspace.namespace().unwrap_or_default();
+    let events: Api<Event> = Api::namespaced(context.client.clone(), &namespace);
+    let fields = format!("involvedObject.uid={uid}");
+    let parameters = ListParams::default().fields(&fields).limit(MAX_EVENTS);
+    let listed = tokio::time::timeout(EVENTS_TIMEOUT, events.list(&parameters)).await;
+    let events = match listed {
+        Ok(Ok(events)) => events.items,
+        Ok(Err(error)) => return Err(ReconcileError::transient(error)),
+        Err(elapsed) => return Err(ReconcileError::transient(elapsed)),
+    };
+    Ok(newest_warning(&events, now))
+}
 
-    use super::*;
-
-    fn pod(status: Value) -> PodState {
-        let metadata = json!({"name": "app-workspace-0", "uid": "pod-uid"});
-        read(&serde_json::from_value(json!({"metadata": metadata, "status": status})).expect("a pod"))
+/// Returns the latest event if it is a warning. A later normal event means that the problem is solved.
+fn newest_warning(events: &[Event], now: Timestamp) -> Option<String> {
+    let recent = events.iter().filter_map(|event| Some((event_time(event)?, event)));
+    let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);
+    let (_, event) = recent.max_by_key(|(time, _)| *time)?;
+    if event.type_.as_deref() != Some("Warning") {
+        return None;
     }
+    let reason = event.reason.as_deref().unwrap_or("Warning");
+    Some(format!("{reason}: {}", event.message.as_deref().unwrap_or_default().trim()))
+}
 
-    fn waiting(reason: &str, message: &str) -> Value {
-        json!({"waiting": {"reason": reason, "message": message}})
-    }
+fn event_time(event: &Event) -> Option<Timestamp> {
+    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
+    let last = event.last_timestamp.as_ref().map(|time| time.0);
+    let first = event.event_time.as_ref().map(|time| time.0);
+    series.or(last).or(first).or_else(|| event.meta().creation_timestamp.as_ref().map(|time| time.0))
+}
 
-    fn container(state: Value, last: Value) -> Value {
-        json!({"containerStatuses": [{
-            "name": "pulumi", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state, "lastState": last,
-        }]})
-    }
-
-    #[test]
-    fn the_trouble_of_a_pod_contains_the_kubelet_message() {
-        let terminated = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no certificate\n"}});
-        let killed = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
-        let condition = json!({"conditions": [
-            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"},
-        ]});
-        let cases = [
-            (
-                container(waiting("ImagePullBackOff", "Back-off pulling image \"x\""), json!({})),
-                "container pulumi: ImagePullBackOff: Back-off pulling image \"x\"",
-            ),
-            (
-                container(waiting("CreateContainerConfigError", "secret \"s\" not found"), json!({})),
-                "container pulumi: CreateContainerConfigError: secret \"s\" not found",
-            ),
-            (
-                container(waiting("CrashLoopBackOff", "back-off 10s"), terminated.clone()),
-                "container pulumi: CrashLoopBackOff: terminated with exit code 1: no certificate",
-            ),
-            (
-                container(waiting("CrashLoopBackOff", "back-off 10s"), json!({})),
-                "container pulumi: CrashLoopBackOff: back-off 10s",
-            ),
-            (container(killed, json!({})), "container pulumi: terminated with exit code 137 (OOMKilled)"),
-            (condition, "cannot be scheduled: Unschedulable: 0/1 nodes are available"),
-            (
-                json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}),
-                "Evicted: The node was low on memory.",
-            ),
-            (
-                json!({"initContainerStatuses": [{
-                    "name": "bootstrap", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
-                    "state": waiting("ErrImageNeverPull", "not present"),
-                }]}),
-                "init container bootstrap: ErrImageNeverPull: not present",
-            ),
-        ];
-        for (status, trouble) in cases {
-            assert_eq!(pod(status.clone()).trouble.as_deref(), Some(trouble), "{status}");
-        }
-    }
-
-    #[test]
-    fn an_unschedulable_pod_message_lists_its_resource_requests() {
-        let scheduled = |message: &str| {
-            let condition =
-                json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
-            let containers = json!([
-                {"name": "pulumi", "resources": {"requests": {"cpu": "2", "memory": "900Gi"}}},
-                {"name": "proxy", "resources": {"limits": {"cpu": "1"}}},
-            ]);
-            let inits = json!([{"name": "bootstrap", "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}}}]);
-            let pod = json!({
-                "metadata": {"name": "app-workspace-0"}, "spec": {"containers": containers, "initContainers": inits},
-                "status": {"conditions": [condition]},
-            });
-            read(&serde_json::from_value(pod).expect("a pod")).trouble
-        };
-        let full = "0/1 nodes are available: 1 Insufficient memory.";
-        let wanted = format!(
-            "cannot be scheduled: Unschedulable: {full} (container pulumi requests cpu 2, memory 900Gi; init container bootstrap \
-             requests cpu 1m, memory 16Mi)"
-        );
-        assert_eq!(scheduled(full), Some(wanted));
-        let tainted = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}.";
-        assert_eq!(scheduled(tainted), Some(format!("cannot be scheduled: Unschedulable: {tainted}")));
-    }
-
-    #[test]
-    fn a_normal_pod_start_reports_no_trouble() {
-        let cases = [
-            json!({}),
-            json!({"phase": "Pending"}),
-            container(waiting("ContainerCreating", ""), json!({})),
-            container(waiting("PodInitializing", ""), json!({})),
-            container(json!({"running": {}}), json!({"terminated": {"exitCode": 1}})),
-            container(json!({"terminated": {"exitCode": 0}}), json!({})),
-            json!({"conditions": [{"type": "PodScheduled", "status": "True"}]}),
-        ];
-        for status in cases {
-            assert_eq!(pod(status.clone()).trouble, None, "{status}");
-        }
-    }
-
-    fn init_pod(container: &str, state: Value, last: Value, restarts: i32) -> PodState {
-        let spec = json!({"containers": [], "initContainers": [
-            {"name": "bootstrap"}, {"name": "fetch"}, {"name": "proxy", "restartPolicy": "Always"}, {"name": "prepare"},
-        ]});
-        let status = json!({"phase": "Pending", "initContainerStatuses": [{
-            "name": container, "image": "i", "imageID": "", "ready": false, "restartCount": restarts, "state": state,
-            "lastState": last,
-        }]});
-        let metadata = json!({"name": "app-workspace-0", "uid": "pod-uid"});
-        read(&serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).expect("a pod"))
-    }
-
-    #[test]
-    fn a_failing_init_container_has_a_stable_message_across_retries() {
-        let failed = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "no database\n"}});
-        let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
-        let first = init_pod("prepare", failed.clone(), json!({}), 0).trouble;
-        assert_eq!(first.as_deref(), Some("init container prepare: terminated with exit code 3: no database"));
-        let again = Some("init container prepare: CrashLoopBackOff: terminated with exit code 3: no database");
-        let waits = waiting("CrashLoopBackOff", "back-off 10s");
-        for (case, state, last, restarts) in [
-            ("it waits for its second try", waits, failed.clone(), 0),
-            ("it runs once more", running.clone(), failed.clone(), 1),
-            ("it failed once more", failed.clone(), failed.clone(), 1),
-        ] {
-            assert_eq!(init_pod("prepare", state, last, restarts).trouble.as_deref(), again, "{case}");
-        }
-        for (case, name, state, last) in [
-            ("the first try", "prepare", running.clone(), json!({})),
-            ("it has succeeded", "prepare", json!({"terminated": {"exitCode": 0}}), failed.clone()),
-            ("fetch can take the source again", "fetch", running.clone(), failed.clone()),
-            ("a side-car that was started again", "proxy", running, failed),
-        ] {
-            assert_eq!(init_pod(name, state, last, 1).trouble, None, "{case}");
-        }
-    }
-
-    #[test]
-    fn the_running_init_container_is_detected() {
-        let running = || json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
-        let seen = |name: &str, state: Value| {
-            let pod = init_pod(name, state, json!({}), 0);
-            (pod.fetching.map(|since| since.to_string()), pod.initializing)
-        };
-        assert_eq!(seen("bootstrap", running()), (None, None));
-        assert_eq!(seen("fetch", running()), (Some("2026-01-01T12:00:00Z".to_owned()), None));
-        assert_eq!(seen("fetch", json!({"terminated": {"exitCode": 0}})), (None, None));
-        assert_eq!(seen("prepare", running()), (None, Some("prepare".to_owned())));
-        assert_eq!(seen("proxy", running()), (None, None));
-    }
-
-    #[test]
-    fn a_failed_pod_is_neither_running_nor_ready() {
-        let status = container(json!({"running": {}}), json!({}));
-        let mut failed = status.clone();
-        failed["phase"] = json!("Failed");
-        failed["containerStatuses"][0]["ready"] = json!(true);
-        assert!(pod(status).running);
-        let over = pod(failed);
-        assert!(!over.running && !over.ready && over.trouble.is_some(), "{over:?}");
+fn unready_seconds(workspace: &Workspace, now: Timestamp) -> i64 {
+    let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    match conditions::find(conditions, conditions::READY) {
+        Some(ready) if ready.status != "True" => now.as_second() - ready.last_transition_time.0.as_second(),
+        _ => 0,
     }
 }
+
+fn starts_slowly(pod: &Pod, now: Timestamp) -> bool {
+    let state = read(pod);
+    let created = pod.creation_timestamp().map_or(now, |time| time.0);
+    let slow = now.as_second() - created.as_second() > SLOW_START_SECONDS;
+    let begun = state.running || state.fetching.is_some() || state.initializing.is_some();
+    slow && !begun && !state.terminating && state.trouble.is_none()
+}
+
+#[cfg(test)]
+mod tests;

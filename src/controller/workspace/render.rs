@@ -5,20 +5,21 @@
 //! The objects have no ownerReferences: a foreground deletion of the Workspace would delete the pod during a run. The
 //! finalizer of the Workspace removes them.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::metadata::{ANNOTATION_RENDERED, labels, metadata};
+use super::metadata::{ANNOTATION_RENDERED, hash, labels, metadata, revision_hash};
+use super::pod::SecurityProfile;
 use super::pod_settings::PodSettings;
-use super::revision::{hash, revision_hash};
-use super::security::SecurityProfile;
-use super::service::service;
 use super::source::WantedSource;
 use super::spec_error::{MAX_NAME, SpecError};
 use super::{config, environment, guard, init_containers, pod, source};
 use crate::api::auto::{Workspace, WorkspaceSpec};
 use crate::api::bounds;
-use crate::api::names::{LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
-use crate::controller::merge::{POD_TEMPLATE, TooLarge, check_size, merge};
+use crate::api::names::{AGENT_PORT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
+use crate::controller::merge::{POD_TEMPLATE, SERVICE_TEMPLATE, TooLarge, check_size, merge};
+
+/// Metadata fields that a template may set. The others define how the agent is reached.
+const SERVICE_FIELDS: [&str; 2] = ["annotations", "labels"];
 
 /// Rendered objects of a Workspace.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,3 +123,71 @@ fn budget(name: &str, namespace: &str) -> Value {
         },
     })
 }
+
+/// Returns the headless Service with the labels and annotations of the template. Generated labels and the selector take
+/// precedence over the template.
+fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Value, SpecError> {
+    let mut metadata = metadata(name, namespace);
+    // Added even without a template, so that an empty template makes no difference.
+    add(&mut metadata, "annotations", None);
+    if let Some(template) = template {
+        check_service_template(template)?;
+        let base = json!({"metadata": {"labels": labels(name)}});
+        let merged = merge(base, template, &SERVICE_TEMPLATE).map_err(SpecError::ServiceMerge)?;
+        for field in SERVICE_FIELDS {
+            let users = merged.pointer(&format!("/metadata/{field}")).and_then(Value::as_object);
+            add(&mut metadata, field, users);
+        }
+    }
+    let mut service = json!({
+        "metadata": metadata,
+        "spec": {
+            "clusterIP": "None",
+            // The controller calls the agent before the pod is ready.
+            "publishNotReadyAddresses": true,
+            "selector": labels(name),
+            "ports": [{"name": "grpc", "port": AGENT_PORT}],
+        },
+    });
+    // The hash detects fields that were removed from the template: the remaining fields alone would still match the existing
+    // Service.
+    let hash = json!({ANNOTATION_RENDERED: hash(&service)});
+    if let Some(metadata) = service.get_mut("metadata") {
+        replace(metadata, "annotations", hash.as_object());
+    }
+    Ok(service)
+}
+
+fn check_service_template(template: &Value) -> Result<(), SpecError> {
+    let unsupported = |field: String| Err(SpecError::ServiceField { field });
+    for (field, section) in template.as_object().into_iter().flatten() {
+        if field != "metadata" {
+            return unsupported(field.clone());
+        }
+        let mut names = section.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+        if let Some(name) = names.find(|name| !SERVICE_FIELDS.contains(name)) {
+            return unsupported(format!("metadata.{name}"));
+        }
+    }
+    Ok(())
+}
+
+/// Adds the entries that do not exist yet.
+fn add(metadata: &mut Value, field: &str, more: Option<&Map<String, Value>>) {
+    let Some(fields) = entry(metadata, field) else { return };
+    for (key, value) in more.into_iter().flatten() {
+        fields.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+}
+
+fn replace(metadata: &mut Value, field: &str, more: Option<&Map<String, Value>>) {
+    let Some(fields) = entry(metadata, field) else { return };
+    fields.extend(more.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
+}
+
+fn entry<'a>(metadata: &'a mut Value, field: &str) -> Option<&'a mut Map<String, Value>> {
+    metadata.as_object_mut()?.entry(field).or_insert_with(|| json!({})).as_object_mut()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,13 @@
+//! Workspaces and pods of the Pulumi Kubernetes Operator.
+
 use serde_json::{Value, json};
 
-use super::decide::Action;
-use super::decide_tests::{Is, check, stale, workspace};
-use super::observe::{Agent, Observed};
-use super::parts::Part;
-use super::report::State;
+use super::{Is, check, stale, workspace};
 use crate::api::conditions::workspace_reason as reason;
+use crate::controller::workspace::decide::Action;
+use crate::controller::workspace::observe::{Agent, Observed};
+use crate::controller::workspace::parts::Part;
+use crate::controller::workspace::report::State;
 
 /// Sets the managed fields of the Workspace.
 fn managed(o: &mut Observed, managers: &[(&str, &str)]) {

@@ -1,5 +1,7 @@
 //! A pod with an open run is not released while the cache of Updates is incomplete or stale.
 
+mod apply_conflicts;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use kube::runtime::reflector::{self, ObjectRef};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::*;
+use super::super::*;
 use crate::api::auto::Workspace;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
@@ -82,11 +84,7 @@ fn answer(asked: &RecordedRequest, cached: &Answer, live: &[Value]) -> Answer {
     }
 }
 
-pub(super) fn context(
-    parts: &TestParts,
-    updates: update::Updates,
-    wake: mpsc::Sender<ObjectRef<Workspace>>,
-) -> Context {
+fn context(parts: &TestParts, updates: update::Updates, wake: mpsc::Sender<ObjectRef<Workspace>>) -> Context {
     Context {
         client: parts.client.clone(),
         reader: parts.reader.clone(),

@@ -1,11 +1,11 @@
 //! Decisions about the source of a running pod, and of a pod whose init containers wait for it.
 
-use super::decide::Action;
-use super::decide_tests::{Change, Is, answered, check, deleted, now, pod, reference, reply, run, stale, workspace};
-use super::observe::{Agent, Observed};
-use super::pod_state::PodState;
-use super::report::State;
+use super::{Change, Is, answered, check, deleted, now, pod, reference, reply, run, stale, workspace};
 use crate::api::conditions::workspace_reason as reason;
+use crate::controller::workspace::decide::Action;
+use crate::controller::workspace::observe::{Agent, Observed};
+use crate::controller::workspace::pod_state::PodState;
+use crate::controller::workspace::report::State;
 use crate::rpc::proto::{Artifact, Candidate, StatusReply};
 use crate::source::Origin;
 

@@ -1,9 +1,13 @@
+//! Rendered objects, and rejected templates.
+
+mod service;
+
 use serde_json::{Value, json};
 
-use super::restrictions::PodRestrictions;
 use super::*;
 use crate::api::auto::Workspace;
 use crate::api::bounds;
+use crate::controller::workspace::pod_settings::PodRestrictions;
 
 fn settings() -> PodSettings {
     PodSettings {
@@ -341,8 +345,8 @@ fn the_agent_gets_the_effective_termination_grace_period() {
     ] {
         let rendered = with_template(json!({"spec": spec})).expect("renders");
         let environment = pulumi(&rendered)["env"].as_array().expect("a list").clone();
-        let told = environment.iter().filter(|variable| variable["name"] == "POD_TERMINATION_GRACE_SECONDS");
-        let told: Vec<_> = told.map(|variable| variable["value"].as_str().unwrap_or_default().to_owned()).collect();
-        assert_eq!(told, [expected], "{spec}");
+        let values = environment.iter().filter(|variable| variable["name"] == "POD_TERMINATION_GRACE_SECONDS");
+        let values: Vec<_> = values.map(|variable| variable["value"].as_str().unwrap_or_default().to_owned()).collect();
+        assert_eq!(values, [expected], "{spec}");
     }
 }

@@ -1,25 +1,32 @@
+//! Next actions for Workspaces, as tables.
+
+mod apply_conflicts;
+mod deletion;
+mod pko;
+mod source;
+
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::decide::{Action, decide};
-use super::observe::{Agent, Observed, OpenRun, RepositorySpec};
-use super::parts::Part;
-use super::pod_state::PodState;
-use super::report::{Report, State};
-use super::source::WantedSource;
-use super::{PodSettings, render};
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::workspace_reason as reason;
+use crate::controller::workspace::decide::{Action, decide};
+use crate::controller::workspace::observe::{Agent, Observed, OpenRun, WantedState};
+use crate::controller::workspace::parts::Part;
+use crate::controller::workspace::pod_state::PodState;
+use crate::controller::workspace::report::{Report, State};
+use crate::controller::workspace::source::WantedSource;
+use crate::controller::workspace::{PodSettings, render};
 use crate::rpc::proto::{Artifact, InteractiveSession, StatusReply};
 use crate::source::Unavailable;
 
-pub(super) const HASH: &str = "current";
+const HASH: &str = "current";
 
-pub(super) fn now() -> Timestamp {
+fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().expect("a time")
 }
 
-pub(super) fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
+fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
     let mut value = json!({
         "metadata": {
             "name": "app", "namespace": "team", "generation": 3, "finalizers": ["finalizer.workspace.auto.pulumi.com"],
@@ -37,7 +44,7 @@ pub(super) fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
 }
 
 /// Returns a Workspace in its desired state.
-pub(super) fn at_rest() -> Observed {
+fn at_rest() -> Observed {
     let settings = PodSettings {
         agent_image: "controller:1".to_owned(),
         agent_image_pull_policy: None,
@@ -51,7 +58,7 @@ pub(super) fn at_rest() -> Observed {
     let source = WantedSource { artifact: reference("sha256:new"), origin: None };
     Observed {
         workspace,
-        wanted: Ok(RepositorySpec { rendered, source }),
+        wanted: Ok(WantedState { rendered, source }),
         service: Part::Current,
         tls: Part::Current,
         budget: Part::Current,
@@ -66,11 +73,11 @@ pub(super) fn at_rest() -> Observed {
     }
 }
 
-pub(super) fn reference(digest: &str) -> ArtifactReference {
+fn reference(digest: &str) -> ArtifactReference {
     ArtifactReference { digest: digest.to_owned(), revision: "main@sha1:2".to_owned(), dir: "infra".to_owned() }
 }
 
-pub(super) fn pod() -> PodState {
+fn pod() -> PodState {
     PodState {
         name: "app-workspace-0".to_owned(),
         uid: "pod".to_owned(),
@@ -82,7 +89,7 @@ pub(super) fn pod() -> PodState {
     }
 }
 
-pub(super) fn reply(digest: &str) -> StatusReply {
+fn reply(digest: &str) -> StatusReply {
     StatusReply {
         pod_uid: "pod".to_owned(),
         start_id: "start".to_owned(),
@@ -91,25 +98,25 @@ pub(super) fn reply(digest: &str) -> StatusReply {
     }
 }
 
-pub(super) fn answered(reply: StatusReply) -> Agent {
+fn answered(reply: StatusReply) -> Agent {
     Agent::Answered(Box::new(reply))
 }
 
-pub(super) fn run() -> Vec<OpenRun> {
+fn run() -> Vec<OpenRun> {
     vec![OpenRun { name: "app-12".to_owned(), uid: "update".to_owned() }]
 }
 
-pub(super) fn deleted(observed: &mut Observed) {
+fn deleted(observed: &mut Observed) {
     observed.workspace = workspace(json!({"deletionTimestamp": "2026-01-01T11:59:00Z"}), "Succeeded");
 }
 
-pub(super) fn stale(observed: &mut Observed) {
+fn stale(observed: &mut Observed) {
     observed.pod = Some(PodState { revision_hash: Some("before".to_owned()), ..pod() });
 }
 
 /// Expected action.
 #[derive(Debug, PartialEq)]
-pub(super) enum Is {
+enum Is {
     Action(Action),
     Report(State, &'static str, &'static str),
 }
@@ -123,9 +130,9 @@ fn summary(action: Action, message: &'static str) -> Is {
     }
 }
 
-pub(super) type Change = fn(&mut Observed);
+type Change = fn(&mut Observed);
 
-pub(super) fn check(cases: Vec<(&'static str, Change, Is)>) {
+fn check(cases: Vec<(&'static str, Change, Is)>) {
     for (name, change, expected) in cases {
         let mut observed = at_rest();
         change(&mut observed);
@@ -335,114 +342,6 @@ fn a_terminating_pod_is_awaited_and_released_without_open_runs() {
             "held and still running",
             |o| going(o, true, true),
             Is::Report(State::Working, reason::ROLLING_UPDATE, "is terminating"),
-        ),
-    ]);
-}
-
-fn without_pod(o: &mut Observed) {
-    deleted(o);
-    o.pod = None;
-    o.agent = Agent::NotCalled;
-    o.stateful_set = Part::Missing;
-}
-
-#[test]
-fn a_deleted_workspace_waits_for_its_open_run() {
-    check(vec![
-        (
-            "deleted by others' finalizers only",
-            |o| {
-                let metadata = json!({"deletionTimestamp": "2026-01-01T11:59:00Z", "finalizers": ["other"]});
-                o.workspace = workspace(metadata, "Succeeded");
-            },
-            Is::Action(Action::Ignore),
-        ),
-        ("first drained", deleted, Is::Action(Action::Drain)),
-        (
-            "waits for a run",
-            |o| {
-                deleted(o);
-                o.agent = draining("sha256:new");
-                o.open_runs = run();
-            },
-            Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"),
-        ),
-        (
-            "waits for a run whose pod is gone",
-            |o| {
-                without_pod(o);
-                o.open_runs = run();
-            },
-            Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"),
-        ),
-    ]);
-}
-
-#[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
-fn a_deleted_workspace_is_torn_down_in_order() {
-    check(vec![
-        (
-            "the StatefulSet goes first, or it would make another pod",
-            |o| {
-                deleted(o);
-                o.agent = draining("sha256:new");
-            },
-            Is::Action(Action::DeleteStatefulSet),
-        ),
-        (
-            "an invalid spec is no obstacle",
-            |o| {
-                deleted(o);
-                o.wanted = Err(Unavailable::Invalid("invalid".to_owned()));
-                o.stateful_set = Part::Outdated;
-                o.agent = draining("sha256:new");
-            },
-            Is::Action(Action::DeleteStatefulSet),
-        ),
-        (
-            "then the pod",
-            |o| {
-                without_pod(o);
-                o.pod = Some(pod());
-            },
-            Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
-        ),
-        (
-            "which may take its time",
-            |o| {
-                without_pod(o);
-                o.pod = Some(PodState { terminating: true, ..pod() });
-            },
-            Is::Report(State::Working, reason::DELETING, "is terminating"),
-        ),
-        ("then the Service", without_pod, Is::Action(Action::DeleteService)),
-        (
-            "then the Secret",
-            |o| {
-                without_pod(o);
-                o.service = Part::Missing;
-            },
-            Is::Action(Action::DeleteTlsSecret),
-        ),
-        (
-            "then the PodDisruptionBudget",
-            |o| {
-                without_pod(o);
-                o.service = Part::Missing;
-                o.tls = Part::Missing;
-            },
-            Is::Action(Action::DeleteBudget),
-        ),
-        (
-            "then the finalizer; foreign objects stay",
-            |o| {
-                without_pod(o);
-                o.service = Part::Foreign;
-                o.tls = Part::Missing;
-                o.budget = Part::Foreign;
-            },
-            Is::Action(Action::RemoveFinalizer),
         ),
     ]);
 }

@@ -1,20 +1,12 @@
-//! Objects that another client rewrites are applied a few times and reported, and they do not block other work.
+//! Objects that another client rewrites are applied a few times and reported.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures::channel::mpsc;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
-use super::apply_conflicts::Contested;
-use super::cache_tests::context;
-use super::decide::{Action, decide};
-use super::decide_tests::{at_rest, now, stale};
-use super::observe::Observed;
-use super::parts::Part;
-use super::report::State;
 use super::*;
 use crate::api::auto::Workspace;
 use crate::controller::test_parts::TestParts;
@@ -95,46 +87,4 @@ async fn a_service_rewritten_by_a_webhook_is_retried_and_reported() {
     assert!(message.starts_with("waiting for the pod to be created; "), "{ready}");
     let text = "Service web-workspace: metadata.labels.team (changed by an admission webhook or policy)";
     assert!(message.contains(text), "{ready}");
-}
-
-fn contested(change: impl FnOnce(&mut Observed), stateful_set: bool) -> Action {
-    let mut observed = at_rest();
-    let objects = ["Service app-workspace: spec.ports (changed by mesh)".to_owned()];
-    observed.contested = Some(Contested::new(&objects, Duration::from_secs(90), stateful_set));
-    change(&mut observed);
-    decide(&observed, now())
-}
-
-#[test]
-fn a_workspace_stays_ready_while_its_service_is_rewritten() {
-    let Action::Report(report) = contested(|observed| observed.service = Part::Outdated, false) else {
-        panic!("it is reported")
-    };
-    assert_eq!((report.state, report.again), (State::Ready, Some(Duration::from_secs(90))));
-    assert!(report.message.contains("is ready; ") && report.message.contains("changed by mesh"), "{report:?}");
-}
-
-#[test]
-fn missing_objects_are_created_while_others_are_rewritten() {
-    let change = |observed: &mut Observed| {
-        observed.service = Part::Outdated;
-        observed.budget = Part::Missing;
-    };
-    let wanted = Action::Apply { service: false, tls: false, budget: true, stateful_set: false };
-    assert_eq!(contested(change, false), wanted);
-}
-
-#[test]
-fn a_pod_is_not_replaced_while_its_stateful_set_is_rewritten() {
-    let change = |observed: &mut Observed| {
-        observed.stateful_set = Part::Outdated;
-        stale(observed);
-    };
-    let Action::Report(report) = contested(change, true) else { panic!("it is reported") };
-    assert_eq!(report.state, State::Failing);
-    assert!(
-        report.message.contains("cannot replace the pod") && report.message.contains("changed by mesh"),
-        "{report:?}"
-    );
-    assert_eq!(contested(stale, false), Action::Drain, "another object does not matter to the pod");
 }

@@ -1,0 +1,111 @@
+//! Actions for a Workspace that is being deleted.
+
+use super::*;
+
+fn without_pod(o: &mut Observed) {
+    deleted(o);
+    o.pod = None;
+    o.agent = Agent::NotCalled;
+    o.stateful_set = Part::Missing;
+}
+
+#[test]
+fn a_deleted_workspace_waits_for_its_open_run() {
+    check(vec![
+        (
+            "deleted by others' finalizers only",
+            |o| {
+                let metadata = json!({"deletionTimestamp": "2026-01-01T11:59:00Z", "finalizers": ["other"]});
+                o.workspace = workspace(metadata, "Succeeded");
+            },
+            Is::Action(Action::Ignore),
+        ),
+        ("first drained", deleted, Is::Action(Action::Drain)),
+        (
+            "waits for a run",
+            |o| {
+                deleted(o);
+                o.agent = draining("sha256:new");
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"),
+        ),
+        (
+            "waits for a run whose pod is gone",
+            |o| {
+                without_pod(o);
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"),
+        ),
+    ]);
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn a_deleted_workspace_is_torn_down_in_order() {
+    check(vec![
+        (
+            "the StatefulSet goes first, or it would make another pod",
+            |o| {
+                deleted(o);
+                o.agent = draining("sha256:new");
+            },
+            Is::Action(Action::DeleteStatefulSet),
+        ),
+        (
+            "an invalid spec is no obstacle",
+            |o| {
+                deleted(o);
+                o.wanted = Err(Unavailable::Invalid("invalid".to_owned()));
+                o.stateful_set = Part::Outdated;
+                o.agent = draining("sha256:new");
+            },
+            Is::Action(Action::DeleteStatefulSet),
+        ),
+        (
+            "then the pod",
+            |o| {
+                without_pod(o);
+                o.pod = Some(pod());
+            },
+            Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
+        ),
+        (
+            "which may take its time",
+            |o| {
+                without_pod(o);
+                o.pod = Some(PodState { terminating: true, ..pod() });
+            },
+            Is::Report(State::Working, reason::DELETING, "is terminating"),
+        ),
+        ("then the Service", without_pod, Is::Action(Action::DeleteService)),
+        (
+            "then the Secret",
+            |o| {
+                without_pod(o);
+                o.service = Part::Missing;
+            },
+            Is::Action(Action::DeleteTlsSecret),
+        ),
+        (
+            "then the PodDisruptionBudget",
+            |o| {
+                without_pod(o);
+                o.service = Part::Missing;
+                o.tls = Part::Missing;
+            },
+            Is::Action(Action::DeleteBudget),
+        ),
+        (
+            "then the finalizer; foreign objects stay",
+            |o| {
+                without_pod(o);
+                o.service = Part::Foreign;
+                o.tls = Part::Missing;
+                o.budget = Part::Foreign;
+            },
+            Is::Action(Action::RemoveFinalizer),
+        ),
+    ]);
+}

@@ -1,0 +1,147 @@
+//! Environment of runs, and the objects that a run requires.
+
+use serde_json::json;
+
+use super::*;
+
+fn spec(env: Value, pod_template: Option<Value>) -> WorkspaceSpec {
+    let env = env.as_array().cloned().expect("a list");
+    WorkspaceSpec { env, pod_template, ..WorkspaceSpec::default() }
+}
+
+fn shown(spec: &WorkspaceSpec) -> Vec<String> {
+    let show = |variable: EnvironmentVariable| match variable.source {
+        Some(Source::Value(value)) => format!("{}={value}", variable.name),
+        Some(Source::File(file)) => format!("{}<{file}", variable.name),
+        Some(Source::Directory(directory)) => format!("{}*<{directory}", variable.name),
+        None => variable.name,
+    };
+    run_environment(spec).expect("valid").into_iter().map(show).collect()
+}
+
+#[test]
+fn a_run_gets_literals_by_value_and_secrets_by_file() {
+    let env = json!([
+        {"name": "PLAIN", "value": "text"},
+        {"name": "EMPTY"},
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "pulumi.api", "key": "access_token"}}},
+        {"name": "MAYBE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": true}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "BUILT", "value": "$(PLAIN)-suffix"},
+        {"name": "ESCAPED", "value": "a$$b"},
+    ]);
+    let expected = ["PLAIN=text", "EMPTY=", "TOKEN</var/run/secrets/stacks.pulumi.com/secrets/pulumi.api/access_token"];
+    assert_eq!(shown(&spec(env, None)), expected);
+}
+
+#[test]
+fn the_pod_template_is_merged_into_the_run_environment() {
+    let env = json!([{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]);
+    let pod_template = json!({"spec": {"containers": [
+        {"name": "other", "env": [{"name": "A", "value": "other"}]},
+        {"name": "pulumi", "env": [
+            {"name": "A", "$patch": "delete"},
+            {"name": "C", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        ]},
+    ]}});
+    let expected = ["C</var/run/secrets/stacks.pulumi.com/secrets/s/k", "B=2"];
+    assert_eq!(shown(&spec(env, Some(pod_template))), expected);
+}
+
+#[test]
+fn env_from_entries_precede_env_variables() {
+    let env = json!([{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]);
+    let env_from = json!([
+        {"secretRef": {"name": "s"}},
+        {"prefix": "P_", "configMapRef": {"name": "c.d"}},
+        {"secretRef": {"name": "maybe", "optional": true}},
+    ]);
+    let spec = WorkspaceSpec { env_from: env_from.as_array().cloned().expect("a list"), ..spec(env, None) };
+    let expected = [
+        "*</var/run/secrets/stacks.pulumi.com/secrets/s",
+        "P_*</var/run/configmaps/stacks.pulumi.com/configmaps/c.d",
+        "A</var/run/configmaps/stacks.pulumi.com/configmaps/c/k",
+    ];
+    assert_eq!(shown(&spec), expected);
+    let wanted = wanted(&spec).expect("valid");
+    let mounted: Vec<Mounted<'_>> = wanted.mounted().into_iter().collect();
+    use Mounted::{ConfigMap, Secret};
+    assert_eq!(mounted, [Secret("maybe"), Secret("s"), ConfigMap("c"), ConfigMap("c.d")], "also what may be missing");
+}
+
+#[test]
+fn an_invalid_env_from_entry_is_rejected() {
+    for from in [json!({}), json!({"secretRef": {"name": "../x"}}), json!({"prefix": "A=", "secretRef": {"name": "s"}})]
+    {
+        let spec = WorkspaceSpec { env_from: vec![from.clone()], ..WorkspaceSpec::default() };
+        assert!(run_environment(&spec).is_err(), "{from}");
+    }
+}
+
+#[test]
+fn names_that_escape_the_mount_are_rejected() {
+    let variable =
+        |secret: &str, key: &str| json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}]);
+    for (secret, key) in [("..", "k"), ("a/b", "k"), ("", "k"), ("s", "../k"), ("s", ".."), ("s", ""), ("S", "k")] {
+        let error = run_environment(&spec(variable(secret, key), None)).expect_err("refused").to_string();
+        assert!(error.starts_with("environment variable A: "), "{secret} {key}: {error}");
+    }
+    for name in ["", "A=B"] {
+        assert!(run_environment(&spec(json!([{"name": name, "value": "x"}]), None)).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn every_non_optional_mounted_reference_is_required() {
+    let key = |name: &str| json!({"name": name, "key": "k"});
+    let spec: WorkspaceSpec = serde_json::from_value(json!({
+        "env": [
+            {"name": "TOKEN", "valueFrom": {"secretKeyRef": key("token")}},
+            {"name": "REGION", "valueFrom": {"configMapKeyRef": key("region")}},
+            {"name": "MAYBE", "valueFrom": {"secretKeyRef": {"name": "maybe", "key": "k", "optional": true}}},
+            {"name": "PLAIN", "value": "x"},
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        ],
+        "envFrom": [
+            {"secretRef": {"name": "aws"}},
+            {"configMapRef": {"name": "defaults"}},
+            {"secretRef": {"name": "aws"}, "prefix": "AGAIN_"},
+            {"configMapRef": {"name": "perhaps", "optional": true}},
+        ],
+        "podTemplate": {"spec": {"containers": [{"name": "pulumi", "env": [
+            {"name": "PROXY", "valueFrom": {"configMapKeyRef": key("proxy")}},
+            {"name": "OWN", "valueFrom": {"secretKeyRef": {"name": "own", "key": "k", "optional": true}}},
+        ]}]}},
+        "stacks": [
+            {"name": "dev", "config": [
+                {"key": "size", "valueFrom": {"configMapKeyRef": key("settings")}},
+                {"key": "password", "secret": true, "valueFrom": {"secretKeyRef": key("database")}},
+                {"key": "file", "valueFrom": {"path": "/var/run/token"}},
+            ]},
+            {"name": "prod", "config": [{"key": "size", "valueFrom": {"configMapKeyRef": key("other")}}]},
+        ],
+    }))
+    .expect("a spec");
+    let named = |stack| -> Vec<String> {
+        let named = |reference: Reference| format!("{} {}", reference.object(), reference.referrer);
+        let mut named: Vec<String> = references(&spec, stack).into_iter().map(named).collect();
+        named.sort();
+        named
+    };
+    let environment = [
+        "ConfigMap/defaults envFrom",
+        "ConfigMap/proxy environment variable PROXY",
+        "ConfigMap/region environment variable REGION",
+        "Secret/aws envFrom",
+        "Secret/token environment variable TOKEN",
+    ];
+    assert_eq!(named(None), environment);
+    let mut of_dev = environment.to_vec();
+    of_dev.extend(["ConfigMap/settings config key size", "Secret/database config key password"]);
+    of_dev.sort_unstable();
+    assert_eq!(named(Some("dev")), of_dev);
+    assert_eq!(named(Some("unknown")), environment);
+    let found = references(&spec, None);
+    let aws = found.iter().find(|reference| reference.name == "aws").expect("there");
+    assert_eq!(aws.directory, "/var/run/secrets/stacks.pulumi.com/secrets/aws");
+}

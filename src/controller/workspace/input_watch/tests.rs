@@ -1,0 +1,127 @@
+//! Changes of mounted objects, and the watches that report them.
+
+use serde_json::json;
+
+use super::*;
+use crate::runtime::fake_api::{Answer, client};
+
+fn secret(name: &str, version: u32) -> PartialObjectMeta<Secret> {
+    let metadata = json!({"namespace": "apps", "name": name, "resourceVersion": version.to_string()});
+    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})).expect("metadata")
+}
+
+#[test]
+fn only_changes_after_the_initial_list_are_reported() {
+    let mut seen = Seen::default();
+    let mut tell = |event| seen.changed(event).map(|(_, name)| name);
+    let changed = |name: &str| Some(name.to_owned());
+    let steps = [
+        (Event::Init, None),
+        (Event::InitApply(secret("a", 1)), None),
+        (Event::InitApply(secret("b", 2)), None),
+        (Event::InitDone, None),
+        (Event::Apply(secret("a", 3)), changed("a")),
+        (Event::Apply(secret("a", 3)), None),
+        // Created, or labeled for the first time.
+        (Event::Apply(secret("c", 4)), changed("c")),
+        (Event::Delete(secret("c", 5)), None),
+        // The watch was interrupted.
+        (Event::Init, None),
+        (Event::InitApply(secret("a", 3)), None),
+        (Event::InitApply(secret("b", 6)), changed("b")),
+        (Event::InitApply(secret("d", 7)), changed("d")),
+        (Event::InitDone, None),
+        (Event::Apply(secret("b", 6)), None),
+    ];
+    for (number, (event, wanted)) in steps.into_iter().enumerate() {
+        assert_eq!(tell(event), wanted, "step {number}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
+    let (client, log) = client(|request| match request.query.contains("watch=true") {
+        true => Answer::Silence,
+        false => Answer::Json(
+            200,
+            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                "metadata": {"resourceVersion": "1"}, "items": []}),
+        ),
+    });
+    let (wake, _woken) = mpsc::channel(1);
+    let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
+    let end = CancellationToken::new();
+    let watching = tokio::spawn(InputWatch::new(wake).run(client, Scope::default(), selector, end.clone()));
+    let requests = async {
+        while log.all().len() < 6 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(10), requests).await;
+    end.cancel();
+    watching.await.expect("it ends");
+    let requests = log.all();
+    assert!(in_time.is_ok(), "each is tried, listed and watched: {requests:?}");
+    let (secrets, config_maps) = ("/api/v1/secrets", "/api/v1/configmaps");
+    let times = |path: &str| requests.iter().filter(|request| request.path == path).count();
+    assert_eq!((times(secrets), times(config_maps), requests.len()), (3, 3, 6), "{requests:?}");
+    for request in requests {
+        assert!(request.accept.starts_with("application/json;as=PartialObjectMetadata"), "{request:?}");
+        assert!(request.query.contains("labelSelector=reconcile.fluxcd.io%2Fwatch%3DEnabled"), "{request:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_watch_is_started_while_listing_is_forbidden() {
+    let (client, log) = client(|_| Answer::refusal(403, "Forbidden"));
+    let (wake, _woken) = mpsc::channel(1);
+    let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
+    let end = CancellationToken::new();
+    let watching = tokio::spawn(InputWatch::new(wake).run(client, Scope::default(), selector, end.clone()));
+    tokio::time::sleep(REFUSED_RETRY * 3 + Duration::from_secs(1)).await;
+    end.cancel();
+    watching.await.expect("it ends");
+    let requests = log.all();
+    assert_eq!(requests.len(), 8, "two kinds, once and three times more: {requests:?}");
+    // A watch logs each refusal. A list of one object does not.
+    assert!(
+        requests.iter().all(|request| request.query.contains("limit=1") && !request.query.contains("watch=true")),
+        "{requests:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_input_wakes_its_workspaces_until_it_is_mounted() {
+    let (wake, woken) = mpsc::channel(8);
+    let watch = InputWatch::new(wake);
+    let objects = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    watch.set_mounts("apps", "one", objects(&["Secret/aws", "ConfigMap/aws"]));
+    watch.set_mounts("apps", "two", objects(&["ConfigMap/aws"]));
+    watch.set_mounts("other", "one", objects(&["Secret/aws"]));
+    let seconds = |name: &str| watch.next_poll("apps", name).map(|wait| wait.as_secs());
+    assert_eq!(seconds("one"), None, "nothing has changed");
+
+    watch.changed("apps", "Secret/aws").await;
+    assert_eq!((seconds("one"), seconds("two")), (Some(2), None));
+    assert_eq!(watch.next_poll("other", "one"), None, "an object of another namespace");
+    tokio::time::advance(Duration::from_secs(40)).await;
+    assert_eq!(seconds("one"), Some(10), "later and later");
+    watch.set_mounts("apps", "one", objects(&["Secret/aws"]));
+    watch.mark_mounted("apps", "one", ["ConfigMap/aws".to_owned()].iter());
+    assert_eq!(seconds("one"), Some(10), "still awaited");
+    watch.mark_mounted("apps", "one", ["Secret/aws".to_owned()].iter());
+    assert_eq!(seconds("one"), None);
+
+    watch.changed("apps", "Secret/aws").await;
+    tokio::time::advance(CHANGE_TIMEOUT).await;
+    assert_eq!(seconds("one"), None, "the change never arrives; the usual poll interval applies");
+    watch.changed("apps", "Secret/aws").await;
+    watch.set_mounts("apps", "one", BTreeSet::new());
+    assert_eq!(seconds("one"), None, "it is not mounted any more");
+    watch.forget("apps", "two");
+    watch.changed("apps", "ConfigMap/aws").await;
+
+    drop(watch);
+    let names: Vec<String> = woken.map(|workspace| workspace.to_string()).collect().await;
+    assert_eq!(names.len(), 3, "{names:?}");
+}

@@ -1,0 +1,187 @@
+//! States of pods, and the reasons why they do not start.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn pod(status: Value) -> PodState {
+    let metadata = json!({"name": "app-workspace-0", "uid": "pod-uid"});
+    read(&serde_json::from_value(json!({"metadata": metadata, "status": status})).expect("a pod"))
+}
+
+fn waiting(reason: &str, message: &str) -> Value {
+    json!({"waiting": {"reason": reason, "message": message}})
+}
+
+fn container(state: Value, last: Value) -> Value {
+    json!({"containerStatuses": [{
+        "name": "pulumi", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state, "lastState": last,
+    }]})
+}
+
+#[test]
+fn the_trouble_of_a_pod_contains_the_kubelet_message() {
+    let terminated = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no certificate\n"}});
+    let killed = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
+    let condition = json!({"conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"},
+    ]});
+    let cases = [
+        (
+            container(waiting("ImagePullBackOff", "Back-off pulling image \"x\""), json!({})),
+            "container pulumi: ImagePullBackOff: Back-off pulling image \"x\"",
+        ),
+        (
+            container(waiting("CreateContainerConfigError", "secret \"s\" not found"), json!({})),
+            "container pulumi: CreateContainerConfigError: secret \"s\" not found",
+        ),
+        (
+            container(waiting("CrashLoopBackOff", "back-off 10s"), terminated.clone()),
+            "container pulumi: CrashLoopBackOff: terminated with exit code 1: no certificate",
+        ),
+        (
+            container(waiting("CrashLoopBackOff", "back-off 10s"), json!({})),
+            "container pulumi: CrashLoopBackOff: back-off 10s",
+        ),
+        (container(killed, json!({})), "container pulumi: terminated with exit code 137 (OOMKilled)"),
+        (condition, "cannot be scheduled: Unschedulable: 0/1 nodes are available"),
+        (
+            json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}),
+            "Evicted: The node was low on memory.",
+        ),
+        (
+            json!({"initContainerStatuses": [{
+                "name": "bootstrap", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                "state": waiting("ErrImageNeverPull", "not present"),
+            }]}),
+            "init container bootstrap: ErrImageNeverPull: not present",
+        ),
+    ];
+    for (status, trouble) in cases {
+        assert_eq!(pod(status.clone()).trouble.as_deref(), Some(trouble), "{status}");
+    }
+}
+
+#[test]
+fn an_unschedulable_pod_message_lists_its_resource_requests() {
+    let scheduled = |message: &str| {
+        let condition =
+            json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message});
+        let containers = json!([
+            {"name": "pulumi", "resources": {"requests": {"cpu": "2", "memory": "900Gi"}}},
+            {"name": "proxy", "resources": {"limits": {"cpu": "1"}}},
+        ]);
+        let inits = json!([{"name": "bootstrap", "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}}}]);
+        let pod = json!({
+            "metadata": {"name": "app-workspace-0"}, "spec": {"containers": containers, "initContainers": inits},
+            "status": {"conditions": [condition]},
+        });
+        read(&serde_json::from_value(pod).expect("a pod")).trouble
+    };
+    let full = "0/1 nodes are available: 1 Insufficient memory.";
+    let wanted = format!(
+        "cannot be scheduled: Unschedulable: {full} (container pulumi requests cpu 2, memory 900Gi; init container bootstrap \
+         requests cpu 1m, memory 16Mi)"
+    );
+    assert_eq!(scheduled(full), Some(wanted));
+    let tainted = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}.";
+    assert_eq!(scheduled(tainted), Some(format!("cannot be scheduled: Unschedulable: {tainted}")));
+}
+
+#[test]
+fn a_normal_pod_start_reports_no_trouble() {
+    let cases = [
+        json!({}),
+        json!({"phase": "Pending"}),
+        container(waiting("ContainerCreating", ""), json!({})),
+        container(waiting("PodInitializing", ""), json!({})),
+        container(json!({"running": {}}), json!({"terminated": {"exitCode": 1}})),
+        container(json!({"terminated": {"exitCode": 0}}), json!({})),
+        json!({"conditions": [{"type": "PodScheduled", "status": "True"}]}),
+    ];
+    for status in cases {
+        assert_eq!(pod(status.clone()).trouble, None, "{status}");
+    }
+}
+
+fn init_pod(container: &str, state: Value, last: Value, restarts: i32) -> PodState {
+    let spec = json!({"containers": [], "initContainers": [
+        {"name": "bootstrap"}, {"name": "fetch"}, {"name": "proxy", "restartPolicy": "Always"}, {"name": "prepare"},
+    ]});
+    let status = json!({"phase": "Pending", "initContainerStatuses": [{
+        "name": container, "image": "i", "imageID": "", "ready": false, "restartCount": restarts, "state": state,
+        "lastState": last,
+    }]});
+    let metadata = json!({"name": "app-workspace-0", "uid": "pod-uid"});
+    read(&serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).expect("a pod"))
+}
+
+#[test]
+fn a_failing_init_container_has_a_stable_message_across_retries() {
+    let failed = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "no database\n"}});
+    let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
+    let first = init_pod("prepare", failed.clone(), json!({}), 0).trouble;
+    assert_eq!(first.as_deref(), Some("init container prepare: terminated with exit code 3: no database"));
+    let again = Some("init container prepare: CrashLoopBackOff: terminated with exit code 3: no database");
+    let waits = waiting("CrashLoopBackOff", "back-off 10s");
+    for (case, state, last, restarts) in [
+        ("it waits for its second try", waits, failed.clone(), 0),
+        ("it runs once more", running.clone(), failed.clone(), 1),
+        ("it failed once more", failed.clone(), failed.clone(), 1),
+    ] {
+        assert_eq!(init_pod("prepare", state, last, restarts).trouble.as_deref(), again, "{case}");
+    }
+    for (case, name, state, last) in [
+        ("the first try", "prepare", running.clone(), json!({})),
+        ("it has succeeded", "prepare", json!({"terminated": {"exitCode": 0}}), failed.clone()),
+        ("fetch can take the source again", "fetch", running.clone(), failed.clone()),
+        ("a side-car that was started again", "proxy", running, failed),
+    ] {
+        assert_eq!(init_pod(name, state, last, 1).trouble, None, "{case}");
+    }
+}
+
+#[test]
+fn the_running_init_container_is_detected() {
+    let running = || json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
+    let seen = |name: &str, state: Value| {
+        let pod = init_pod(name, state, json!({}), 0);
+        (pod.fetching.map(|since| since.to_string()), pod.initializing)
+    };
+    assert_eq!(seen("bootstrap", running()), (None, None));
+    assert_eq!(seen("fetch", running()), (Some("2026-01-01T12:00:00Z".to_owned()), None));
+    assert_eq!(seen("fetch", json!({"terminated": {"exitCode": 0}})), (None, None));
+    assert_eq!(seen("prepare", running()), (None, Some("prepare".to_owned())));
+    assert_eq!(seen("proxy", running()), (None, None));
+}
+
+#[test]
+fn a_failed_pod_is_neither_running_nor_ready() {
+    let status = container(json!({"running": {}}), json!({}));
+    let mut failed = status.clone();
+    failed["phase"] = json!("Failed");
+    failed["containerStatuses"][0]["ready"] = json!(true);
+    assert!(pod(status).running);
+    let over = pod(failed);
+    assert!(!over.running && !over.ready && over.trouble.is_some(), "{over:?}");
+}
+
+#[test]
+fn the_newest_recent_warning_is_reported() {
+    let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
+    let event = |kind: &str, time: &str, message: &str| -> Event {
+        serde_json::from_value(json!({
+            "metadata": {}, "involvedObject": {}, "reason": "FailedCreate", "message": message, "lastTimestamp": time,
+            "type": kind,
+        }))
+        .expect("an event")
+    };
+    let old = event("Warning", "2026-01-01T11:39:00Z", "old");
+    let first = event("Warning", "2026-01-01T11:59:00Z", "first");
+    let second = event("Warning", "2026-01-01T11:59:30Z", "exceeded quota ");
+    let mended = event("Normal", "2026-01-01T11:59:40Z", "created");
+    assert_eq!(newest_warning(std::slice::from_ref(&old), now), None);
+    let warnings = [second, first, old];
+    assert_eq!(newest_warning(&warnings, now).as_deref(), Some("FailedCreate: exceeded quota"));
+    assert_eq!(newest_warning(&[warnings.as_slice(), &[mended]].concat(), now), None);
+}

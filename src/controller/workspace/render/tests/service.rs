@@ -1,0 +1,40 @@
+//! Service with labels and annotations of the template.
+
+use super::*;
+
+fn rendered(template: Value) -> Value {
+    service("app", "team", Some(&template)).expect("valid")
+}
+
+#[test]
+fn template_labels_and_annotations_do_not_override_generated_ones() {
+    let ours = labels("app");
+    let plain = service("app", "team", None).expect("valid");
+    let with = rendered(json!({"metadata": {
+        "labels": {"team": "a", "auto.pulumi.com/component": "mine"},
+        "annotations": {"note": "x"},
+    }}));
+    assert_eq!(with["metadata"]["labels"]["team"], "a");
+    assert_eq!(with["metadata"]["labels"]["auto.pulumi.com/component"], ours["auto.pulumi.com/component"]);
+    assert_eq!(with["metadata"]["annotations"]["note"], "x");
+    assert_eq!(with["spec"], plain["spec"]);
+    let rendered_hash = |service: &Value| service["metadata"]["annotations"][ANNOTATION_RENDERED].clone();
+    assert_ne!(rendered_hash(&with), rendered_hash(&plain), "what is taken out again is noticed");
+    for nothing in [json!({}), json!({"metadata": null}), json!({"metadata": {"labels": {"$patch": "replace"}}})] {
+        assert_eq!(rendered(nothing.clone()), plain, "{nothing}");
+    }
+}
+
+#[test]
+fn unsupported_service_template_fields_are_rejected_by_name() {
+    let rows = [
+        (json!({"spec": {"type": "LoadBalancer"}}), "serviceTemplate.spec is not supported"),
+        (json!({"metadata": {"lables": {}}}), "serviceTemplate.metadata.lables is not supported"),
+        (json!({"metadata": {"labels": {"$patch": "remove"}}}), "serviceTemplate: metadata.labels.$patch"),
+        (json!({"metadata": "x"}), "serviceTemplate: metadata must be an object"),
+    ];
+    for (template, wanted) in rows {
+        let error = service("app", "team", Some(&template)).expect_err("refused").to_string();
+        assert!(error.starts_with(wanted), "{template}: {error}");
+    }
+}
