@@ -52,7 +52,7 @@ pub enum Action {
     /// Reports another Stack that manages the same Pulumi stack and takes precedence.
     Conflict(String),
     /// Waits for dependencies. Contains the message and the dependencies to run again.
-    WaitForOthers(String, Vec<Stale>),
+    WaitForDependencies(String, Vec<Stale>),
     /// Waits for the evaluation of a dependency's expression, which wakes the Stack when it completes.
     AwaitExpression,
     Fetch(Resolved),
@@ -97,7 +97,7 @@ impl Action {
             Action::SourceStalled(_) => "SourceStalled",
             Action::AwaitSource(_) => "AwaitSource",
             Action::Conflict(_) => "Conflict",
-            Action::WaitForOthers(..) => "WaitForOthers",
+            Action::WaitForDependencies(..) => "WaitForDependencies",
             Action::AwaitExpression => "AwaitExpression",
             Action::Fetch(_) => "Fetch",
             Action::ApplyWorkspace(..) => "ApplyWorkspace",

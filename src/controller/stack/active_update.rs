@@ -42,17 +42,16 @@ pub fn decide(observed: &Observed) -> Option<Action> {
     }
     if bound {
         return Some(Action::AwaitUpdate(match waiting(update) {
-            Some(waits) => format!("{what} ({}) waits: {}", current.name, waits.message),
+            Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
             None => running(&what, current, update, observed.stack.status.as_ref()?.last_update.as_ref()),
         }));
     }
     if let Some(why) = revocation(observed, current) {
-        return Some(Action::RevokeUpdate(format!("{what} ({}) is taken back: {why}", current.name)));
+        return Some(Action::RevokeUpdate(format!("{what} ({}) revoked: {why}", current.name)));
     }
     Some(missing_bytes(observed, current).unwrap_or_else(|| {
         Action::AwaitUpdate(match waiting(update) {
-            Some(waits) if says_that_it_waits(waits) => format!("{what} ({}) {}", current.name, waits.message),
-            Some(waits) => format!("{what} ({}) waits: {}", current.name, waits.message),
+            Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
             None => queued(current),
         })
     }))
@@ -87,43 +86,39 @@ fn waiting(update: &Update) -> Option<&Condition> {
     progressing.filter(|progressing| progressing.status == "False")
 }
 
-/// Whether the condition's message already starts with a verb, such as "is queued".
-fn says_that_it_waits(waits: &Condition) -> bool {
-    [update_reason::QUEUED, update_reason::REFERENCE_NOT_FOUND].contains(&waits.reason.as_str())
-}
-
 /// Returns the reason to revoke a run that has not started.
 fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
     let gone = observed.workspace.as_ref().is_none_or(|w| w.metadata.deletion_timestamp.is_some());
-    let moved_on = matches!(&observed.source, Some(Ok(resolved)) if has_moved_on(observed, resolved, current));
+    let has_newer_source =
+        matches!(&observed.source, Some(Ok(resolved)) if has_newer_source(observed, resolved, current));
     match () {
-        () if pko_migration::is_operators_run(current) => Some("the Pulumi Kubernetes Operator never started it"),
+        () if pko_migration::is_operators_run(current) => Some("not started by the Pulumi Kubernetes Operator"),
         () if deleting && current.kind != UpdateKind::Destroy => Some("the Stack is being deleted"),
-        () if deletion::has_others_first(observed) => Some("what needs this Stack is destroyed first"),
+        () if deletion::has_dependents_in_deletion(observed) => Some("dependent Stacks are destroyed first"),
         () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
         () if stack.metadata.generation.is_some_and(|g| g != current.generation) => Some("the Stack has changed"),
-        () if gone => Some("its workspace is gone"),
-        () if moved_on && current.kind != UpdateKind::Destroy => Some("the source has moved on"),
+        () if gone => Some("the Workspace was deleted"),
+        () if has_newer_source && current.kind != UpdateKind::Destroy => Some("the source has a newer revision"),
         () if current.kind == UpdateKind::Destroy && deletion::has_another_source(observed, current) => {
-            Some("its source is not available any more")
+            Some("its source is no longer available")
         }
         () => None,
     }
 }
 
-/// Whether the source has moved on from the artifact of the run. An artifact with the same selected files, or a repacked archive of the
+/// Whether the source has another artifact than the run. An artifact with the same selected files, or a repacked archive of the
 /// same revision, does not count if the pod already has the artifact of the run. Otherwise the run cannot start, because the source no
 /// longer offers its artifact.
-fn has_moved_on(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
+fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
     let is_of_run = |artifact: &Resolved| Some(artifact.digest.to_string()) == current.digest;
     let is_same_selection = current.paths_digest.is_some() && resolved.selection() == current.paths_digest.as_deref();
     let is_placed = observed.workspace.as_ref().and_then(in_place).is_some_and(|placed| is_of_run(&placed));
-    let is_packed_again = resolved.content_id.is_some()
+    let is_repacked = resolved.content_id.is_some()
         && resolved.content_id == current.content_id
         && current.commit.as_ref() == Some(&resolved.revision);
-    !(is_of_run(resolved) || (is_same_selection || is_packed_again) && is_placed)
+    !(is_of_run(resolved) || (is_same_selection || is_repacked) && is_placed)
 }
 
 /// Fetches the artifact of the run if a new pod needs it and the store has lost it.

@@ -22,8 +22,8 @@ const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 /// Returns the event for the start of a run. Scheduled runs and retries send no notification.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    let comes_by_itself = schedule::is_repetition(last, &inputs_of(current));
-    let kind = if comes_by_itself { EventKind::Trace } else { EventKind::Normal };
+    let is_repetition = schedule::is_repetition(last, &inputs_of(current));
+    let kind = if is_repetition { EventKind::Trace } else { EventKind::Normal };
     let event = Event::new(stack, kind, "StackUpdateDetected", current.message.as_str());
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
 }
@@ -36,8 +36,8 @@ pub fn left_behind(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
 /// The Stack is deleted without a destroy, because it only previews now.
 pub fn left_by_preview(stack: &Stack, applied: &PulumiStack) -> Event {
     let message = format!(
-        "the Stack is deleted without a destroy because spec.preview is set; the resources in {applied} remain. To destroy them, run \
-         `pulumi destroy` there, or create a Stack for it without spec.preview"
+        "the Stack was deleted without a destroy because spec.preview is set; its resources in {applied} remain. To delete them, run \
+         `pulumi destroy` for that stack, or create a Stack for it without spec.preview"
     );
     Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message)
 }
@@ -50,8 +50,8 @@ fn resources_remain(
 ) -> Option<Event> {
     let before = identity::left_behind(stack.status.as_ref()?, next, announced)?;
     let message = format!(
-        "the Stack now works on {next}; its resources in {before} remain and are no longer managed. To destroy them, restore the \
-         previous values and delete the Stack with spec.destroyOnFinalize, or run `pulumi destroy` there"
+        "the Stack now manages {next}; its resources in {before} remain and are no longer managed. To delete them, restore the \
+         previous values and delete the Stack with spec.destroyOnFinalize, or run `pulumi destroy` for that stack"
     );
     let event = Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message);
     Some(with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref()))
@@ -73,7 +73,7 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     // The record of the last update may have the revision in the format of the Pulumi Kubernetes Operator.
     let revision = current.and_then(|current| current.commit.as_deref());
     let origin = current.and_then(|current| current.origin_revision.as_deref());
-    let tell = |kind, reason: &str, message: String| {
+    let event = |kind, reason: &str, message: String| {
         with_revisions(Event::new(stack, kind, reason, message), revision, origin)
     };
     if last.state.as_deref() != Some("succeeded") {
@@ -86,19 +86,19 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
             Some(update_reason::STACK_NOT_FOUND) => {
                 (EventKind::Warning, stack_reason::STACK_NOT_FOUND, "Failed to destroy stack")
             }
-            _ if status::is_conflict(last) => (EventKind::Warning, CONFLICT, "Cannot run yet"),
+            _ if status::is_conflict(last) => (EventKind::Warning, CONFLICT, "Update conflict"),
             _ if last.canceled_by_user.unwrap_or_default() => (EventKind::Normal, CANCELED, "Canceled the update"),
             _ => (EventKind::Warning, "StackUpdateFailure", "Failed to update stack"),
         };
-        return vec![tell(kind, reason, format!("{what}: {cause}"))];
+        return vec![event(kind, reason, format!("{what}: {cause}"))];
     }
     let (key, value) = COMMIT_STATUS;
-    let done = tell(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value);
+    let done = event(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value);
     let failed_before = before
         .and_then(|status| status.last_update.as_ref())
         .is_some_and(|previous| previous.state.as_deref() == Some("failed"));
     let summary = summary(last, failed_before);
-    let summary = summary.map(|summary| tell(EventKind::Normal, stack_reason::PROCESSING_COMPLETED, summary));
+    let summary = summary.map(|summary| event(EventKind::Normal, stack_reason::PROCESSING_COMPLETED, summary));
     std::iter::once(done).chain(summary).collect()
 }
 
@@ -133,7 +133,7 @@ fn succeeded(last: &LastUpdate) -> String {
 /// it to chats and pull requests.
 fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
     let changed = if is_kind(last, UpdateKind::Preview) {
-        Some(format!("The preview says: {}", status::changes(last)))
+        Some(format!("Preview: {}", status::changes(last)))
     } else {
         changed(last)
     };
@@ -146,9 +146,9 @@ fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
 
 /// Returns the changes of a run, such as `2 created, 1 deleted`.
 fn changed(last: &LastUpdate) -> Option<String> {
-    let told = last.changes.iter().filter(|(operation, count)| *operation != "same" && **count > 0);
-    let told: Vec<String> = told.map(|(operation, count)| format!("{count} {}", past(operation))).collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    let changes = last.changes.iter().filter(|(operation, count)| *operation != "same" && **count > 0);
+    let changes: Vec<String> = changes.map(|(operation, count)| format!("{count} {}", past(operation))).collect();
+    (!changes.is_empty()).then(|| changes.join(", "))
 }
 
 /// Returns the past participle of an engine operation.
@@ -243,7 +243,7 @@ mod tests {
                 last("preview", "succeeded", &[("create", 1)]),
                 &[
                     "Normal StackCreated: Successfully previewed stack: 1 to create (commit status)",
-                    "Normal ProcessingCompleted: The preview says: 1 to create",
+                    "Normal ProcessingCompleted: Preview: 1 to create",
                 ],
             ),
             (
@@ -284,7 +284,7 @@ mod tests {
             ..last("up", "failed", &[])
         };
         let told = |before: Option<LastUpdate>, holder: &str| brief(&ended(&stack(before), &locked(holder)));
-        let alice = ["Warning StackUpdateConflictDetected: Cannot run yet: the stack is locked by alice"];
+        let alice = ["Warning StackUpdateConflictDetected: Update conflict: the stack is locked by alice"];
         assert_eq!(told(None, "alice"), alice);
         assert_eq!(told(Some(last("up", "failed", &[])), "alice"), alice);
         assert_eq!(told(Some(locked("alice")), "alice"), [""; 0]);
@@ -318,7 +318,7 @@ mod tests {
         let told = begun(Some("s3://b")).expect("it is reported");
         assert!(
             told[0].starts_with(
-                "Warning ResourcesOrphaned: the Stack now works on stack dev of project web in backend s3://b; its resources in \
+                "Warning ResourcesOrphaned: the Stack now manages stack dev of project web in backend s3://b; its resources in \
                  stack dev of project web in backend s3://a remain"
             ),
             "{told:?}"

@@ -37,7 +37,7 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
     // The environment variables can complete the URL.
-    let beside = match scheme {
+    let completing = match scheme {
         "file" => return None,
         "s3" => with("AWS_ENDPOINT"),
         "azblob" => with("AZURE_STORAGE"),
@@ -51,18 +51,18 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     let unseen = unseen(stack);
     let in_namespace = match scheme {
         "s3" | "azblob" if is_whole => json!([url, name]),
-        "s3" | "azblob" | "" => json!([url, beside, unseen, name]),
-        _ => json!([url, beside, name]),
+        "s3" | "azblob" | "" => json!([url, completing, unseen, name]),
+        _ => json!([url, completing, name]),
     };
     let is_certain = match scheme {
-        "s3" => parameters(rest, "endpoint").chain(values(&beside)).all(is_absolute),
-        "azblob" => is_whole && values(&beside).next().is_none() && parameters(rest, "domain").all(is_absolute),
-        "gs" => values(&beside).all(is_absolute),
+        "s3" => parameters(rest, "endpoint").chain(values(&completing)).all(is_absolute),
+        "azblob" => is_whole && values(&completing).next().is_none() && parameters(rest, "domain").all(is_absolute),
+        "gs" => values(&completing).all(is_absolute),
         "http" | "https" => organization.is_some() && is_absolute(rest),
         "postgres" => is_absolute(rest),
         _ => false,
     };
-    let in_cluster = (is_certain && unseen.is_null()).then(|| json!([url, beside, name]).to_string());
+    let in_cluster = (is_certain && unseen.is_null()).then(|| json!([url, completing, name]).to_string());
     Some(Address { in_namespace: in_namespace.to_string(), in_cluster })
 }
 
@@ -258,12 +258,7 @@ mod tests {
                 true,
                 true,
             ),
-            (
-                "nobody sees what else the environment has",
-                both(json!({"backend": "s3://s", "envSecrets": ["aws"]})),
-                true,
-                false,
-            ),
+            ("other variables are unknown", both(json!({"backend": "s3://s", "envSecrets": ["aws"]})), true, false),
             (
                 "an endpoint in a Secret",
                 both(json!({"backend": "s3://s", "envRefs": kept("AWS_ENDPOINT_URL")})),

@@ -64,7 +64,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
 /// Returns the message for the backend's update history: the reason of the run and the origin of its artifact.
 fn message(current: &CurrentUpdate) -> String {
     match &current.origin_revision {
-        Some(origin) => format!("{} (made from {origin})", current.message),
+        Some(origin) => format!("{} (origin revision: {origin})", current.message),
         None => current.message.clone(),
     }
 }
@@ -149,7 +149,7 @@ mod tests {
             update(&stack(json!({})), &current).unwrap().spec.message.unwrap()
         };
         assert_eq!(message(None), "Initial stack update");
-        assert_eq!(message(Some("main@sha1:a")), "Initial stack update (made from main@sha1:a)");
+        assert_eq!(message(Some("main@sha1:a")), "Initial stack update (origin revision: main@sha1:a)");
     }
 
     #[test]

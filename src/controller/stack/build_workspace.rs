@@ -18,23 +18,23 @@ use crate::pulumi::{backend, stack_name};
 /// Error in the spec of a Stack that prevents a run. Only a change of the spec resolves it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    #[error("spec.{field}.{name}: {what}")]
+    #[error("invalid spec.{field}.{name}: {what}")]
     Reference { field: &'static str, name: String, what: &'static str },
-    #[error("config key {key} is given both in spec.{one} and in spec.{other}")]
-    GivenTwice { key: String, one: &'static str, other: &'static str },
-    #[error("spec.{field}: {what}")]
+    #[error("config key {key} is set in both spec.{one} and spec.{other}")]
+    DuplicateKey { key: String, one: &'static str, other: &'static str },
+    #[error("invalid spec.{field}: {what}")]
     Field { field: &'static str, what: String },
-    #[error("spec.pathKeys names {0:?}, which is no key of config, configRef, secrets or secretsRef")]
+    #[error("invalid spec.pathKeys: {0:?} is not a key of config, configRef, secrets or secretsRef")]
     PathKey(String),
-    #[error("spec.config[\"{0}\"] is null; remove the key or give it a value")]
+    #[error("invalid spec.config[\"{0}\"]: null; set a value or remove the key")]
     NullConfig(String),
     #[error("spec.{0}")]
     Template(String),
     #[error("spec.{0}")]
     TooLarge(#[from] merge::TooLarge),
-    #[error("spec.{field}: {value:?} is no duration; give one such as 1h30m or 45s")]
+    #[error("invalid spec.{field}: {value:?} is not a duration such as 1h30m or 45s")]
     Duration { field: String, value: String },
-    #[error("the Stack has no {0} in its metadata")]
+    #[error("metadata of the Stack has no {0}")]
     Metadata(&'static str),
 }
 
@@ -160,7 +160,7 @@ fn place<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Place<'a>, &
     match reference.kind.as_str() {
         "Literal" => match &reference.literal {
             Some(literal) => Ok(Place::Here(&literal.value)),
-            None => Err("type is Literal, but `literal.value` is missing"),
+            None => Err("type Literal requires `literal.value`"),
         },
         "Secret" => match &reference.secret {
             Some(secret)
@@ -169,14 +169,16 @@ fn place<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Place<'a>, &
                 Err("cross-namespace refs are not allowed")
             }
             Some(secret) => Ok(Place::Secret(secret)),
-            None => Err("type is Secret, but `secret.name` and `secret.key` are missing"),
+            None => Err("type Secret requires `secret.name` and `secret.key`"),
         },
         "ConfigMap" => match &reference.config_map {
             Some(map) => Ok(Place::ConfigMap(map)),
-            None => Err("type is ConfigMap, but `configMap.name` and `configMap.key` are missing"),
+            None => Err("type ConfigMap requires `configMap.name` and `configMap.key`"),
         },
-        "Env" | "FS" => Err("type Env and FS mean the controller's own environment and files, which no Stack may read"),
-        _ => Err("type is neither Literal, Secret nor ConfigMap"),
+        "Env" | "FS" => {
+            Err("types Env and FS are not supported: a Stack cannot read the environment and files of the controller")
+        }
+        _ => Err("type must be Literal, Secret or ConfigMap"),
     }
 }
 
@@ -198,7 +200,7 @@ fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut items: BTreeMap<String, (&'static str, ConfigItem)> = BTreeMap::new();
     let mut add = |field: &'static str, item: ConfigItem| match items.get(&item.key) {
-        Some((one, _)) => Err(PlanError::GivenTwice { key: item.key.clone(), one, other: field }),
+        Some((one, _)) => Err(PlanError::DuplicateKey { key: item.key.clone(), one, other: field }),
         None => {
             items.insert(item.key.clone(), (field, item));
             Ok(())
@@ -326,14 +328,14 @@ mod tests {
         };
         assert_eq!(
             refused("secrets", json!({"plain": "x"})),
-            "config key plain is given both in spec.config and in spec.secrets"
+            "config key plain is set in both spec.config and spec.secrets"
         );
         let unknown = refused("pathKeys", json!(["other"]));
-        assert!(unknown.starts_with("spec.pathKeys names \"other\", which is no key"), "{unknown}");
+        assert!(unknown.starts_with("invalid spec.pathKeys: \"other\" is not a key of"), "{unknown}");
         let other = json!({"a": {"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}}});
-        assert_eq!(refused("secretsRef", other), "spec.secretsRef.a: cross-namespace refs are not allowed");
+        assert_eq!(refused("secretsRef", other), "invalid spec.secretsRef.a: cross-namespace refs are not allowed");
         let env = refused("secretsRef", json!({"a": {"type": "Env", "env": {"name": "A"}}}));
-        assert!(env.starts_with("spec.secretsRef.a: type Env and FS mean"), "{env}");
+        assert!(env.starts_with("invalid spec.secretsRef.a: types Env and FS are not supported"), "{env}");
     }
 
     #[test]
@@ -416,9 +418,9 @@ mod tests {
             assert_eq!(with("acme/web/dev", backend), Ok(()));
         }
         let error = with("a/b/c/d", None).expect_err("refused");
-        assert!(error.starts_with("spec.stack: \"a/b/c/d\" is not the name of a stack"), "{error}");
+        assert!(error.starts_with("invalid spec.stack: \"a/b/c/d\" is not the name of a stack"), "{error}");
         let error = with("dev", Some("redis://state")).expect_err("refused");
-        assert!(error.starts_with("spec.backend: \"redis://state\" is not the URL of a supported"), "{error}");
+        assert!(error.starts_with("invalid spec.backend: \"redis://state\" is not the URL of a supported"), "{error}");
     }
 
     #[test]
@@ -434,11 +436,11 @@ mod tests {
         let literal = |literal| ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
         let rows = [
             (secret(Some("other")), "cross-namespace"),
-            (literal(None), "`literal.value` is missing"),
-            (ResourceRef { secret: None, ..secret(None) }, "are missing"),
+            (literal(None), "requires `literal.value`"),
+            (ResourceRef { secret: None, ..secret(None) }, "requires `secret.name`"),
             (ResourceRef { kind: "ConfigMap".to_owned(), ..secret(None) }, "`configMap.name`"),
-            (ResourceRef { kind: "FS".to_owned(), ..secret(None) }, "which no Stack may read"),
-            (ResourceRef { kind: "fs".to_owned(), ..secret(None) }, "neither Literal, Secret nor ConfigMap"),
+            (ResourceRef { kind: "FS".to_owned(), ..secret(None) }, "not supported"),
+            (ResourceRef { kind: "fs".to_owned(), ..secret(None) }, "must be Literal, Secret or ConfigMap"),
         ];
         for (reference, wanted) in rows {
             let error = variable("TOKEN", &reference, "apps").expect_err("it is refused").to_string();

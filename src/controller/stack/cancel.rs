@@ -16,19 +16,16 @@ const MAX_VALUE: usize = 256;
 /// value cancels the currently open run.
 pub fn decide(observed: &Observed) -> Option<Action> {
     let stack = &observed.stack;
-    let value = asked(stack)?;
+    let value = new_value(stack)?;
     let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
     let Some(open) = open else {
         let message = format!(
-            "the annotation {ANNOTATION_CANCEL}={value} cancels nothing: no run is open. To stop retries and new runs, set spec.suspend"
+            "ignored annotation {ANNOTATION_CANCEL}={value}: no run is open. To stop retries and new runs, set spec.suspend"
         );
         return Some(Action::RejectCancel(value, message));
     };
     if names_update(stack, &value) && value != open.name {
-        let message = format!(
-            "the annotation {ANNOTATION_CANCEL}={value} cancels nothing: the run that is open is {}",
-            open.name
-        );
+        let message = format!("ignored annotation {ANNOTATION_CANCEL}={value}: the open run is {}", open.name);
         return Some(Action::RejectCancel(value, message));
     }
     // An announced run is created before it is canceled, and a completed run is recorded first.
@@ -36,7 +33,7 @@ pub fn decide(observed: &Observed) -> Option<Action> {
     Some(Action::CancelUpdate(value))
 }
 
-fn asked(stack: &Stack) -> Option<String> {
+fn new_value(stack: &Stack) -> Option<String> {
     let value = shorten(stack.annotations().get(ANNOTATION_CANCEL)?, MAX_VALUE);
     let handled = stack.status.as_ref().and_then(|status| status.handled_cancel.as_ref());
     (handled != Some(&value)).then_some(value)
@@ -113,7 +110,7 @@ mod tests {
         let nothing = decided(Some("now"), None, false, None);
         assert!(nothing.contains("no run is open") && nothing.contains("spec.suspend"), "{nothing}");
         let other = decided(Some("app-fedcba98765"), None, true, open());
-        assert!(other.contains(&format!("the run that is open is {OPEN}")), "{other}");
+        assert!(other.contains(&format!("the open run is {OPEN}")), "{other}");
     }
 
     #[test]

@@ -53,7 +53,7 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         Some(Err(Unavailable::NotYet(message))) => return Action::WaitForSource(message.clone(), None),
         Some(Err(Unavailable::Stalled(message))) => return stalled_source(&observed.stack, message, now),
         Some(Err(Unavailable::Looking(message))) => return Action::AwaitSource(message.clone()),
-        None => return Action::WaitForSource("the source was not read".to_owned(), None),
+        None => return Action::WaitForSource("the source was not resolved".to_owned(), None),
     };
     let action = run_if_due(observed, resolved, observed.in_store, forward(&observed.stack), now);
     match input_changes::baseline(observed) {

@@ -66,36 +66,36 @@ impl Dependents {
     pub fn note(&self, event: &Event<Stack>) {
         let mut known = self.lock();
         let woken = match event {
-            Event::Apply(stack) if known.is_news(stack) => self.keys_of(stack),
+            Event::Apply(stack) if known.has_changed(stack) => self.keys_of(stack),
             Event::Apply(_) | Event::InitApply(_) => Vec::new(),
-            Event::Delete(stack) => self.gone(&mut known, stack),
+            Event::Delete(stack) => self.affected_by_deletion(&mut known, stack),
             Event::Init => {
                 known.before_list = self.stacks.store().state();
                 Vec::new()
             }
-            Event::InitDone => self.listed(&mut known),
+            Event::InitDone => self.affected_by_relist(&mut known),
         };
         drop(known);
         woken.iter().for_each(|stack| self.wake_one(stack));
     }
 
     /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, which may wait for its deletion.
-    fn gone(&self, known: &mut Known, stack: &Stack) -> Vec<ObjectKey> {
+    fn affected_by_deletion(&self, known: &mut Known, stack: &Stack) -> Vec<ObjectKey> {
         known.standings.remove(&key(stack));
         let needed = self.needs(stack).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         needed.chain(self.keys_of(stack)).collect()
     }
 
     /// Returns the Stacks that a relist affects. A Stack that is missing from the list was deleted while the watch was interrupted.
-    fn listed(&self, known: &mut Known) -> Vec<ObjectKey> {
+    fn affected_by_relist(&self, known: &mut Known) -> Vec<ObjectKey> {
         let mut woken = Vec::new();
         for stack in std::mem::take(&mut known.before_list) {
             if self.stacks.store().get(&ObjectRef::from_obj(&*stack)).is_none() {
-                woken.extend(self.gone(known, &stack));
+                woken.extend(self.affected_by_deletion(known, &stack));
             }
         }
         for stack in self.stacks.store().state() {
-            if known.is_news(&stack) {
+            if known.has_changed(&stack) {
                 woken.extend(self.keys_of(&stack));
             }
         }
@@ -123,7 +123,7 @@ impl Dependents {
 
     fn wake_one(&self, (namespace, name): &ObjectKey) {
         if self.wake.clone().try_send(ObjectRef::new(name).within(namespace)).is_err() {
-            tracing::debug!(namespace, stack = name, "queue of Stacks to wake is full");
+            tracing::debug!(namespace, stack = name, "dropped a wake-up: queue is full");
         }
     }
 
@@ -143,9 +143,10 @@ impl Dependents {
                 needs.for_each(|(namespace, name)| reach(namespace, name));
             }
         })?;
-        let mut named: Vec<String> = path.iter().take(NAMED).map(|key| prerequisites::called(key, &of.0)).collect();
+        let mut named: Vec<String> =
+            path.iter().take(NAMED).map(|key| prerequisites::display_name(key, &of.0)).collect();
         if path.len() > NAMED {
-            named.extend(["…".to_owned(), prerequisites::called(&of, &of.0)]);
+            named.extend(["…".to_owned(), prerequisites::display_name(&of, &of.0)]);
         }
         Some(named)
     }
@@ -154,7 +155,7 @@ impl Dependents {
     fn needs<'a>(&self, stack: &'a Stack) -> impl Iterator<Item = (&'a str, &'a str)> {
         let own = stack.metadata.namespace.as_deref().unwrap_or_default();
         let own_only = self.no_cross_namespace_refs;
-        prerequisites::named(&stack.spec, own).filter(move |(namespace, _)| *namespace == own || !own_only)
+        prerequisites::references(&stack.spec, own).filter(move |(namespace, _)| *namespace == own || !own_only)
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -164,7 +165,7 @@ impl Dependents {
 
 impl Known {
     /// Whether the fields that dependents wait for have changed since the last event of this Stack.
-    fn is_news(&mut self, stack: &Stack) -> bool {
+    fn has_changed(&mut self, stack: &Stack) -> bool {
         let standing = standing(stack);
         self.standings.insert(key(stack), standing) != Some(standing)
     }

@@ -14,13 +14,13 @@ pub fn decide(observed: &Observed) -> Option<Action> {
         format!("Pulumi stack {} of project {} is already managed by Stack {first}", stack.spec.stack, first.project);
     if stack.metadata.deletion_timestamp.is_some() {
         if identity::has_applied_here(stack, observed.workspace.as_ref()) {
-            let is_near = Some(&first.namespace) == stack.metadata.namespace.as_ref();
-            if !is_near || !deletion::has_to_destroy(stack) {
+            let is_same_namespace = Some(&first.namespace) == stack.metadata.namespace.as_ref();
+            if !is_same_namespace || !deletion::has_to_destroy(stack) {
                 return None;
             }
             let message = format!(
-                "{managed} as well, and a destroy would delete its resources. Set spec.destroyOnFinalize to false to leave them to \
-                 Stack {first}, or delete that Stack first"
+                "{managed}, and a destroy would delete its resources. To leave them to Stack {first}, set spec.destroyOnFinalize to \
+                 false; otherwise delete Stack {first} first"
             );
             return Some(Action::Conflict(message));
         }
@@ -28,15 +28,15 @@ pub fn decide(observed: &Observed) -> Option<Action> {
             return Some(Action::RemoveFinalizer);
         }
         let message = format!(
-            "{managed} and is not destroyed; the resources of this Stack are in another Pulumi stack. Restore spec.stack and \
-             spec.backend to destroy them, or unset spec.destroyOnFinalize to leave them"
+            "{managed} and is not destroyed; the resources of this Stack are in another Pulumi stack. To delete them, restore \
+             spec.stack and spec.backend; to keep them, unset spec.destroyOnFinalize"
         );
         return Some(Action::Conflict(message));
     }
     let message = format!(
-        "{managed}, so nothing runs here. Set another spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks: \
-         a Stack that has not applied this Pulumi stack does not destroy it. This Stack runs when Stack {first} is gone or manages \
-         another Pulumi stack"
+        "{managed}, so this Stack does not run. Change spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks: \
+         a Stack that has not applied this Pulumi stack does not destroy it. This Stack runs when Stack {first} is deleted or \
+         manages another Pulumi stack"
     );
     (!stack.spec.suspend.unwrap_or_default()).then_some(Action::Conflict(message))
 }

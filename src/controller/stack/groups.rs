@@ -30,7 +30,7 @@ pub fn stacks() -> (Stacks, IndexWriter<Stack, StackGroup>) {
 
 fn groups_of(stack: &Stack) -> Vec<StackGroup> {
     let own = stack.namespace().unwrap_or_default();
-    let needs = prerequisites::named(&stack.spec, &own)
+    let needs = prerequisites::references(&stack.spec, &own)
         .map(|(namespace, name)| StackGroup::Needs((namespace.to_owned(), name.to_owned())));
     let sources = source::named_objects(&stack.spec, &own).into_iter();
     let sources = sources.flat_map(|(kind, key)| [StackGroup::SourceKind(kind.clone()), StackGroup::Source(kind, key)]);

@@ -40,7 +40,7 @@ pub fn reason(last: &LastUpdate, inputs: &Inputs) -> Option<String> {
     let has_read = |now: &String| last.run_config_inputs.as_ref() == Some(now);
     if matches!((&last.config_inputs, &inputs.config_inputs), (Some(before), Some(now)) if before != now && !has_read(now))
     {
-        return Some("A Secret or a ConfigMap behind the configuration has changed".to_owned());
+        return Some("A Secret or ConfigMap referenced by the configuration has changed".to_owned());
     }
     let differs = |object: &str, word: &str| last.mounted_inputs.get(object).is_some_and(|before| before != word);
     let (object, _) = inputs.mounted_inputs.iter().find(|(object, word)| differs(object, word))?;

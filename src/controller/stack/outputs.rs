@@ -31,13 +31,13 @@ pub(super) fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     };
     let mut all: Vec<_> = secret.data.iter().flatten().collect();
     all.sort_by_key(size);
-    let mut room = MAX_STATUS_BYTES;
+    let mut remaining = MAX_STATUS_BYTES;
     let value = |output: (&String, &ByteString)| {
         let (key, bytes) = output;
-        room = room.saturating_sub(size(&output));
+        remaining = remaining.saturating_sub(size(&output));
         let value = match secret_keys.contains(key) {
             true => Value::from(SECRET),
-            false if room == 0 => Value::from(format!("[too large: it is in the Secret {}]", secret.name_any())),
+            false if remaining == 0 => Value::from(format!("[too large: see Secret {}]", secret.name_any())),
             false => serde_json::from_slice(&bytes.0).unwrap_or(Value::Null),
         };
         (key.clone(), value)
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(shown.remove("half").and_then(|half| half.as_str().map(str::len)), Some(200 * 1024));
         let wanted = json!({
             "token": "[secret]", "hidden": "[secret]", "count": 3,
-            "more": "[too large: it is in the Secret app-1-stack-outputs]",
+            "more": "[too large: see Secret app-1-stack-outputs]",
         });
         assert_eq!(json!(shown), wanted);
         assert!(masked(None).is_empty());

@@ -36,7 +36,7 @@ pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
 }
 
 /// Whether the Workspace with the name of a Stack belongs to the Stack.
-pub fn is_of(stack: &Stack, workspace: &Workspace) -> bool {
+pub fn owns(stack: &Stack, workspace: &Workspace) -> bool {
     wanted_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
 }
 
@@ -70,11 +70,11 @@ mod tests {
             ("another's kind", owner("Stack", "example.com/v1"), false),
             ("orphaned", labels, true),
             ("with its hash alone", json!({"annotations": {"pulumi.com/wanted-hash": "a"}}), true),
-            ("a person's", json!({}), false),
-            ("a person's, with a label", json!({"labels": {"auto.pulumi.com/workspace-name": "app"}}), false),
+            ("a user's", json!({}), false),
+            ("a user's, with a label", json!({"labels": {"auto.pulumi.com/workspace-name": "app"}}), false),
         ];
         for (name, metadata, wanted) in rows {
-            assert_eq!(is_of(&stack, &workspace(metadata)), wanted, "{name}");
+            assert_eq!(owns(&stack, &workspace(metadata)), wanted, "{name}");
         }
     }
 

@@ -122,7 +122,7 @@ impl Simulation {
             if let Some(mut update) = self.members[number].update.take() {
                 self.queue.withdraw(&update.uid().unwrap(), self.instant());
                 update.metadata.deletion_timestamp = Some(Time(self.now()));
-                let revoked = (names::ANNOTATION_REVOKED.to_owned(), "the source has moved on".to_owned());
+                let revoked = (names::ANNOTATION_REVOKED.to_owned(), "the source has a newer revision".to_owned());
                 update.metadata.annotations = Some([revoked].into());
                 self.members[number].stack.status =
                     Some(with_result(&self.members[number].stack, &update, None, self.now()));

@@ -16,7 +16,7 @@ const ANSWERABLE: [&str; 4] = [
 ];
 
 /// Returns the reason for which a Stack waits for a decision after a run that failed with `failure`.
-pub fn question(failure: &str) -> Option<&'static str> {
+pub fn pending_reason(failure: &str) -> Option<&'static str> {
     match failure {
         update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
         update_reason::PENDING_CREATES => Some(stack_reason::PENDING_CREATES),
@@ -59,11 +59,11 @@ pub fn for_open<'a>(stack: &'a Stack, update: &str) -> Option<&'a str> {
 }
 
 /// Returns the message about an annotation value that has no effect.
-pub fn complaint(stack: &Stack) -> Option<String> {
+pub fn warning(stack: &Stack) -> Option<String> {
     let value = value(stack).filter(|value| !is_handled(stack, value))?;
     let resolution = match parse(value) {
         Ok(resolution) => resolution,
-        Err(what) => return Some(format!("the annotation {ANNOTATION_RESOLVE} {what}")),
+        Err(what) => return Some(format!("annotation {ANNOTATION_RESOLVE} {what}")),
     };
     let status = stack.status.as_ref();
     let is_open = status.and_then(|s| s.current_update.as_ref()).is_some_and(|open| open.name == resolution.update);
@@ -73,11 +73,13 @@ pub fn complaint(stack: &Stack) -> Option<String> {
     let named = resolution.update;
     Some(match last(stack).filter(|last| is_answerable(last)).and_then(|last| last.name.as_deref()) {
         Some(not_found) if not_found == named && is_not_found(stack) => format!(
-            "the annotation {ANNOTATION_RESOLVE} answers clear, but there is no state to clear: answer {named}=retry or \
+            "annotation {ANNOTATION_RESOLVE} requests clear, but there is no state to clear; set it to {named}=retry or \
              {named}=abandon"
         ),
-        Some(doubtful) => format!("the annotation {ANNOTATION_RESOLVE} names {named}; the run in doubt is {doubtful}"),
-        None => format!("the annotation {ANNOTATION_RESOLVE} names {named}, which is not in doubt"),
+        Some(doubtful) => {
+            format!("annotation {ANNOTATION_RESOLVE} names {named}, but the run to resolve is {doubtful}")
+        }
+        None => format!("annotation {ANNOTATION_RESOLVE} names {named}, which needs no resolution"),
     })
 }
 
@@ -124,22 +126,22 @@ mod tests {
             ("app-1=retry", Some("app-1=retry"), doubt, None, ""),
             ("app-1=abandon", None, Some("Aborted"), Some(Answer::Abandon), ""),
             ("app-1=abandon", Some("app-1=abandon"), doubt, Some(Answer::Abandon), ""),
-            ("app-0=retry", None, doubt, None, "names app-0; the run in doubt is app-1"),
+            ("app-0=retry", None, doubt, None, "names app-0, but the run to resolve is app-1"),
             ("app-0=retry", Some("app-0=retry"), doubt, None, ""),
-            ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, which is not in doubt"),
-            ("app-1=retry", None, None, None, "names app-1, which is not in doubt"),
+            ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, which needs no resolution"),
+            ("app-1=retry", None, None, None, "names app-1, which needs no resolution"),
             ("app-1=yes", None, doubt, None, "is not of the form"),
             ("app-1=retry", None, Some("StackNotFound"), Some(Answer::Retry), ""),
             ("app-1=abandon", None, Some("StackNotFound"), Some(Answer::Abandon), ""),
-            ("app-1=clear", None, Some("StackNotFound"), None, "answer app-1=retry or app-1=abandon"),
+            ("app-1=clear", None, Some("StackNotFound"), None, "set it to app-1=retry or app-1=abandon"),
         ];
-        for (value, handled, reason, wanted, said) in rows {
+        for (value, handled, reason, wanted, wanted_warning) in rows {
             let stack = stack(value, handled, reason);
             assert_eq!(in_force(&stack), wanted, "{value} {handled:?} {reason:?}");
-            let complaint = complaint(&stack).unwrap_or_default();
+            let warning = warning(&stack).unwrap_or_default();
             assert!(
-                if said.is_empty() { complaint.is_empty() } else { complaint.contains(said) },
-                "{value}: {complaint}"
+                if wanted_warning.is_empty() { warning.is_empty() } else { warning.contains(wanted_warning) },
+                "{value}: {warning}"
             );
         }
     }
@@ -151,6 +153,6 @@ mod tests {
         stack.status.as_mut().expect("there").current_update = Some(open);
         assert_eq!(for_open(&stack, "app-2"), Some("app-2=retry"));
         assert_eq!(for_open(&stack, "app-1"), None);
-        assert_eq!((in_force(&stack), complaint(&stack)), (None, None));
+        assert_eq!((in_force(&stack), warning(&stack)), (None, None));
     }
 }

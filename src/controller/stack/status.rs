@@ -52,7 +52,7 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
 }
 
 /// Returns the status without an announced run whose Update was never created.
-pub fn forgotten(stack: &Stack) -> StackStatus {
+pub fn without_current_update(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
 }
 
@@ -72,7 +72,7 @@ pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
 }
 
 /// Returns the status after the source has a new revision with the same selected files; `None` if the status already has it.
-pub fn moved_on(stack: &Stack, revision: &str) -> Option<StackStatus> {
+pub fn with_new_revision(stack: &Stack, revision: &str) -> Option<StackStatus> {
     let status = stack.status.as_ref()?;
     let last = status.last_update.as_ref()?;
     let is_up_to_date = last.paths_digest.is_some()
@@ -86,7 +86,7 @@ pub fn moved_on(stack: &Stack, revision: &str) -> Option<StackStatus> {
 }
 
 /// Returns the status after a repacked archive has replaced that of the last run.
-pub fn packed_again(stack: &Stack, inputs: &Inputs) -> StackStatus {
+pub fn with_repacked_archive(stack: &Stack, inputs: &Inputs) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {
         last.digest = Some(inputs.digest.clone());

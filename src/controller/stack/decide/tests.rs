@@ -1,7 +1,7 @@
 //! Table tests of the next action.
 
 mod inputs;
-mod packed_again;
+mod repacked;
 mod source;
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, StackSpec, Stac
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::next_run::{current_update, inputs};
 use crate::controller::stack::observed::Deletion;
-use crate::controller::stack::prerequisites::{Needed, Rule};
+use crate::controller::stack::prerequisites::{Dependency, Rule};
 use crate::controller::stack::run::reference;
 use crate::controller::stack::status;
 use crate::source::{Origin, Resolved};
@@ -184,17 +184,17 @@ fn a_workspace_with_reclaim_policy_delete_is_deleted_after_success() {
 
 #[test]
 fn a_run_waits_for_its_dependencies_but_a_destroy_does_not() {
-    let missing = || vec![Needed { name: "base".to_owned(), rule: Rule::Ready, stack: None, answer: None }];
-    let waits = Action::WaitForOthers("waits for base: it does not exist".to_owned(), Vec::new());
+    let missing = || vec![Dependency { name: "base".to_owned(), rule: Rule::Ready, stack: None, answer: None }];
+    let waits = Action::WaitForDependencies("waiting for base: not found".to_owned(), Vec::new());
     let new = Observed { needed: missing(), ..observed(stack()) };
     assert_eq!(decide(&new, now()), waits, "nothing is prepared before");
     let rule = Rule::Expression("dep.spec.suspend".to_owned());
-    let unknown = Needed { name: "base".to_owned(), rule, stack: Some(Arc::new(stack())), answer: None };
-    let evaluating = Observed { needed: vec![unknown], ..observed(stack()) };
+    let unknown = Dependency { name: "base".to_owned(), rule, stack: Some(Arc::new(stack())), answer: None };
+    let evaluating = Observed { dependencies: vec![unknown], ..observed(stack()) };
     assert_eq!(decide(&evaluating, now()), Action::AwaitExpression, "the answer is not known yet");
     let in_a_cycle = Observed { cycle: Some(["app", "base", "app"].map(str::to_owned).into()), ..new };
     let Action::Invalid(message) = decide(&in_a_cycle, now()) else { panic!("a cycle never ends") };
-    assert!(message.starts_with("app needs base needs app: none of them"), "{message}");
+    assert!(message.starts_with("dependency cycle: app -> base -> app;"), "{message}");
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     let there = Some(workspace(&done, Status::True, "Succeeded"));
@@ -470,7 +470,7 @@ fn a_run_that_waits_for_an_interactive_session_says_so() {
     let Action::AwaitUpdate(message) = decide(&open(Status::False, "InteractiveSession"), now()) else {
         panic!("it waits")
     };
-    assert!(message.starts_with("up of revision main@sha1:a") && message.ends_with("waits: said"), "{message}");
+    assert!(message.starts_with("up of revision main@sha1:a") && message.ends_with("): said"), "{message}");
     let Action::AwaitUpdate(message) = decide(&open(Status::True, "Progressing"), now()) else { panic!("it runs") };
     assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
 }
@@ -499,10 +499,10 @@ fn pending_creates_are_handled_according_to_last_run_and_user_answer() {
             }
         }
     };
-    let again = "Run again after an interruption: 0s".to_owned();
+    let again = "Retry after interruption: 0s".to_owned();
     assert_eq!(started(None), Some((Some(PendingCreates::Stop), again.clone())));
     assert_eq!(started(Some("app-0=clear")), Some((Some(PendingCreates::Stop), again)), "it names another run");
-    let answered = "A person has answered".to_owned();
+    let answered = "Retry requested by user".to_owned();
     assert_eq!(started(Some("app-1=retry")), Some((Some(PendingCreates::Keep), answered.clone())));
     assert_eq!(started(Some("app-1=clear")), Some((Some(PendingCreates::Clear), answered)));
     assert_eq!(started(Some("app-1=abandon")), None);
@@ -582,12 +582,12 @@ fn a_duplicate_starts_no_run_and_destroys_only_its_applied_stack() {
     let end_of = |applied, destroys| end_beside(&first, applied, destroys);
     assert_eq!(end_of(None, true), Action::RemoveFinalizer, "it has applied nothing");
     let Action::Conflict(message) = end_of(Some("dev"), true) else { panic!("it destroys what both have applied") };
-    assert!(message.contains("or delete that Stack first"), "{message}");
+    assert!(message.contains("otherwise delete Stack"), "{message}");
     assert_eq!(end_of(Some("dev"), false), Action::RemoveFinalizer, "nothing is to be destroyed");
     let elsewhere = DuplicateStack { namespace: "others".to_owned(), ..first.clone() };
     let end = end_beside(&elsewhere, Some("dev"), true);
     assert!(matches!(end, Action::Start(_)), "a Stack of another namespace cannot keep it from that: {end:?}");
     let Action::Conflict(message) = end_of(Some("prod"), true) else { panic!("it destroys what is not its own") };
-    assert!(message.contains("Restore spec.stack and spec.backend to destroy them"), "{message}");
+    assert!(message.contains("To delete them, restore spec.stack and spec.backend"), "{message}");
     assert_eq!(end_of(Some("prod"), false), Action::RemoveFinalizer, "nothing is to be destroyed");
 }

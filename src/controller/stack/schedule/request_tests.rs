@@ -44,7 +44,7 @@ fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
     };
     let due = |last: &LastUpdate, inputs: &Inputs| due(Some(last), None, inputs, UpdateKind::Up, &plain(), at(1001));
     let forced = Due::Now("Forced at: \"t\"".to_owned());
-    let reset = Due::Now("Failures forgotten at: \"t\"".to_owned());
+    let reset = Due::Now("Failure count reset at: \"t\"".to_owned());
     assert_eq!(due(&requested("succeeded", 0), &inputs(true, false)), forced);
     assert_eq!(due(&requested("failed", 3), &inputs(true, false)), forced);
     assert_eq!(due(&requested("failed", 3), &inputs(false, true)), reset);

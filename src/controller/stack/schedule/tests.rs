@@ -108,7 +108,7 @@ fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
             Due::Invalid("why".to_owned()),
         ),
         (
-            "nobody knows how it ended",
+            "its end is unknown",
             Some(LastUpdate { reason: Some("RunOutcomeUnknown".to_owned()), ..last("failed", 0) }),
             inputs(),
             999_999,
@@ -157,7 +157,7 @@ fn a_stack_with_an_interval_runs_again_after_any_outcome() {
         ("many failures, now", last("failed", 8), 4600, Due::Now("Backoff time elapsed: 3600s".to_owned())),
         ("given up by the operator", operators(8), 1600, Due::After(seconds(3000))),
         ("given up by the operator, now", operators(8), 4600, elapsed),
-        ("creations in doubt wait for a person", doubt("PendingCreates"), 99_999, Due::Unanswered("PendingCreates")),
+        ("pending creates wait for a user", doubt("PendingCreates"), 99_999, Due::Unanswered("PendingCreates")),
         ("and so does a run in doubt", doubt("RunOutcomeUnknown"), 99_999, Due::Unanswered("RunOutcomeUnknown")),
     ];
     for (name, last, second, wanted) in rows {
@@ -213,7 +213,7 @@ fn a_destroy_runs_once_and_not_for_a_new_commit() {
 fn a_rotated_config_input_starts_one_run() {
     let with = |last: LastUpdate, word: Option<&str>| LastUpdate { config_inputs: word.map(str::to_owned), ..last };
     let seen = |word: Option<&str>| Inputs { config_inputs: word.map(str::to_owned), ..inputs() };
-    let rotated = Due::Now("A Secret or a ConfigMap behind the configuration has changed".to_owned());
+    let rotated = Due::Now("A Secret or ConfigMap referenced by the configuration has changed".to_owned());
     let (up, destroy) = (UpdateKind::Up, UpdateKind::Destroy);
     let destroyed = LastUpdate { kind: Some("destroy".to_owned()), ..last("succeeded", 0) };
     let rows = [
@@ -276,9 +276,13 @@ fn an_interrupted_run_is_retried_immediately_without_limit() {
         ..last("failed", failures)
     };
     let up = UpdateKind::Up;
-    let again = Due::Now("Run again after an interruption: 0s".to_owned());
+    let again = Due::Now("Retry after interruption: 0s".to_owned());
     assert_eq!(due(Some(&aborted(1, 0)), None, &inputs(), up, &plain(), at(1000)), again);
-    assert_eq!(due(Some(&aborted(1, 99)), None, &inputs(), up, &plain(), at(1000)), again, "it is nobody's failure");
+    assert_eq!(
+        due(Some(&aborted(1, 99)), None, &inputs(), up, &plain(), at(1000)),
+        again,
+        "an interruption is no failure"
+    );
     assert_eq!(failures_after(Some(&last("failed", 2)), &inputs(), update_reason::ABORTED, &plain()), 2);
     let after = |previous: &LastUpdate, reason| interruptions_after(Some(previous), &inputs(), reason);
     assert_eq!(after(&aborted(2, 0), Some(update_reason::ABORTED)), 3);
@@ -293,7 +297,7 @@ fn an_interrupted_run_is_retried_immediately_without_limit() {
 fn a_run_with_unknown_outcome_waits_for_an_answer_or_new_input() {
     let up = UpdateKind::Up;
     let doubt = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
-    let now = Due::Now("A person has answered".to_owned());
+    let now = Due::Now("Retry requested by user".to_owned());
     for (reason, waits) in [
         (update_reason::PENDING_CREATES, Due::Unanswered("PendingCreates")),
         (update_reason::RUN_OUTCOME_UNKNOWN, Due::Unanswered("RunOutcomeUnknown")),

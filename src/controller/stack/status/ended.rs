@@ -58,7 +58,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         let state = match last.and_then(|last| last.reason.as_deref()) {
             None => State::Done,
             Some(_) if last.is_some_and(|last| last.canceled_by_user.unwrap_or_default()) => State::Canceled,
-            Some(reason) => resolve::question(reason).map_or(State::Failed, State::Unanswered),
+            Some(reason) => resolve::pending_reason(reason).map_or(State::Failed, State::Unanswered),
         };
         return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
     }
@@ -91,7 +91,7 @@ fn last_update(
         message: match (not_found, is_removed) {
             (Some(_), true) => Some(removed_before(&pulumi_stack)),
             (Some(not_found), false) if failed.is_some() => {
-                Some(said_not_found(stack, &not_found.message, &pulumi_stack))
+                Some(not_found_message(stack, &not_found.message, &pulumi_stack))
             }
             _ => message(&result, failed, outputs),
         },
@@ -135,7 +135,7 @@ fn outcome(last: &LastUpdate) -> &'static str {
         None => success_reason(Some(last)),
         Some(update_reason::UPDATE_CONFLICT) => stack_reason::UPDATE_CONFLICT,
         Some(_) if last.canceled_by_user.unwrap_or_default() => stack_reason::CANCELED,
-        Some(reason) => resolve::question(reason).unwrap_or_else(|| failure_reason(Some(last))),
+        Some(reason) => resolve::pending_reason(reason).unwrap_or_else(|| failure_reason(Some(last))),
     }
 }
 
@@ -150,7 +150,7 @@ fn recorded(stack: &Stack, revision: Option<String>) -> Option<String> {
 /// Returns the failure message of a run, or a note about a successful one.
 fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&Secret>) -> Option<String> {
     let gone = result.outputs.as_ref().filter(|_| outputs.is_none() && failed.is_none());
-    let gone = gone.map(|name| format!("the Secret {name}, which had its outputs, is gone"));
+    let gone = gone.map(|name| format!("outputs Secret {name} not found"));
     let of_failure = || failed.map(|failed| failed.message.as_str());
     let message = result.message.as_deref().or_else(of_failure).or(gone.as_deref())?;
     Some(conditions::shorten(message, MAX_MESSAGE))
@@ -158,7 +158,7 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
 
 /// Whether a user canceled the run, regardless of how it ended.
 fn is_canceled_by_user(stack: &Stack, update: &Update, failed: &Condition) -> bool {
-    resolve::question(&failed.reason).is_none() && cancel::is_by_user(stack, update)
+    resolve::pending_reason(&failed.reason).is_none() && cancel::is_by_user(stack, update)
 }
 
 /// Returns the number of runs in a row that found the same lock. The message contains holder and time of the lock, so equal messages mean
@@ -186,13 +186,13 @@ fn read_since(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> 
 
 /// Returns the message about a destroy that succeeded although it did not find the Pulumi stack.
 fn removed_before(looked_up: &PulumiStack) -> String {
-    format!("{looked_up} not found: an earlier destroy, which was cut off, had removed it")
+    format!("{looked_up} not found: already removed by an earlier, interrupted destroy")
 }
 
 /// Returns the message about a missing Pulumi stack. It names the Pulumi stack that has the resources, if that is known to be another one.
-fn said_not_found(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
+fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
     match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
-        Some(applied) => format!("{message}; the last update of this Stack was made to {applied}"),
+        Some(applied) => format!("{message}; this Stack last updated {applied}"),
         None => message.to_owned(),
     }
 }

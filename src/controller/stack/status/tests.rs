@@ -66,9 +66,9 @@ fn a_failed_destroy_message_says_how_to_keep_the_resources() {
     let last = LastUpdate { kind: Some("destroy".to_owned()), ..failed("UpdateFailed", 5) };
     let status = with_state(&stack(Some(last)), &State::Failed, at(10));
     let message = |kind| conditions::find(&status.conditions, kind).map(|c| c.message.clone()).unwrap_or_default();
-    assert_eq!(message("Ready"), "the destroy before the deletion failed: boom");
+    assert_eq!(message("Ready"), "failed to destroy the stack before deletion: boom");
     let retry = message("Reconciling");
-    assert!(retry.starts_with("5 destroy failure(s); tried again after"), "{retry}");
+    assert!(retry.starts_with("5 destroy failure(s); retrying after"), "{retry}");
     assert!(retry.ends_with("set spec.destroyOnFinalize to false"), "{retry}");
 }
 
@@ -307,7 +307,7 @@ fn a_preview_message_lists_the_planned_changes() {
         ..LastUpdate::default()
     };
     for (changes, wanted) in [
-        (&[("same", 3)][..], "nothing would change"),
+        (&[("same", 3)][..], "no changes"),
         (&[("create", 2), ("delete", 1), ("same", 3)][..], "2 to create, 1 to delete"),
     ] {
         let status = with_state(&stack(Some(preview(changes))), &State::Done, at(10));
@@ -494,7 +494,9 @@ fn canceled_runs_are_recorded_and_revoked_ones_are_not() {
     assert_eq!(timed_out.last_update.and_then(|last| last.canceled_by_user), None);
     let taken_back = absorbed_so(|update| {
         update.metadata.deletion_timestamp = Some(Time(at(15)));
-        update.annotations_mut().insert(names::ANNOTATION_REVOKED.to_owned(), "the source has moved on".to_owned());
+        update
+            .annotations_mut()
+            .insert(names::ANNOTATION_REVOKED.to_owned(), "the source has a newer revision".to_owned());
     });
     assert_eq!((taken_back.last_update, taken_back.current_update), (None, None));
 }
@@ -538,13 +540,13 @@ fn runs_check_for_pending_creates_until_one_succeeds() {
         ("it was cut off", None, failed_so("Aborted", true), stop),
         ("it was cancelled hard", None, failed_so("Canceled", true), stop),
         ("it ended with its pod, in order", None, failed_so("Aborted", false), None),
-        ("nobody knows how it ended", None, failed_so("RunOutcomeUnknown", false), stop),
-        ("creations are in doubt", stop, failed_so("PendingCreates", false), stop),
+        ("its end is unknown", None, failed_so("RunOutcomeUnknown", false), stop),
+        ("creates are pending", stop, failed_so("PendingCreates", false), stop),
         ("the stack was locked then", stop, failed_so("UpdateConflict", false), stop),
-        ("a person has answered, and the stack was locked", keep, failed_so("UpdateConflict", true), keep),
-        ("a person has answered, and the run could not start", keep, failed_so("RunRefused", false), keep),
+        ("a user has resolved it, and the stack was locked", keep, failed_so("UpdateConflict", true), keep),
+        ("a user has resolved it, and the run could not start", keep, failed_so("RunRefused", false), keep),
         ("the stack was locked, and the state is in doubt", None, failed_so("UpdateConflict", true), stop),
-        ("a person has answered, and it was cut off again", keep, failed_so("Aborted", true), stop),
+        ("a user has resolved it, and it was cut off again", keep, failed_so("Aborted", true), stop),
         ("it succeeded", stop, ended(None), None),
     ];
     for (name, before, update, wanted) in rows {
@@ -566,7 +568,7 @@ fn an_answer_is_handled_once_and_a_wrong_one_is_reported() {
     let wrong = with_state(&doubtful("app-9=retry"), &State::Unanswered("PendingCreates"), at(10));
     assert_eq!(wrong.handled_resolve, None);
     for condition in &wrong.conditions {
-        assert!(condition.message.contains("names app-9; the run in doubt is app-0"), "{}", condition.message);
+        assert!(condition.message.contains("names app-9, but the run to resolve is app-0"), "{}", condition.message);
         assert!(condition.message.contains("app-0=clear"), "{}", condition.message);
     }
 }
@@ -657,7 +659,7 @@ fn a_destroy_without_a_stack_fails_only_if_resources_may_exist() {
     let said = message(&not_found);
     assert!(said.starts_with("boom. ") && said.contains("app-1=abandon") && !said.contains("clear"), "{said}");
     let moved = message(&destroyed(Some(pulumi_stack(there))));
-    assert!(moved.contains("the last update of this Stack was made to stack dev in backend s3://b"), "{moved}");
+    assert!(moved.contains("this Stack last updated stack dev in backend s3://b"), "{moved}");
     let never_applied = destroyed(None);
     assert_eq!(brief(&never_applied), ["Ready=True/ProcessingCompleted"]);
     assert_eq!(never_applied.last_update.and_then(|last| last.state).as_deref(), Some("succeeded"));

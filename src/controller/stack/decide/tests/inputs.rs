@@ -149,8 +149,8 @@ fn the_message_shows_the_progress_of_an_open_run() {
             conditions::set(&mut status.conditions, &claim, 1, now());
         }
     };
-    assert_eq!(said(&unbound("Queued")).as_deref(), Some("up said"));
-    assert_eq!(said(&unbound("WorkspaceNotReady")).as_deref(), Some("up waits: said"));
+    assert_eq!(said(&unbound("Queued")).as_deref(), Some("up: said"));
+    assert_eq!(said(&unbound("WorkspaceNotReady")).as_deref(), Some("up: said"));
     let new = |observed: &mut Observed| *status(observed) = UpdateStatus::default();
     assert_eq!(said(&new).as_deref(), Some("up is queued"));
 }
