@@ -11,13 +11,13 @@ use crate::api::conditions::{self, stack_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
+use crate::controller::stack::announce::{self, with_last_revision};
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::Stale;
-use crate::controller::stack::requeue::{REJECTED_RETRY, WATCHED_RETRY, retry_of_refused};
-use crate::controller::stack::state::State;
-use crate::controller::stack::step::{Next, again, rest, write};
-use crate::controller::stack::{announce, build_update, deletion, fetch, ownership, pko_migration, status};
+use crate::controller::stack::status::{self, State};
+use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, again, rest, write, write_rejected};
+use crate::controller::stack::{build_update, deletion, fetch, ownership, pko_migration};
 use crate::controller::update::dead_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -43,12 +43,7 @@ pub async fn act(
         Action::WaitForDependents(message, wait) => {
             rest(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
         }
-        Action::AddFinalizer => {
-            context.writer.add_finalizer(stack, names::STACK_FINALIZER).await?;
-            let namespace = stack.namespace().unwrap_or_default();
-            let live = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await?;
-            Ok(live.map_or(Next::Rest(None), |stack| Next::Again(Box::new(stack))))
-        }
+        Action::AddFinalizer => add_finalizer(stack, context).await,
         Action::ForgetUpdate => again(stack, &status::without_current_update(stack), context).await,
         Action::CreateUpdate(current) => create_update(stack, &current, context, now).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
@@ -65,14 +60,7 @@ pub async fn act(
         }
         Action::RecordResult => record_result(observed, context, now).await,
         Action::Invalid(message) => invalid(stack, message, context, now).await,
-        Action::Denied(denied) => {
-            let message = format!(
-                "{denied}, but the controller runs with --no-cross-namespace-refs; reference an object in the namespace of the Stack"
-            );
-            let event = Event::new(stack, EventKind::Warning, stack_reason::ACCESS_DENIED, message.as_str());
-            context.events.publish(with_last_revision(stack, event));
-            rest(stack, &State::Denied(message), None, context, now).await
-        }
+        Action::Denied(denied) => deny(stack, &denied, context, now).await,
         Action::WaitForSource(message, retry) => {
             rest(stack, &State::SourceUnavailable(message), retry, context, now).await
         }
@@ -107,6 +95,13 @@ async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileEr
     Ok(Next::Again(Box::new(taken.unwrap_or(stack))))
 }
 
+async fn add_finalizer(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
+    context.writer.add_finalizer(stack, names::STACK_FINALIZER).await?;
+    let namespace = stack.namespace().unwrap_or_default();
+    let live = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await?;
+    Ok(live.map_or(Next::Rest(None), |stack| Next::Again(Box::new(stack))))
+}
+
 /// Announces the run in the status before it creates the Update. After a crash, the next reconcile creates the same Update.
 async fn start(
     observed: &Observed,
@@ -135,6 +130,15 @@ async fn invalid(stack: &Stack, message: String, context: &Context, now: Timesta
     let event = Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str());
     context.events.publish(with_last_revision(stack, event));
     rest(stack, &State::Invalid(message), None, context, now).await
+}
+
+async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    let message = format!(
+        "{denied}, but the controller runs with --no-cross-namespace-refs; reference an object in the namespace of the Stack"
+    );
+    let event = Event::new(stack, EventKind::Warning, stack_reason::ACCESS_DENIED, message.as_str());
+    context.events.publish(with_last_revision(stack, event));
+    rest(stack, &State::Denied(message), None, context, now).await
 }
 
 /// Reports the conflict in one event, and in the conditions for as long as it lasts.
@@ -278,27 +282,6 @@ async fn workspace_rejected(
     write_rejected(stack, error, context, now).await
 }
 
-/// Handles a failed write of an Update or a Workspace. A rejection by the API server, such as a quota, a policy or missing RBAC
-/// permissions, is reported and retried, because its cause can be outside the Stack.
-async fn write_rejected(
-    stack: &Stack,
-    error: WriteError,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    let Some(retry) = retry_of_refused(&error) else { return Err(error.into()) };
-    tracing::warn!(error = &error as &dyn std::error::Error, "API server rejected a write for a run");
-    let state = match error.is_namespace_terminating() {
-        true => State::NamespaceTerminating(format!(
-            "{error}. Runs cannot start in a terminating namespace. To delete the resources of the stack, run `pulumi destroy`. \
-             Then remove the finalizer {} from the Stack",
-            names::STACK_FINALIZER
-        )),
-        false => State::WorkspaceFailed(error.to_string()),
-    };
-    rest(stack, &state, Some(retry), context, now).await
-}
-
 /// Reports the unmet dependencies, and requests a run of the stale ones.
 async fn wait_for_dependencies(
     stack: &Stack,
@@ -328,12 +311,6 @@ async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestam
         context.events.publish(with_last_revision(stack, event));
     }
     Ok(next)
-}
-
-/// Adds the last attempted revision to the event, if there is one.
-fn with_last_revision(stack: &Stack, event: Event) -> Event {
-    let status = stack.status.as_ref();
-    announce::with_revisions(event, status.and_then(|status| status.last_attempted_revision.as_deref()), None)
 }
 
 async fn settle(

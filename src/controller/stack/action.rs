@@ -1,12 +1,12 @@
 //! The actions of a Stack's reconcile.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 
 use crate::api::auto::Workspace;
 use crate::api::pulumi::{CurrentUpdate, StackStatus};
-use crate::controller::stack::inputs::Baseline;
 use crate::controller::stack::prerequisites::Stale;
 use crate::source::Resolved;
 
@@ -111,6 +111,13 @@ impl Action {
             Action::RemoveFinalizer => "RemoveFinalizer",
         }
     }
+}
+
+/// Hashes that were unknown when the last run started. Later hashes are compared with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Baseline {
+    pub config: Option<String>,
+    pub mounted: BTreeMap<String, String>,
 }
 
 /// State of a Stack for which no run is due.

@@ -13,10 +13,9 @@ use crate::artifact::{Digest, Directory, pack_file};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::next_run::run_if_due;
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::placed_artifact::last_in_place;
-use crate::controller::stack::readiness::{Readiness, readiness};
 use crate::controller::stack::run::reference;
-use crate::controller::stack::{identity, resolve};
+use crate::controller::stack::workspace_state::{Readiness, last_in_place, readiness};
+use crate::controller::stack::{annotations, identity};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
@@ -65,7 +64,7 @@ pub fn has_to_destroy(stack: &Stack) -> bool {
         && stack.spec.destroy_on_finalize.unwrap_or_default()
         && !stack.spec.preview.unwrap_or_default()
         && identity::has_applied(stack)
-        && !resolve::is_abandoned_destroy(stack)
+        && !annotations::is_abandoned_destroy(stack)
 }
 
 /// The Pulumi stack whose resources remain because the Stack only previews now: another Stack may have taken it over.

@@ -3,23 +3,17 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::api::auto::{PendingCreates, UpdateKind, Workspace};
-use crate::api::names;
-use crate::api::pulumi::{CurrentUpdate, Stack, WorkspaceReclaimPolicy};
-use crate::api::resolve::Answer;
+use crate::api::auto::{UpdateKind, Workspace};
+use crate::api::pulumi::WorkspaceReclaimPolicy;
 use crate::controller::stack::action::{Action, Settled};
+use crate::controller::stack::annotations;
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::inputs::Inputs;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, Standing};
-use crate::controller::stack::readiness::{Readiness, needs_bytes, readiness};
-use crate::controller::stack::requests::{requests, requests_beside};
-use crate::controller::stack::run::{named, reference};
+use crate::controller::stack::run::{current_inputs, current_update, named, reference};
 use crate::controller::stack::schedule::{self, Due};
-use crate::controller::stack::workspace_drift::has_drifted;
-use crate::controller::stack::{
-    build_update, build_workspace, identity, input_changes, ownership, pko_migration, resolve, status,
-};
+use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
+use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, status};
 use crate::source::Resolved;
 
 /// Returns the next step towards a run if one is due, else the action for a settled Stack.
@@ -36,7 +30,8 @@ pub fn run_if_due(
     }
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
     let backoff = StackBackoff::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
-    let due = schedule::due(last, resolve::in_force(stack), &inputs(observed, resolved), kind, &backoff, now);
+    let due =
+        schedule::due(last, annotations::resolution(stack), &current_inputs(observed, resolved), kind, &backoff, now);
     if !matches!(due, Due::Now(_)) {
         let without_run = operators_workspace(observed, resolved, in_store, &due);
         let without_run = without_run.or_else(|| adopt_repacked_archive(observed, resolved, in_store, kind));
@@ -81,7 +76,7 @@ fn adopt_repacked_archive(
     in_store: bool,
     kind: UpdateKind,
 ) -> Option<Action> {
-    let (stack, inputs) = (&observed.stack, inputs(observed, resolved));
+    let (stack, inputs) = (&observed.stack, current_inputs(observed, resolved));
     let last = stack.status.as_ref()?.last_update.as_ref()?;
     if kind == UpdateKind::Destroy || !schedule::is_repacked(last, &inputs) {
         return None;
@@ -201,61 +196,5 @@ fn settled_on(
             Action::ApplyWorkspace(Box::new(wanted), format!("restoring the source of the last {step}"))
         }
         None => Action::Settled(Settled::Done(again)),
-    }
-}
-
-/// Returns the inputs of a run of this Stack with this artifact.
-pub fn inputs(observed: &Observed, resolved: &Resolved) -> Inputs {
-    let stack = &observed.stack;
-    let (reconcile_request, requested_at) = requests(stack);
-    let (force_at, reset_at) = requests_beside(stack);
-    Inputs {
-        generation: stack.metadata.generation.unwrap_or_default(),
-        reconcile_request,
-        requested_at,
-        force_at,
-        reset_at,
-        revision: resolved.revision.clone(),
-        digest: resolved.digest.to_string(),
-        content_id: resolved.content_id.clone(),
-        selection: resolved.selection().map(str::to_owned),
-        config_inputs: input_changes::config(observed),
-        mounted_inputs: input_changes::mounted(observed),
-    }
-}
-
-/// Returns the announcement of a run with this artifact.
-pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind, message: String) -> CurrentUpdate {
-    let stack = &observed.stack;
-    let inputs = inputs(observed, resolved);
-    let attempt = stack.status.as_ref().and_then(|s| s.attempts).unwrap_or_default() + 1;
-    CurrentUpdate {
-        name: names::update(&stack.name_any(), &stack.uid().unwrap_or_default(), attempt),
-        generation: inputs.generation,
-        reconcile_request: inputs.reconcile_request,
-        requested_at: inputs.requested_at,
-        force_at: inputs.force_at,
-        reset_at: inputs.reset_at,
-        commit: Some(inputs.revision),
-        origin_revision: resolved.origin_revision.clone(),
-        digest: Some(inputs.digest),
-        content_id: inputs.content_id,
-        dir: Some(resolved.directory.as_str().to_owned()),
-        paths_digest: inputs.selection,
-        config_inputs: inputs.config_inputs,
-        mounted_inputs: inputs.mounted_inputs,
-        kind,
-        message,
-        pending_creates: pending_creates(stack),
-        pulumi_stack: Some(identity::wanted(stack, observed.workspace.as_ref())),
-    }
-}
-
-/// Returns the handling of interrupted creations in the next run: the user's answer, else the value recorded by the last run.
-fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
-    match resolve::in_force(stack) {
-        Some(Answer::Retry) if !resolve::is_not_found(stack) => Some(PendingCreates::Keep),
-        Some(Answer::Clear) => Some(PendingCreates::Clear),
-        Some(Answer::Retry | Answer::Abandon) | None => stack.status.as_ref()?.last_update.as_ref()?.pending_creates,
     }
 }

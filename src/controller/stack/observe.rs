@@ -13,12 +13,12 @@ use serde::de::DeserializeOwned;
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
+use crate::controller::stack::annotations::requests;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::{Deletion, Observed};
-use crate::controller::stack::placed_artifact::{from_reference, last_in_place};
 use crate::controller::stack::prerequisites::{self, Dependency, Rule};
-use crate::controller::stack::requests::requests;
-use crate::controller::stack::{deletion, input_changes, pko_migration};
+use crate::controller::stack::workspace_state::{from_reference, last_in_place};
+use crate::controller::stack::{deletion, pko_migration, run};
 use crate::controller::update::is_outputs_of;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::ReadError;
@@ -133,7 +133,7 @@ async fn changed_watched_objects(
     let mut watched = BTreeSet::new();
     let Some(selector) = &context.watched else { return Ok(watched) };
     let namespace = stack.namespace().unwrap_or_default();
-    for object in input_changes::changed(stack, workspace) {
+    for object in run::changed_objects(stack, workspace) {
         let labels = match object.split_once('/') {
             Some(("Secret", name)) => labels::<Secret>(&namespace, name, context).await?,
             Some(("ConfigMap", name)) => labels::<ConfigMap>(&namespace, name, context).await?,

@@ -1,4 +1,6 @@
-//! Ownership of the objects of a Stack.
+//! Ownership of the objects of a Stack: owner references and labels.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
@@ -23,6 +25,18 @@ pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
         block_owner_deletion: Some(true),
     };
     stack.metadata.deletion_timestamp.is_none().then(|| vec![reference])
+}
+
+/// Returns the labels of all objects that belong to a Stack.
+pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
+    let shard = stack.labels().get_key_value(names::LABEL_SHARD).map(|(key, value)| (key.clone(), value.clone()));
+    let own = [
+        (names::LABEL_STACK_COMPONENT, "stack".to_owned()),
+        (names::LABEL_STACK_NAME, stack.name_any()),
+        (names::LABEL_WORKSPACE_NAME, stack.name_any()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value));
+    own.into_iter().chain(shard).collect()
 }
 
 /// Returns the name of the Stack that owns an object. Falls back to the labels, because a deletion with orphaned dependents removes the

@@ -1,11 +1,9 @@
 //! Checks the dependencies of a Stack before a run.
 
-pub mod evaluator;
-pub mod expression;
-
 use std::hash::Hash;
 use std::sync::Arc;
 
+use expression::ExpressionError;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -15,7 +13,9 @@ use crate::api::pulumi::{LastUpdate, Stack, StackSpec, StackStatus};
 use crate::api::{duration, names};
 use crate::runtime::backoff::ObjectKey;
 use crate::source;
-use expression::ExpressionError;
+
+pub mod evaluator;
+pub mod expression;
 
 /// A dependency. `stack` is `None` if it does not exist.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use crate::api::duration;
 use crate::api::pulumi::LastUpdate;
 use crate::api::resolve::Answer;
 use crate::controller::stack::backoff::{self, StackBackoff};
-use crate::controller::stack::inputs::Inputs;
-use crate::controller::stack::{input_changes, pko_migration, resolve};
+use crate::controller::stack::run::{self, Inputs};
+use crate::controller::stack::{annotations, pko_migration};
 
 /// Decision about the next run of a Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub fn due(
         let name = if inputs.revision.is_empty() { &inputs.digest } else { &inputs.revision };
         return Due::Now(format!("New commit detected: \"{name}\""));
     }
-    if let Some(reason) = input_changes::reason(last, inputs).filter(|_| kind != UpdateKind::Destroy) {
+    if let Some(reason) = run::changed_input(last, inputs).filter(|_| kind != UpdateKind::Destroy) {
         return Due::Now(reason);
     }
     let again =
@@ -66,7 +66,7 @@ pub fn due(
         (_, Some(Answer::Abandon)) => Due::Abandoned,
         (_, None) if last.canceled_by_user.unwrap_or_default() => Due::Canceled,
         (_, None) => match last.reason.as_deref() {
-            Some(reason) if let Some(pending) = resolve::pending_reason(reason) => Due::Unanswered(pending),
+            Some(reason) if let Some(pending) = annotations::pending_reason(reason) => Due::Unanswered(pending),
             _ if inputs.reset_at.is_some() && last.reset_at != inputs.reset_at => {
                 Due::Now(format!("Failure count reset at: \"{}\"", inputs.reset_at.as_deref().unwrap_or_default()))
             }
@@ -170,7 +170,7 @@ fn had_inputs(last: &LastUpdate, inputs: &Inputs) -> bool {
         && last.force_at == inputs.force_at
         && last.reset_at == inputs.reset_at
         && is_same_source(last, inputs)
-        && input_changes::reason(last, inputs).is_none()
+        && run::changed_input(last, inputs).is_none()
 }
 
 /// Whether the run used this artifact, or one with the same selected files or content.
@@ -188,9 +188,5 @@ pub fn is_repacked(last: &LastUpdate, inputs: &Inputs) -> bool {
     last.digest.as_ref().is_some_and(|digest| *digest != inputs.digest) && is_same_artifact(last, inputs)
 }
 
-#[cfg(test)]
-mod course_tests;
-#[cfg(test)]
-mod request_tests;
 #[cfg(test)]
 mod tests;

@@ -11,15 +11,15 @@ use futures::channel::mpsc;
 use futures::{SinkExt, Stream, StreamExt};
 use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Client, Error};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::pulumi::Stack;
-use crate::controller::stack::groups::{StackGroup, Stacks};
+use crate::controller::stack::dependents::{StackGroup, Stacks};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;

@@ -5,17 +5,16 @@ use jiff::Timestamp;
 use crate::api::auto::UpdateKind;
 use crate::api::conditions::{self, READY, RECONCILING, STALLED, Status, stack_reason};
 use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
-use crate::controller::stack::inputs::{Baseline, Inputs};
-use crate::controller::stack::resolve;
-use crate::controller::stack::run::queued;
-use crate::controller::stack::state::State;
+use crate::controller::stack::action::Baseline;
+use crate::controller::stack::annotations;
+use crate::controller::stack::run::{Inputs, queued};
 use crate::telemetry::stacks::Standing;
 
-mod claims;
-mod ended;
+mod result;
+mod state;
 
-pub use claims::{WITHOUT_DESTROY, changes, is_conflict, with_state};
-pub use ended::with_result;
+pub use result::with_result;
+pub use state::{State, WITHOUT_DESTROY, changes, is_conflict, with_state};
 
 /// Returns the state of a Stack with this status for the metrics.
 pub fn standing(status: &StackStatus) -> Standing {
@@ -47,7 +46,7 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
     status.current_update = Some(current.clone());
-    status.handled_resolve = resolve::acted_on(stack).or(status.handled_resolve);
+    status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
     status
 }
 

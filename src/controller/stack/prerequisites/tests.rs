@@ -38,7 +38,7 @@ fn ran(change: impl FnOnce(&mut LastUpdate)) -> Option<Stack> {
 }
 
 fn one(rule: Rule, stack: Option<Stack>, second: i64) -> Standing {
-    judge_all(&[needed("base", rule, stack)], second)
+    check_all(&[needed("base", rule, stack)], second)
 }
 
 /// Returns a dependency with the fields that the cache keeps.
@@ -47,7 +47,7 @@ fn needed(name: &str, rule: Rule, stack: Option<Stack>) -> Dependency {
     Dependency { name: name.to_owned(), rule, stack, answer: None }
 }
 
-fn judge_all(needed: &[Dependency], second: i64) -> Standing {
+fn check_all(needed: &[Dependency], second: i64) -> Standing {
     check(&Stack::new("app", StackSpec::default()), "main@sha1:2", needed, at(second))
 }
 
@@ -122,10 +122,10 @@ fn all_unsatisfied_prerequisites_are_reported() {
         needed("b", Rule::Ready, None),
         needed("c", short, ran(|last| last.name = Some("c-7".to_owned()))),
     ];
-    let Standing::Unmet { message, stale } = judge_all(&all, 9999) else { panic!("they are not satisfied") };
+    let Standing::Unmet { message, stale } = check_all(&all, 9999) else { panic!("they are not satisfied") };
     assert!(message.contains("a: last run") && message.contains("; b: not found; c: last run"), "{message}");
     assert_eq!(stale.iter().map(|stale| stale.request.as_str()).collect::<Vec<_>>(), ["after-base-1", "after-c-7"]);
-    assert_eq!(judge_all(&[], 0), Standing::Satisfied);
+    assert_eq!(check_all(&[], 0), Standing::Satisfied);
 }
 
 #[test]
@@ -198,10 +198,10 @@ fn an_expression_replaces_the_default_readiness_check() {
     for (answer, wanted) in rows {
         let text = format!("{answer:?}");
         let needed = Dependency { answer: Some(answer), ..needed("base", rule(), Some(succeeded())) };
-        assert_eq!(judge_all(&[needed], 9), wanted, "{text}");
+        assert_eq!(check_all(&[needed], 9), wanted, "{text}");
     }
     let unknown = needed("base", rule(), Some(succeeded()));
-    assert_eq!(judge_all(&[unknown], 9), Standing::Evaluating);
+    assert_eq!(check_all(&[unknown], 9), Standing::Evaluating);
     let missing = needed("base", rule(), None);
-    assert_eq!(judge_all(&[missing], 9), waits("not found"));
+    assert_eq!(check_all(&[missing], 9), waits("not found"));
 }

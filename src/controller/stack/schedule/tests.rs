@@ -1,16 +1,18 @@
 //! Table tests of the schedule of runs.
 
+mod course;
+
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::api::pulumi::StackSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-pub(super) fn at(second: i64) -> Timestamp {
+fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
-pub(super) fn inputs() -> Inputs {
+fn inputs() -> Inputs {
     Inputs {
         generation: 1,
         reconcile_request: None,
@@ -26,11 +28,11 @@ pub(super) fn inputs() -> Inputs {
     }
 }
 
-pub(super) fn plain() -> StackBackoff {
+fn plain() -> StackBackoff {
     StackBackoff::of(&StackSpec::default())
 }
 
-pub(super) fn last(state: &str, failures: i64) -> LastUpdate {
+fn last(state: &str, failures: i64) -> LastUpdate {
     LastUpdate {
         kind: Some("up".to_owned()),
         state: Some(state.to_owned()),
@@ -345,4 +347,55 @@ fn a_run_canceled_by_a_user_waits_for_a_new_input() {
         assert!(matches!(due(&canceled, &inputs, UpdateKind::Up), Due::Now(_)), "{inputs:?}");
     }
     assert!(matches!(due(&canceled, &inputs(), UpdateKind::Destroy), Due::Now(_)), "its Stack is deleted");
+}
+
+#[test]
+fn each_flux_request_runs_a_stack_once() {
+    let asked = |requested: Option<&str>, force: Option<&str>, reset: Option<&str>| Inputs {
+        requested_at: requested.map(str::to_owned),
+        force_at: force.map(str::to_owned),
+        reset_at: reset.map(str::to_owned),
+        ..inputs()
+    };
+    let t = Some("t");
+    let rows = [
+        (asked(t, None, None), Some("Requested at: \"t\""), Some("Requested at: \"t\"")),
+        (asked(t, t, None), Some("Forced at: \"t\""), Some("Forced at: \"t\"")),
+        (asked(t, None, t), Some("Requested at: \"t\""), Some("Requested at: \"t\"")),
+    ];
+    for (inputs, after_success, after_failures) in rows {
+        for (state, failures, wanted) in [("succeeded", 0, after_success), ("failed", 3, after_failures)] {
+            let before = last(state, failures);
+            let due = |last: &LastUpdate| due(Some(last), None, &inputs, UpdateKind::Up, &plain(), at(1001));
+            assert_eq!(due(&before), Due::Now(wanted.unwrap_or_default().to_owned()), "{state} {inputs:?}");
+            let answered = LastUpdate {
+                requested_at: inputs.requested_at.clone(),
+                force_at: inputs.force_at.clone(),
+                reset_at: inputs.reset_at.clone(),
+                ..before
+            };
+            assert!(!matches!(due(&answered), Due::Now(_)), "once: {state} {inputs:?}");
+        }
+    }
+}
+
+#[test]
+fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
+    let requested = |state: &str, failures| LastUpdate { requested_at: Some("t".to_owned()), ..last(state, failures) };
+    let inputs = |force: bool, reset: bool| Inputs {
+        requested_at: Some("t".to_owned()),
+        force_at: force.then(|| "t".to_owned()),
+        reset_at: reset.then(|| "t".to_owned()),
+        ..inputs()
+    };
+    let due = |last: &LastUpdate, inputs: &Inputs| due(Some(last), None, inputs, UpdateKind::Up, &plain(), at(1001));
+    let forced = Due::Now("Forced at: \"t\"".to_owned());
+    let reset = Due::Now("Failure count reset at: \"t\"".to_owned());
+    assert_eq!(due(&requested("succeeded", 0), &inputs(true, false)), forced);
+    assert_eq!(due(&requested("failed", 3), &inputs(true, false)), forced);
+    assert_eq!(due(&requested("failed", 3), &inputs(false, true)), reset);
+    assert_eq!(due(&requested("succeeded", 0), &inputs(false, true)), Due::Done(None), "there is nothing to forget");
+    let failed = update_reason::UPDATE_FAILED;
+    assert_eq!(failures_after(Some(&requested("failed", 3)), &inputs(false, true), failed, &plain()), 1);
+    assert_eq!(failures_after(Some(&requested("failed", 2)), &inputs(false, false), failed, &plain()), 3);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::api::auto::{RunProgress, UpdatePhase};
-use crate::controller::stack::inputs::Baseline;
+use crate::controller::stack::action::Baseline;
 
 #[test]
 fn a_rotated_config_input_starts_a_run_and_the_first_value_is_recorded() {

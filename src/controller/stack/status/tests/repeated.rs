@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::auto::{RunBinding, TerminationEvidence};
+use crate::api::pulumi::PulumiStack;
 use crate::controller::stack::identity;
 
 /// Returns the status after another run of this type with this result.

@@ -14,8 +14,7 @@ use crate::api::auto::{RunBinding, Update, UpdateStatus};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack, StackSpec, StackStatus};
 use crate::controller::stack::build_update;
-use crate::controller::stack::state::State;
-use crate::controller::stack::status::{started, with_result, with_state};
+use crate::controller::stack::status::{State, started, with_result, with_state};
 use crate::controller::update::run_in;
 use crate::runtime::fair_queue::{FairQueue, Limits};
 

@@ -1,4 +1,4 @@
-//! Derives the conditions of a Stack from its state.
+//! The states of a Stack, and the conditions derived from them.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -8,18 +8,51 @@ use crate::api::auto::UpdateKind;
 use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
 use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::{columns, names};
+use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::requests::requests;
-use crate::controller::stack::resolve;
 use crate::controller::stack::run::named;
-use crate::controller::stack::state::State;
 
 /// Advice for a Stack that does not retry.
-const REVIVAL: &str = "It runs again when the spec or the source changes, or when the annotation \
+const RESUME_ADVICE: &str = "It runs again when the spec or the source changes, or when the annotation \
                        pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
-
 /// Advice for a Stack whose destroy cannot succeed.
 pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, set spec.destroyOnFinalize to false";
+
+/// State of a Stack: one row of the table of conditions in `docs/spec/v1/stack.md`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The message names the step and the revision.
+    Working(String),
+    WorkspaceFailed(String),
+    /// The Pulumi CLI in the image is too old.
+    VersionTooLow(String),
+    SourceUnavailable(String),
+    /// The source does not exist or is not usable, and requires a change by a user.
+    SourceStalled(String),
+    /// The namespace is terminating: no object can be created in it, and its objects are being deleted.
+    NamespaceTerminating(String),
+    /// Another Stack manages the same Pulumi stack.
+    Conflict(String),
+    /// A dependency is not ready or has not run yet.
+    PrerequisiteNotSatisfied(String),
+    /// The last run failed and is retried.
+    Failed,
+    /// The Pulumi Kubernetes Operator stopped retrying the last run.
+    GivenUp,
+    /// The controller cannot tell whether the open run is still running. Contains the reason and the message of the Update.
+    InDoubt(&'static str, String),
+    /// The outcome of the last run requires a decision by a user. Contains the reason.
+    Unanswered(&'static str),
+    /// The last run was abandoned by a user.
+    Abandoned,
+    /// The last run was canceled by a user.
+    Canceled,
+    Invalid(String),
+    Denied(String),
+    Done,
+    Suspended,
+    DeletionSuspended,
+}
 
 /// Returns the status with the conditions of the state. Other fields are kept, except those that reflect conditions and annotations.
 pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
@@ -33,13 +66,13 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
         let last = status.last_update.clone();
         status.suspended = None;
         let mut claims = claims(state, last.as_ref(), &StackBackoff::of_stack(stack));
-        if let Some(warning) = resolve::warning(stack) {
+        if let Some(warning) = annotations::resolution_warning(stack) {
             claims.add_warning(&warning);
         }
         claim(&mut status.conditions, &claims, generation, now);
     }
     if *state == State::Abandoned {
-        status.handled_resolve = resolve::acted_on(stack).or(status.handled_resolve);
+        status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
     }
     status.short_revision = status.last_applied_revision.as_deref().and_then(columns::revision);
     status.summary = conditions::summary(&status.conditions);
@@ -115,12 +148,12 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
         State::Failed => failed(last, cause, backoff),
         State::GivenUp => {
             let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
-            let message = format!("the Pulumi Kubernetes Operator stopped retrying the {kind}. {REVIVAL}");
+            let message = format!("the Pulumi Kubernetes Operator stopped retrying the {kind}. {RESUME_ADVICE}");
             given_up(failure_reason(last), &cause, &message)
         }
         State::InDoubt(reason, doubt) => stalled(reason, doubt, doubt),
         State::Unanswered(reason) => {
-            let message = format!("{cause}. {}. {REVIVAL}", resolution_advice(reason, last));
+            let message = format!("{cause}. {}. {RESUME_ADVICE}", resolution_advice(reason, last));
             stalled(reason, &message, &message)
         }
         State::Abandoned => {
@@ -128,9 +161,9 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
                 Some(update_reason::PENDING_CREATES) => stack_reason::PENDING_CREATES,
                 _ => stack_reason::RUN_OUTCOME_UNKNOWN,
             };
-            stalled(reason, &cause, &format!("last run abandoned by user. {REVIVAL}"))
+            stalled(reason, &cause, &format!("last run abandoned by user. {RESUME_ADVICE}"))
         }
-        State::Canceled => stalled(stack_reason::CANCELED, &cause, &format!("{cause}. {REVIVAL}")),
+        State::Canceled => stalled(stack_reason::CANCELED, &cause, &format!("{cause}. {RESUME_ADVICE}")),
         State::Invalid(message) => given_up(stack_reason::SPEC_INVALID, message, message),
         State::Denied(message) => given_up(stack_reason::ACCESS_DENIED, message, message),
         State::Done | State::Suspended => {
