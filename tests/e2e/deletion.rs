@@ -130,7 +130,7 @@ fn a_failed_destroy_backs_off_until_destroy_on_finalize_is_disabled() {
             .await;
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is not let go");
         let retry = condition(&stack, RECONCILING).expect("it goes on").message.clone();
-        assert!(retry.contains("tried again after 30s"), "{retry}");
+        assert!(retry.contains("retrying after 30s"), "{retry}");
         // A destroy does not run the program, so only a change of the resource itself could fix it. The user keeps the
         // resources instead.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
@@ -218,7 +218,7 @@ fn a_deleted_suspended_stack_is_destroyed_when_it_is_resumed() {
         main.change(json!({"spec": {"suspend": true}})).await;
         main.delete().await;
         main.until("to say that it waits", WaitLimit::Reaction, |stack| {
-            condition(stack, READY).is_some_and(|ready| ready.message.contains("resume the Stack to destroy"))
+            condition(stack, READY).is_some_and(|ready| ready.message.contains("to destroy the resources"))
         })
         .await;
         assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was started");
@@ -288,7 +288,8 @@ fn deletion_waits_only_for_dependents_that_are_also_being_deleted() {
         base.delete().await;
         top.delete().await;
         base.until("to wait for what needs it", WaitLimit::Reaction, |stack| {
-            condition(stack, READY).is_some_and(|ready| ready.message.contains("waits for top"))
+            condition(stack, READY)
+                .is_some_and(|ready| ready.message.contains("waiting for the deletion of dependent Stacks: top"))
         })
         .await;
         assert_eq!(base.log.sentences().await, once(&["create step"]), "not before the other one is destroyed");
@@ -316,7 +317,7 @@ fn a_stack_in_a_terminating_namespace_stalls_and_is_kept() {
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is kept");
         assert_eq!(main.log.sentences().await, once(&["create step"]), "no run can start");
         let said = condition(&stack, STALLED).expect("it is there").message.clone();
-        assert!(said.contains("remove the finalizer") || said.contains("being terminated"), "{said}");
+        assert!(said.contains("remove the finalizer") || said.contains("terminating namespace"), "{said}");
 
         // The user decides to keep the resources.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
@@ -341,7 +342,7 @@ fn a_foreign_workspace_of_the_same_name_is_not_changed_or_deleted() {
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
         main.until("to say whose name it has", WaitLimit::Reaction, |stack| {
-            condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("is not this Stack's"))
+            condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("does not belong to this Stack"))
         })
         .await;
         main.delete().await;

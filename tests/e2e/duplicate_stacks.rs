@@ -107,7 +107,7 @@ fn a_duplicate_is_kept_until_it_can_destroy_its_other_resources() {
         second
             .until("to say where its resources are", WaitLimit::Reaction, |stack| {
                 gives_way(stack)
-                    && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("Restore spec.stack"))
+                    && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("restore spec.stack"))
             })
             .await;
         second.change(json!({"spec": {"stack": own}})).await;

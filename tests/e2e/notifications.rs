@@ -120,7 +120,7 @@ fn a_preview_summary_is_posted_as_a_pull_request_comment() {
         let path = format!("/api/v3/repos/{}/app/issues/7/comments", scene.namespace);
         let says_it = |call: &Call| {
             let comment = call.body["body"].as_str().unwrap_or_default();
-            call.method == "POST" && call.path == path && comment.contains("The preview says: 2 to create")
+            call.method == "POST" && call.path == path && comment.contains("Preview: 2 to create")
         };
         scene.until_called("the comment", says_it).await;
     });

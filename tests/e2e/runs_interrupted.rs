@@ -156,7 +156,7 @@ fn an_abandoned_run_is_retried_only_after_a_new_request() {
         main.annotate(ANNOTATION_RESOLVE, &answer).await;
         main.until("to have taken note of it", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref()) == Some(&answer)
-                && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("given up"))
+                && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("abandoned by user"))
         })
         .await;
         assert_eq!(main.updates().await.len(), runs);

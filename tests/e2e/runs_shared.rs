@@ -93,7 +93,10 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
         main.log.wait_for("delete", "slow", "begin").await;
 
         main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
-        let waits = |stack: &_| condition(stack, READY).is_some_and(|ready| ready.message.contains("waits: "));
+        let waits = |stack: &_| {
+            let is_reason = |message: &str| message.starts_with("up of") && message.contains("): ");
+            condition(stack, READY).is_some_and(|ready| is_reason(&ready.message))
+        };
         let said = main.until("to say that a person is in the pod", WaitLimit::Reaction, waits).await;
         assert!(says(&said, RECONCILING, "True", stack_reason::STACK_PROCESSING));
         let ended = tokio::time::timeout(WaitLimit::Reaction.limit(), destroying.wait()).await;

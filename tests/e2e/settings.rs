@@ -101,7 +101,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
         main.change(json!({"spec": {"config": {"token": "twice"}}})).await;
         main.until("to be told that a key is given twice", WaitLimit::Reaction, |stack| {
             condition(stack, STALLED).is_some_and(|stalled| {
-                stalled.message.contains("config key token is given both in spec.config and in spec.secretsRef")
+                stalled.message.contains("config key token is set in both spec.config and spec.secretsRef")
             })
         })
         .await;
@@ -189,7 +189,7 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
         assert_eq!(updates.len(), 2);
         assert_eq!(
             updates[1].spec.message.as_deref(),
-            Some("A Secret or a ConfigMap behind the configuration has changed")
+            Some("A Secret or ConfigMap referenced by the configuration has changed")
         );
 
         // Changes of keys that no configuration references, in the same Secret and in another one.

@@ -66,8 +66,8 @@ fn artifact_origin_is_in_status_events_and_update_message() {
         assert_eq!(
             whys,
             [
-                format!("Initial stack update (made from {one})"),
-                format!("New commit detected: \"{second}\" (made from {two})")
+                format!("Initial stack update (origin revision: {one})"),
+                format!("New commit detected: \"{second}\" (origin revision: {two})")
             ]
         );
         let history: Vec<Value> = status.history.iter().map(|snapshot| json!(snapshot.metadata)).collect();

@@ -105,7 +105,7 @@ fn resolving_with_abandon_deletes_the_stack_and_keeps_resources() {
         let kept = main.until("to say that its Pulumi stack is not found", WaitLimit::Run, is_not_found).await;
         let message = stalled_message(&kept);
         assert!(message.contains(&format!("stack {name}-renamed of project abandon")), "{message}");
-        assert!(message.contains(&format!("was made to stack {name} of project abandon")), "{message}");
+        assert!(message.contains(&format!("this Stack last updated stack {name} of project abandon")), "{message}");
         main.annotate(ANNOTATION_RESOLVE, &format!("{}=abandon", last_update(&kept))).await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step"]), "the resources remain");
@@ -133,7 +133,7 @@ fn a_destroy_of_a_different_existing_stack_deletes_nothing() {
         let message = stalled_message(&kept);
         assert!(message.contains(&format!("stack {before} of project another")), "{message}");
         assert!(message.contains("is not the stack that manages the resources"), "{message}");
-        assert!(message.contains(&format!("was made to stack {applied} of project another")), "{message}");
+        assert!(message.contains(&format!("this Stack last updated stack {applied} of project another")), "{message}");
 
         main.change(json!({"spec": {"stack": applied}})).await;
         main.annotate(ANNOTATION_RESOLVE, &format!("{}=retry", last_update(&kept))).await;
@@ -178,7 +178,7 @@ fn changing_the_pulumi_stack_warns_once_about_remaining_resources() {
         main.until_applied(&commit).await;
         let warnings = until_warned(&main, 1).await;
         assert!(
-            warnings[0].contains(&format!("now works on stack {renamed} "))
+            warnings[0].contains(&format!("now manages stack {renamed} "))
                 && warnings[0].contains(&format!("its resources in stack {name} of project renamed in backend s3://")),
             "{warnings:?}"
         );

@@ -80,7 +80,7 @@ impl Ending {
     /// delete resources of others.
     pub(super) fn another_stack(stack: &str) -> Self {
         let message =
-            format!("stack {stack} in this backend is not the stack with the resources; nothing was destroyed");
+            format!("stack {stack} in this backend is not the stack that manages the resources; nothing was destroyed");
         Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
     }
 

@@ -11,13 +11,13 @@ use crate::api::conditions::{self, stack_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
+use crate::controller::stack::announce::{self, with_last_revision};
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::Stale;
-use crate::controller::stack::requeue::{REJECTED_RETRY, WATCHED_RETRY, retry_of_refused};
-use crate::controller::stack::state::State;
-use crate::controller::stack::step::{Next, again, rest, write};
-use crate::controller::stack::{announce, build_update, deletion, fetch, ownership, pko_migration, status};
+use crate::controller::stack::status::{self, State};
+use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, again, rest, write, write_rejected};
+use crate::controller::stack::{build_update, deletion, fetch, ownership, pko_migration};
 use crate::controller::update::dead_run;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -43,41 +43,29 @@ pub async fn act(
         Action::WaitForDependents(message, wait) => {
             rest(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
         }
-        Action::AddFinalizer => {
-            context.writer.add_finalizer(stack, names::STACK_FINALIZER).await?;
-            let namespace = stack.namespace().unwrap_or_default();
-            let live = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await?;
-            Ok(live.map_or(Next::Rest(None), |stack| Next::Again(Box::new(stack))))
-        }
-        Action::ForgetUpdate => again(stack, &status::forgotten(stack), context).await,
+        Action::AddFinalizer => add_finalizer(stack, context).await,
+        Action::ForgetUpdate => again(stack, &status::without_current_update(stack), context).await,
         Action::CreateUpdate(current) => create_update(stack, &current, context, now).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
         Action::AwaitUpdate(message) => rest(stack, &State::Working(message), None, context, now).await,
         Action::Doubt(doubt) => {
             rest(stack, &State::InDoubt(stack_reason::RUN_OUTCOME_UNKNOWN, doubt), None, context, now).await
         }
-        Action::Answer(answer) => hand_on(observed, answer, context).await,
+        Action::Answer(answer) => pass_answer(observed, answer, context).await,
         Action::CancelUpdate(value) => cancel_update(observed, value, context).await,
         Action::RejectCancel(value, message) => {
             let event = Event::new(stack, EventKind::Warning, "NothingToCancel", message);
             context.events.publish(with_last_revision(stack, event));
             again(stack, &status::with_handled_cancel(stack, value), context).await
         }
-        Action::RecordResult => absorb(observed, context, now).await,
+        Action::RecordResult => record_result(observed, context, now).await,
         Action::Invalid(message) => invalid(stack, message, context, now).await,
-        Action::Denied(elsewhere) => {
-            let message = format!(
-                "{elsewhere}, and this controller runs with --no-cross-namespace-refs: name one in the Stack's own namespace"
-            );
-            let event = Event::new(stack, EventKind::Warning, stack_reason::ACCESS_DENIED, message.as_str());
-            context.events.publish(with_last_revision(stack, event));
-            rest(stack, &State::Denied(message), None, context, now).await
-        }
+        Action::Denied(denied) => deny(stack, &denied, context, now).await,
         Action::WaitForSource(message, retry) => {
             rest(stack, &State::SourceUnavailable(message), retry, context, now).await
         }
         Action::SourceStalled(message) => rest(stack, &State::SourceStalled(message), None, context, now).await,
-        Action::Conflict(message) => give_way(stack, message, context, now).await,
+        Action::Conflict(message) => report_conflict(stack, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
         Action::ApplyWorkspace(wanted, message) => apply_workspace(observed, &wanted, message, context, now).await,
@@ -85,7 +73,9 @@ pub async fn act(
         Action::WorkspaceFailed(message) => rest(stack, &State::WorkspaceFailed(message), None, context, now).await,
         Action::VersionTooLow(message) => rest(stack, &State::VersionTooLow(message), None, context, now).await,
         Action::Start(current) => start(observed, &current, context, now).await,
-        Action::WaitForOthers(message, stale) => wait_for_others(stack, message, &stale, context, now).await,
+        Action::WaitForDependencies(message, stale) => {
+            wait_for_dependencies(stack, message, &stale, context, now).await
+        }
         // No status is written: the status is part of the Stack that the expression reads, so a change would require another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
         Action::RecordBaseline(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
@@ -101,8 +91,15 @@ async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileEr
     let written = write(stack, &pko_migration::adopted(stack), context).await?;
     let stack = written.unwrap_or_else(|| stack.clone());
     let taken = context.writer.take_over(&stack).await?;
-    tracing::info!("taken over from the Pulumi Kubernetes Operator");
+    tracing::info!("took over the Stack from the Pulumi Kubernetes Operator");
     Ok(Next::Again(Box::new(taken.unwrap_or(stack))))
+}
+
+async fn add_finalizer(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
+    context.writer.add_finalizer(stack, names::STACK_FINALIZER).await?;
+    let namespace = stack.namespace().unwrap_or_default();
+    let live = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await?;
+    Ok(live.map_or(Next::Rest(None), |stack| Next::Again(Box::new(stack))))
 }
 
 /// Announces the run in the status before it creates the Update. After a crash, the next reconcile creates the same Update.
@@ -114,7 +111,7 @@ async fn start(
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     let Some(written) = write(stack, &status::started(stack, current, now), context).await? else {
-        return Err(ReconcileError::stalled("the announcement of a run changed nothing in the status"));
+        return Err(ReconcileError::stalled("failed to announce the run: the status did not change"));
     };
     let (kind, revision) = (current.kind.as_str(), current.commit.as_deref().unwrap_or_default());
     tracing::info!(update = current.name, "type" = kind, revision, cause = current.message, "run requested");
@@ -135,8 +132,22 @@ async fn invalid(stack: &Stack, message: String, context: &Context, now: Timesta
     rest(stack, &State::Invalid(message), None, context, now).await
 }
 
+async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    let message = format!(
+        "{denied}, but the controller runs with --no-cross-namespace-refs; reference an object in the namespace of the Stack"
+    );
+    let event = Event::new(stack, EventKind::Warning, stack_reason::ACCESS_DENIED, message.as_str());
+    context.events.publish(with_last_revision(stack, event));
+    rest(stack, &State::Denied(message), None, context, now).await
+}
+
 /// Reports the conflict in one event, and in the conditions for as long as it lasts.
-async fn give_way(stack: &Stack, message: String, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+async fn report_conflict(
+    stack: &Stack,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
     let stalled = stack.status.as_ref().and_then(|s| conditions::find(&s.conditions, conditions::STALLED));
     if stalled.is_none_or(|stalled| stalled.message != message) {
         let event = Event::new(stack, EventKind::Warning, announce::CONFLICT, message.as_str());
@@ -165,7 +176,7 @@ async fn revoke_update(
 }
 
 /// Passes the user's answer to the Update, because only the Update controller ends a run.
-async fn hand_on(observed: &Observed, answer: String, context: &Context) -> Result<Next, ReconcileError> {
+async fn pass_answer(observed: &Observed, answer: String, context: &Context) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
         let mark = [(names::ANNOTATION_RESOLVE.to_owned(), Some(answer))].into();
         context.writer.annotate(update, &mark).await?;
@@ -190,26 +201,26 @@ async fn create_update(
 ) -> Result<Next, ReconcileError> {
     let update = build_update::update(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
     if let Err(error) = context.writer.create(&update).await {
-        return refused(stack, error, context, now).await;
+        return write_rejected(stack, error, context, now).await;
     }
     failpoint::hit("stack-update-created");
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
-async fn absorb(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     let Some(update) = &observed.update else { return Ok(Next::Rest(None)) };
     let status = status::with_result(stack, update, observed.outputs.as_ref(), now);
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         return again(stack, &status, context).await;
     }
-    let told = status.last_update.as_ref().map(|last| announce::ended(stack, last)).unwrap_or_default();
+    let events = status.last_update.as_ref().map(|last| announce::ended(stack, last)).unwrap_or_default();
     failpoint::hit("stack-result-seen");
     let next = again(stack, &status, context).await?;
-    told.into_iter().for_each(|event| context.events.publish(event));
+    events.into_iter().for_each(|event| context.events.publish(event));
     if update.status.as_ref().is_some_and(|status| status.outputs_unavailable == Some(true)) {
         let why = status.last_update.as_ref().and_then(|last| last.message.as_deref());
-        let why = why.unwrap_or("the outputs are not kept");
+        let why = why.unwrap_or("outputs are not available");
         let event = Event::new(stack, EventKind::Warning, "StackOutputRetrievalFailure", why);
         context.events.publish(with_last_revision(stack, event));
     }
@@ -230,7 +241,7 @@ async fn apply_workspace(
             failpoint::hit("stack-workspace-applied");
             rest(stack, &State::Working(message), None, context, now).await
         }
-        Err(error) => workspace_refused(stack, error, context, now).await,
+        Err(error) => workspace_rejected(stack, error, context, now).await,
     }
 }
 
@@ -243,7 +254,7 @@ async fn replace_workspace(
 ) -> Result<Next, ReconcileError> {
     match put_workspace(observed, wanted, context).await {
         Ok(()) => Ok(Next::Again(Box::new(observed.stack.clone()))),
-        Err(error) => workspace_refused(&observed.stack, error, context, now).await,
+        Err(error) => workspace_rejected(&observed.stack, error, context, now).await,
     }
 }
 
@@ -258,37 +269,21 @@ async fn put_workspace(observed: &Observed, wanted: &Workspace, context: &Contex
     Ok(())
 }
 
-async fn workspace_refused(
+async fn workspace_rejected(
     stack: &Stack,
     error: WriteError,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     if error.is_invalid() && !error.is_denied_by_admission() {
-        let message = format!("the Workspace made of spec.workspaceTemplate is refused: {error}");
+        let message = format!("invalid spec.workspaceTemplate: {error}");
         return rest(stack, &State::Invalid(message), Some(REJECTED_RETRY), context, now).await;
     }
-    refused(stack, error, context, now).await
-}
-
-/// Handles a failed write of an Update or a Workspace. A rejection by the API server, such as a quota, a policy or missing RBAC
-/// permissions, is reported and retried, because its cause can be outside the Stack.
-async fn refused(stack: &Stack, error: WriteError, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
-    let Some(retry) = retry_of_refused(&error) else { return Err(error.into()) };
-    tracing::warn!(error = &error as &dyn std::error::Error, "the API server forbids what a run needs");
-    let state = match error.is_namespace_terminating() {
-        true => State::NamespaceTerminating(format!(
-            "{error}. No run can start in a namespace that is being terminated. Destroy what the stack has made with the \
-             Pulumi CLI, if it shall go, and remove the finalizer {} from the Stack",
-            names::STACK_FINALIZER
-        )),
-        false => State::WorkspaceFailed(error.to_string()),
-    };
-    rest(stack, &state, Some(retry), context, now).await
+    write_rejected(stack, error, context, now).await
 }
 
 /// Reports the unmet dependencies, and requests a run of the stale ones.
-async fn wait_for_others(
+async fn wait_for_dependencies(
     stack: &Stack,
     message: String,
     stale: &[Stale],
@@ -298,8 +293,8 @@ async fn wait_for_others(
     let namespace = stack.namespace().unwrap_or_default();
     for Stale { name, request } in stale {
         let Some(other) = context.reader.get_opt::<Stack>(&namespace, name).await? else { continue };
-        let asked = [(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), Some(request.clone()))].into();
-        context.writer.annotate(&other, &asked).await?;
+        let request_annotation = [(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), Some(request.clone()))].into();
+        context.writer.annotate(&other, &request_annotation).await?;
     }
     rest(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
 }
@@ -310,17 +305,12 @@ async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestam
     let next = rest(stack, &State::Done, Some(WATCHED_RETRY), context, now).await?;
     if let Some(workspace) = &observed.workspace {
         context.writer.delete_as_seen(workspace).await?;
-        let message = format!("Deleted the workspace {}: it is not kept after a run", workspace.name_any());
+        let message =
+            format!("Deleted Workspace {} after the run: spec.workspaceReclaimPolicy is Delete", workspace.name_any());
         let event = Event::new(stack, EventKind::Normal, "WorkspaceDeleted", message);
         context.events.publish(with_last_revision(stack, event));
     }
     Ok(next)
-}
-
-/// Adds the last attempted revision to the event, if there is one.
-fn with_last_revision(stack: &Stack, event: Event) -> Event {
-    let status = stack.status.as_ref();
-    announce::with_revisions(event, status.and_then(|status| status.last_attempted_revision.as_deref()), None)
 }
 
 async fn settle(
@@ -330,7 +320,7 @@ async fn settle(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     if let (Settled::Done(_), Some(Ok(resolved))) = (&settled, &observed.source)
-        && let Some(status) = status::moved_on(&observed.stack, &resolved.revision)
+        && let Some(status) = status::with_new_revision(&observed.stack, &resolved.revision)
     {
         return again(&observed.stack, &status, context).await;
     }
@@ -392,7 +382,7 @@ async fn remove_finalizer(observed: &Observed, context: &Context) -> Result<Next
             delete_update(update, context).await?;
         }
     }
-    if let Some(workspace) = observed.workspace.as_ref().filter(|workspace| ownership::is_of(stack, workspace)) {
+    if let Some(workspace) = observed.workspace.as_ref().filter(|workspace| ownership::owns(stack, workspace)) {
         if workspace.metadata.deletion_timestamp.is_none() {
             let namespace = workspace.namespace().unwrap_or_default();
             let uid = workspace.uid();

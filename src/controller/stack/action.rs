@@ -1,12 +1,12 @@
 //! The actions of a Stack's reconcile.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 
 use crate::api::auto::Workspace;
 use crate::api::pulumi::{CurrentUpdate, StackStatus};
-use crate::controller::stack::inputs::Baseline;
 use crate::controller::stack::prerequisites::Stale;
 use crate::source::Resolved;
 
@@ -52,7 +52,7 @@ pub enum Action {
     /// Reports another Stack that manages the same Pulumi stack and takes precedence.
     Conflict(String),
     /// Waits for dependencies. Contains the message and the dependencies to run again.
-    WaitForOthers(String, Vec<Stale>),
+    WaitForDependencies(String, Vec<Stale>),
     /// Waits for the evaluation of a dependency's expression, which wakes the Stack when it completes.
     AwaitExpression,
     Fetch(Resolved),
@@ -97,7 +97,7 @@ impl Action {
             Action::SourceStalled(_) => "SourceStalled",
             Action::AwaitSource(_) => "AwaitSource",
             Action::Conflict(_) => "Conflict",
-            Action::WaitForOthers(..) => "WaitForOthers",
+            Action::WaitForDependencies(..) => "WaitForDependencies",
             Action::AwaitExpression => "AwaitExpression",
             Action::Fetch(_) => "Fetch",
             Action::ApplyWorkspace(..) => "ApplyWorkspace",
@@ -111,6 +111,13 @@ impl Action {
             Action::RemoveFinalizer => "RemoveFinalizer",
         }
     }
+}
+
+/// Hashes that were unknown when the last run started. Later hashes are compared with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Baseline {
+    pub config: Option<String>,
+    pub mounted: BTreeMap<String, String>,
 }
 
 /// State of a Stack for which no run is due.

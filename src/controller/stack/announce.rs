@@ -3,7 +3,7 @@
 use crate::api::auto::UpdateKind;
 use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack};
-use crate::controller::stack::inputs::inputs_of;
+use crate::controller::stack::run::inputs_of;
 use crate::controller::stack::{identity, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
@@ -22,8 +22,8 @@ const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 /// Returns the event for the start of a run. Scheduled runs and retries send no notification.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    let comes_by_itself = schedule::is_repetition(last, &inputs_of(current));
-    let kind = if comes_by_itself { EventKind::Trace } else { EventKind::Normal };
+    let is_repetition = schedule::is_repetition(last, &inputs_of(current));
+    let kind = if is_repetition { EventKind::Trace } else { EventKind::Normal };
     let event = Event::new(stack, kind, "StackUpdateDetected", current.message.as_str());
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
 }
@@ -36,8 +36,8 @@ pub fn left_behind(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
 /// The Stack is deleted without a destroy, because it only previews now.
 pub fn left_by_preview(stack: &Stack, applied: &PulumiStack) -> Event {
     let message = format!(
-        "the Stack is deleted without a destroy because spec.preview is set; the resources in {applied} remain. To destroy them, run \
-         `pulumi destroy` there, or create a Stack for it without spec.preview"
+        "the Stack was deleted without a destroy because spec.preview is set; its resources in {applied} remain. To delete them, run \
+         `pulumi destroy` for that stack, or create a Stack for it without spec.preview"
     );
     Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message)
 }
@@ -50,8 +50,8 @@ fn resources_remain(
 ) -> Option<Event> {
     let before = identity::left_behind(stack.status.as_ref()?, next, announced)?;
     let message = format!(
-        "the Stack now works on {next}; its resources in {before} remain and are no longer managed. To destroy them, restore the \
-         previous values and delete the Stack with spec.destroyOnFinalize, or run `pulumi destroy` there"
+        "the Stack now manages {next}; its resources in {before} remain and are no longer managed. To delete them, restore the \
+         previous values and delete the Stack with spec.destroyOnFinalize, or run `pulumi destroy` for that stack"
     );
     let event = Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message);
     Some(with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref()))
@@ -73,7 +73,7 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     // The record of the last update may have the revision in the format of the Pulumi Kubernetes Operator.
     let revision = current.and_then(|current| current.commit.as_deref());
     let origin = current.and_then(|current| current.origin_revision.as_deref());
-    let tell = |kind, reason: &str, message: String| {
+    let event = |kind, reason: &str, message: String| {
         with_revisions(Event::new(stack, kind, reason, message), revision, origin)
     };
     if last.state.as_deref() != Some("succeeded") {
@@ -86,19 +86,19 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
             Some(update_reason::STACK_NOT_FOUND) => {
                 (EventKind::Warning, stack_reason::STACK_NOT_FOUND, "Failed to destroy stack")
             }
-            _ if status::is_conflict(last) => (EventKind::Warning, CONFLICT, "Cannot run yet"),
+            _ if status::is_conflict(last) => (EventKind::Warning, CONFLICT, "Update conflict"),
             _ if last.canceled_by_user.unwrap_or_default() => (EventKind::Normal, CANCELED, "Canceled the update"),
             _ => (EventKind::Warning, "StackUpdateFailure", "Failed to update stack"),
         };
-        return vec![tell(kind, reason, format!("{what}: {cause}"))];
+        return vec![event(kind, reason, format!("{what}: {cause}"))];
     }
     let (key, value) = COMMIT_STATUS;
-    let done = tell(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value);
+    let done = event(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value);
     let failed_before = before
         .and_then(|status| status.last_update.as_ref())
         .is_some_and(|previous| previous.state.as_deref() == Some("failed"));
     let summary = summary(last, failed_before);
-    let summary = summary.map(|summary| tell(EventKind::Normal, stack_reason::PROCESSING_COMPLETED, summary));
+    let summary = summary.map(|summary| event(EventKind::Normal, stack_reason::PROCESSING_COMPLETED, summary));
     std::iter::once(done).chain(summary).collect()
 }
 
@@ -113,6 +113,12 @@ pub fn with_revisions(event: Event, revision: Option<&str>, origin: Option<&str>
         Some(value) => event.with(key, value),
         None => event,
     })
+}
+
+/// Adds the last attempted revision to the event, if there is one.
+pub fn with_last_revision(stack: &Stack, event: Event) -> Event {
+    let status = stack.status.as_ref();
+    with_revisions(event, status.and_then(|status| status.last_attempted_revision.as_deref()), None)
 }
 
 fn is_kind(last: &LastUpdate, kind: UpdateKind) -> bool {
@@ -133,7 +139,7 @@ fn succeeded(last: &LastUpdate) -> String {
 /// it to chats and pull requests.
 fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
     let changed = if is_kind(last, UpdateKind::Preview) {
-        Some(format!("The preview says: {}", status::changes(last)))
+        Some(format!("Preview: {}", status::changes(last)))
     } else {
         changed(last)
     };
@@ -146,9 +152,9 @@ fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
 
 /// Returns the changes of a run, such as `2 created, 1 deleted`.
 fn changed(last: &LastUpdate) -> Option<String> {
-    let told = last.changes.iter().filter(|(operation, count)| *operation != "same" && **count > 0);
-    let told: Vec<String> = told.map(|(operation, count)| format!("{count} {}", past(operation))).collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    let changes = last.changes.iter().filter(|(operation, count)| *operation != "same" && **count > 0);
+    let changes: Vec<String> = changes.map(|(operation, count)| format!("{count} {}", past(operation))).collect();
+    (!changes.is_empty()).then(|| changes.join(", "))
 }
 
 /// Returns the past participle of an engine operation.
@@ -163,169 +169,4 @@ fn past(operation: &str) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::pulumi::{StackSpec, StackStatus};
-
-    fn stack(before: Option<LastUpdate>) -> Stack {
-        let mut stack = Stack::new("app", StackSpec::default());
-        stack.metadata.namespace = Some("apps".to_owned());
-        stack.status =
-            Some(StackStatus { current_update: Some(current()), last_update: before, ..StackStatus::default() });
-        stack
-    }
-
-    fn current() -> CurrentUpdate {
-        CurrentUpdate {
-            generation: 1,
-            message: "New commit detected".to_owned(),
-            commit: Some("latest@sha256:b".to_owned()),
-            origin_revision: Some("main@sha1:b".to_owned()),
-            digest: Some("sha256:b".to_owned()),
-            ..CurrentUpdate::default()
-        }
-    }
-
-    fn last(kind: &str, state: &str, changes: &[(&str, i64)]) -> LastUpdate {
-        LastUpdate {
-            kind: Some(kind.to_owned()),
-            state: Some(state.to_owned()),
-            generation: 1,
-            message: (state == "failed").then(|| "boom".to_owned()),
-            last_attempted_commit: Some("latest@sha256:b".to_owned()),
-            digest: Some("sha256:b".to_owned()),
-            changes: changes.iter().map(|(operation, count)| ((*operation).to_owned(), *count)).collect(),
-            ..LastUpdate::default()
-        }
-    }
-
-    fn brief(events: &[Event]) -> Vec<String> {
-        let line = |event: &Event| {
-            let status = if event.metadata.contains_key(COMMIT_STATUS.0) { " (commit status)" } else { "" };
-            format!("{:?} {}: {}{status}", event.kind, event.reason, event.message)
-        };
-        events.iter().map(line).collect()
-    }
-
-    #[test]
-    fn events_at_the_end_of_a_run_follow_its_result() {
-        let done = "Normal StackCreated: Successfully updated stack (commit status)";
-        let up = |state: &str, changes: &[(&str, i64)]| last("up", state, changes);
-        let rows: [(&str, Option<LastUpdate>, LastUpdate, &[&str]); 7] = [
-            ("nothing has changed", None, up("succeeded", &[("same", 3)]), &[done]),
-            (
-                "something has",
-                Some(up("succeeded", &[])),
-                up("succeeded", &[("create", 2), ("delete", 1), ("same", 3)]),
-                &[done, "Normal ProcessingCompleted: 2 created, 1 deleted"],
-            ),
-            (
-                "it works again",
-                Some(up("failed", &[])),
-                up("succeeded", &[("same", 3)]),
-                &[done, "Normal ProcessingCompleted: The stack has recovered from its last failure"],
-            ),
-            (
-                "it works again and has changed something",
-                Some(up("failed", &[])),
-                up("succeeded", &[("update", 1)]),
-                &[done, "Normal ProcessingCompleted: The stack has recovered from its last failure: 1 updated"],
-            ),
-            (
-                "it has failed",
-                None,
-                up("failed", &[("create", 1)]),
-                &["Warning StackUpdateFailure: Failed to update stack: boom"],
-            ),
-            (
-                "a preview",
-                None,
-                last("preview", "succeeded", &[("create", 1)]),
-                &[
-                    "Normal StackCreated: Successfully previewed stack: 1 to create (commit status)",
-                    "Normal ProcessingCompleted: The preview says: 1 to create",
-                ],
-            ),
-            (
-                "a destroy",
-                None,
-                last("destroy", "succeeded", &[("delete", 1)]),
-                &[
-                    "Normal StackCreated: Successfully destroyed stack (commit status)",
-                    "Normal ProcessingCompleted: 1 deleted",
-                ],
-            ),
-        ];
-        for (name, before, last, wanted) in rows {
-            let events = ended(&stack(before), &last);
-            assert_eq!(brief(&events), wanted, "{name}");
-            for event in &events {
-                let revisions = [REVISION, ORIGIN_REVISION].map(|key| event.metadata.get(key).map(String::as_str));
-                assert_eq!(revisions, [Some("latest@sha256:b"), Some("main@sha1:b")], "{name}");
-            }
-        }
-    }
-
-    #[test]
-    fn starting_an_automatic_run_sends_no_notification() {
-        let kind = |before: Option<LastUpdate>| begun(&stack(before), &current()).kind;
-        assert_eq!(kind(None), EventKind::Normal);
-        assert_eq!(kind(Some(last("up", "failed", &[]))), EventKind::Trace);
-        assert_eq!(kind(Some(last("up", "succeeded", &[]))), EventKind::Trace);
-        let older = LastUpdate { digest: Some("sha256:a".to_owned()), ..last("up", "succeeded", &[]) };
-        assert_eq!(kind(Some(older)), EventKind::Normal);
-    }
-
-    #[test]
-    fn a_lock_conflict_is_reported_once() {
-        let locked = |holder: &str| LastUpdate {
-            reason: Some(update_reason::UPDATE_CONFLICT.to_owned()),
-            message: Some(format!("the stack is locked by {holder}")),
-            ..last("up", "failed", &[])
-        };
-        let told = |before: Option<LastUpdate>, holder: &str| brief(&ended(&stack(before), &locked(holder)));
-        let alice = ["Warning StackUpdateConflictDetected: Cannot run yet: the stack is locked by alice"];
-        assert_eq!(told(None, "alice"), alice);
-        assert_eq!(told(Some(last("up", "failed", &[])), "alice"), alice);
-        assert_eq!(told(Some(locked("alice")), "alice"), [""; 0]);
-        assert_eq!(told(Some(locked("bob")), "alice"), alice, "another lock");
-    }
-
-    #[test]
-    fn resources_left_elsewhere_are_reported_when_the_change_is_first_seen() {
-        let of = |backend: Option<&str>| PulumiStack {
-            name: "dev".to_owned(),
-            project: Some("web".to_owned()),
-            backend: backend.map(str::to_owned),
-        };
-        let with = |announced: Option<&str>| {
-            let mut stack =
-                stack(Some(LastUpdate { pulumi_stack: Some(of(Some("s3://a"))), ..last("up", "succeeded", &[]) }));
-            let status = stack.status.as_mut().expect("there");
-            status.applied_stack = Some(of(Some("s3://a")));
-            status.current_update = Some(CurrentUpdate { pulumi_stack: Some(of(announced)), ..current() });
-            stack
-        };
-        let begun = |announced: Option<&str>| {
-            let stack = with(announced);
-            let current = stack.status.as_ref().and_then(|status| status.current_update.clone()).expect("there");
-            left_behind(&stack, &current).map(|event| brief(&[event]))
-        };
-        let ended_in = |announced: Option<&str>, backend: &str| {
-            let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last("up", "failed", &[]) };
-            brief(&ended(&with(announced), &last)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
-        };
-        let told = begun(Some("s3://b")).expect("it is reported");
-        assert!(
-            told[0].starts_with(
-                "Warning ResourcesOrphaned: the Stack now works on stack dev of project web in backend s3://b; its resources in \
-                 stack dev of project web in backend s3://a remain"
-            ),
-            "{told:?}"
-        );
-        assert_eq!((begun(Some("s3://a")), begun(None)), (None, None));
-        assert_eq!(ended_in(Some("s3://b"), "s3://b"), 0, "it was reported when the run began");
-        assert_eq!(ended_in(None, "s3://b"), 1, "only the agent knew it");
-        assert_eq!(ended_in(None, "s3://a"), 0);
-    }
-}
+mod tests;

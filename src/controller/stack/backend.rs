@@ -37,7 +37,7 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
     // The environment variables can complete the URL.
-    let beside = match scheme {
+    let completing = match scheme {
         "file" => return None,
         "s3" => with("AWS_ENDPOINT"),
         "azblob" => with("AZURE_STORAGE"),
@@ -51,18 +51,18 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     let unseen = unseen(stack);
     let in_namespace = match scheme {
         "s3" | "azblob" if is_whole => json!([url, name]),
-        "s3" | "azblob" | "" => json!([url, beside, unseen, name]),
-        _ => json!([url, beside, name]),
+        "s3" | "azblob" | "" => json!([url, completing, unseen, name]),
+        _ => json!([url, completing, name]),
     };
     let is_certain = match scheme {
-        "s3" => parameters(rest, "endpoint").chain(values(&beside)).all(is_absolute),
-        "azblob" => is_whole && values(&beside).next().is_none() && parameters(rest, "domain").all(is_absolute),
-        "gs" => values(&beside).all(is_absolute),
+        "s3" => parameters(rest, "endpoint").chain(values(&completing)).all(is_absolute),
+        "azblob" => is_whole && values(&completing).next().is_none() && parameters(rest, "domain").all(is_absolute),
+        "gs" => values(&completing).all(is_absolute),
         "http" | "https" => organization.is_some() && is_absolute(rest),
         "postgres" => is_absolute(rest),
         _ => false,
     };
-    let in_cluster = (is_certain && unseen.is_null()).then(|| json!([url, beside, name]).to_string());
+    let in_cluster = (is_certain && unseen.is_null()).then(|| json!([url, completing, name]).to_string());
     Some(Address { in_namespace: in_namespace.to_string(), in_cluster })
 }
 
@@ -182,183 +182,4 @@ fn pod_template(stack: &Stack) -> Option<&Value> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stack(namespace: &str, spec: &Value) -> Stack {
-        let mut whole = json!({"stack": "dev"});
-        whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-        let mut stack = Stack::new("app", serde_json::from_value(whole).unwrap());
-        stack.metadata.namespace = Some(namespace.to_owned());
-        stack
-    }
-
-    fn same_in_cluster(one: &Value, other: &Value) -> bool {
-        let of =
-            |namespace: &str, spec: &Value| address(&stack(namespace, spec)).and_then(|address| address.in_cluster);
-        of("a", one).is_some() && of("a", one) == of("b", other)
-    }
-
-    fn same_in_namespace(one: &Value, other: &Value) -> bool {
-        let of = |spec: &Value| address(&stack("a", spec)).map(|address| address.in_namespace);
-        of(one).is_some() && of(one) == of(other)
-    }
-
-    fn literal(name: &str, value: &str) -> Value {
-        json!({name: {"type": "Literal", "literal": {"value": value}}})
-    }
-
-    fn kept(name: &str) -> Value {
-        json!({name: {"type": "Secret", "secret": {"name": "s", "key": "k"}}})
-    }
-
-    fn pod(spec: &Value) -> Value {
-        json!({"spec": {"podTemplate": {"spec": spec}}})
-    }
-
-    #[test]
-    #[expect(clippy::too_many_lines, reason = "a table")]
-    fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
-        let both = |spec: Value| (spec.clone(), spec);
-        let with_env =
-            |value: &str| pod(&json!({"containers": [{"name": "pulumi", "env": [{"name": URL, "value": value}]}]}));
-        // Two specs, and whether they are equal in one namespace and across namespaces.
-        let rows = [
-            ("one bucket", (json!({"backend": "gs://state/"}), json!({"backend": "gs://state"})), true, true),
-            ("two buckets", (json!({"backend": "gs://state"}), json!({"backend": "gs://other"})), false, false),
-            (
-                "another name",
-                (json!({"backend": "gs://s"}), json!({"backend": "gs://s", "stack": "prod"})),
-                false,
-                false,
-            ),
-            (
-                "a bucket has no organizations",
-                (json!({"backend": "gs://s"}), json!({"backend": "gs://s", "stack": "organization/dev"})),
-                true,
-                true,
-            ),
-            ("a pod's own file", both(json!({"backend": "file:///state"})), false, false),
-            ("an S3 bucket", both(json!({"backend": "s3://s"})), true, true),
-            (
-                "an S3 bucket behind another endpoint",
-                (
-                    json!({"backend": "s3://s"}),
-                    json!({"backend": "s3://s", "envRefs": literal("AWS_ENDPOINT_URL", "http://minio")}),
-                ),
-                false,
-                false,
-            ),
-            (
-                "whatever else is in the environment",
-                (
-                    json!({"backend": "s3://s", "envRefs": kept("AWS_ACCESS_KEY_ID")}),
-                    json!({"backend": "s3://s", "envRefs": kept("PULUMI_CONFIG_PASSPHRASE")}),
-                ),
-                true,
-                true,
-            ),
-            (
-                "nobody sees what else the environment has",
-                both(json!({"backend": "s3://s", "envSecrets": ["aws"]})),
-                true,
-                false,
-            ),
-            (
-                "an endpoint in a Secret",
-                both(json!({"backend": "s3://s", "envRefs": kept("AWS_ENDPOINT_URL")})),
-                true,
-                false,
-            ),
-            ("a short name of an endpoint", both(json!({"backend": "s3://s?endpoint=minio:9000"})), true, false),
-            (
-                "a pod's name below a Service",
-                both(json!({"backend": "s3://s?endpoint=http://minio-0.minio:9000"})),
-                true,
-                false,
-            ),
-            (
-                "a whole name of an endpoint",
-                both(json!({"backend": "s3://s?endpoint=http://minio.apps.svc:9000"})),
-                true,
-                true,
-            ),
-            (
-                "a short name in a variable",
-                both(json!({"backend": "s3://s", "envRefs": literal("AWS_ENDPOINT_URL", "http://minio")})),
-                true,
-                false,
-            ),
-            (
-                "a whole name in a variable",
-                both(json!({"backend": "s3://s", "envRefs": literal("AWS_ENDPOINT_URL", "http://minio.apps.svc")})),
-                true,
-                true,
-            ),
-            ("an address", both(json!({"backend": "s3://s?endpoint=10.0.0.7:9000"})), true, true),
-            ("the pod's own address", both(json!({"backend": "s3://s?endpoint=127.0.0.1:9000"})), true, false),
-            ("an account of Azure", both(json!({"backend": "azblob://s?storage_account=acme"})), true, true),
-            ("no account of Azure", both(json!({"backend": "azblob://s"})), true, false),
-            ("a database", both(json!({"backend": "postgres://db.example.com/state"})), true, true),
-            ("a database by its short name", both(json!({"backend": "postgres://db/state"})), true, false),
-            (
-                "a URL in the template",
-                (
-                    json!({"backend": "gs://s"}),
-                    json!({"workspaceTemplate": {"spec": {"env": [{"name": URL, "value": "gs://s"}]}}}),
-                ),
-                true,
-                true,
-            ),
-            (
-                "a URL in the pod's template",
-                (json!({"backend": "gs://s"}), json!({"workspaceTemplate": with_env("gs://s")})),
-                true,
-                true,
-            ),
-            (
-                "the pod's template takes precedence",
-                (
-                    json!({"backend": "gs://s"}),
-                    json!({"backend": "gs://s", "workspaceTemplate": with_env("gs://other")}),
-                ),
-                false,
-                false,
-            ),
-            (
-                "names that the pod resolves itself",
-                both(json!({"backend": "https://pulumi.example.com", "stack": "acme/dev",
-                    "workspaceTemplate": pod(&json!({"hostAliases": [{"ip": "10.0.0.1"}]}))})),
-                true,
-                false,
-            ),
-            ("a URL in each namespace's own Secret", both(json!({"envRefs": kept(URL)})), true, false),
-            ("no backend: the project file may name one", both(json!({"stack": "acme/web/prod"})), true, false),
-            (
-                "Pulumi Cloud with other tokens for one organization",
-                (
-                    json!({"backend": "https://api.pulumi.com", "stack": "acme/p/dev", "accessTokenSecret": "one"}),
-                    json!({"backend": "https://api.pulumi.com", "stack": "acme/p/dev", "accessTokenSecret": "two"}),
-                ),
-                true,
-                true,
-            ),
-            (
-                "Pulumi Cloud, and each token has an organization of its own",
-                both(json!({"backend": "https://api.pulumi.com", "accessTokenSecret": "t"})),
-                true,
-                false,
-            ),
-            (
-                "a service by its short name",
-                both(json!({"backend": "http://pulumi:8080", "stack": "acme/dev"})),
-                true,
-                false,
-            ),
-        ];
-        for (name, (one, other), in_namespace, in_cluster) in rows {
-            assert_eq!(same_in_namespace(&one, &other), in_namespace, "{name}, in one namespace");
-            assert_eq!(same_in_cluster(&one, &other), in_cluster, "{name}, in two namespaces");
-        }
-    }
-}
+mod tests;

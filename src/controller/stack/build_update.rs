@@ -6,7 +6,7 @@ use crate::api::auto::{Update, UpdateKind, UpdateSpec};
 use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::api::{bounds, names};
 use crate::controller::merge;
-use crate::controller::stack::build_workspace::{self, PlanError};
+use crate::controller::stack::build_workspace::PlanError;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
 
@@ -43,7 +43,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         ..UpdateSpec::default()
     };
     let mut generated = Update::new(&current.name, spec);
-    generated.metadata.labels = Some(build_workspace::labels(stack));
+    generated.metadata.labels = Some(ownership::labels(stack));
     merge::check_size("updateTemplate", stack.spec.update_template.as_ref(), bounds::SMALL_TEMPLATE_BYTES)?;
     let mut update = match &stack.spec.update_template {
         Some(template) => {
@@ -64,7 +64,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
 /// Returns the message for the backend's update history: the reason of the run and the origin of its artifact.
 fn message(current: &CurrentUpdate) -> String {
     match &current.origin_revision {
-        Some(origin) => format!("{} (made from {origin})", current.message),
+        Some(origin) => format!("{} (origin revision: {origin})", current.message),
         None => current.message.clone(),
     }
 }
@@ -149,7 +149,7 @@ mod tests {
             update(&stack(json!({})), &current).unwrap().spec.message.unwrap()
         };
         assert_eq!(message(None), "Initial stack update");
-        assert_eq!(message(Some("main@sha1:a")), "Initial stack update (made from main@sha1:a)");
+        assert_eq!(message(Some("main@sha1:a")), "Initial stack update (origin revision: main@sha1:a)");
     }
 
     #[test]

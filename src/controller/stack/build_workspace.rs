@@ -10,7 +10,7 @@ use crate::api::auto::{
     ArtifactReference, ConfigItem, ConfigValueFrom, KeyReference, Workspace, WorkspaceSpec, WorkspaceStack,
 };
 use crate::api::pulumi::{ConfigMapSelector, ConfigReference, ResourceRef, SecretSelector, Stack, StackSpec};
-use crate::api::{bounds, duration, names};
+use crate::api::{bounds, duration};
 use crate::controller::merge;
 use crate::controller::stack::ownership;
 use crate::pulumi::{backend, stack_name};
@@ -18,23 +18,23 @@ use crate::pulumi::{backend, stack_name};
 /// Error in the spec of a Stack that prevents a run. Only a change of the spec resolves it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    #[error("spec.{field}.{name}: {what}")]
+    #[error("invalid spec.{field}.{name}: {what}")]
     Reference { field: &'static str, name: String, what: &'static str },
-    #[error("config key {key} is given both in spec.{one} and in spec.{other}")]
-    GivenTwice { key: String, one: &'static str, other: &'static str },
-    #[error("spec.{field}: {what}")]
+    #[error("config key {key} is set in both spec.{one} and spec.{other}")]
+    DuplicateKey { key: String, one: &'static str, other: &'static str },
+    #[error("invalid spec.{field}: {what}")]
     Field { field: &'static str, what: String },
-    #[error("spec.pathKeys names {0:?}, which is no key of config, configRef, secrets or secretsRef")]
+    #[error("invalid spec.pathKeys: {0:?} is not a key of config, configRef, secrets or secretsRef")]
     PathKey(String),
-    #[error("spec.config[\"{0}\"] is null; remove the key or give it a value")]
+    #[error("invalid spec.config[\"{0}\"]: null; set a value or remove the key")]
     NullConfig(String),
     #[error("spec.{0}")]
     Template(String),
     #[error("spec.{0}")]
     TooLarge(#[from] merge::TooLarge),
-    #[error("spec.{field}: {value:?} is no duration; give one such as 1h30m or 45s")]
+    #[error("invalid spec.{field}: {value:?} is not a duration such as 1h30m or 45s")]
     Duration { field: String, value: String },
-    #[error("the Stack has no {0} in its metadata")]
+    #[error("metadata of the Stack has no {0}")]
     Metadata(&'static str),
 }
 
@@ -56,7 +56,7 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
         ..WorkspaceSpec::default()
     };
     let mut generated = Workspace::new(&stack.name_any(), spec);
-    generated.metadata.labels = Some(labels(stack));
+    generated.metadata.labels = Some(ownership::labels(stack));
     merge::check_size("workspaceTemplate", stack.spec.workspace_template.as_ref(), bounds::TEMPLATE_BYTES)?;
     let merged = match &stack.spec.workspace_template {
         Some(template) => {
@@ -115,18 +115,6 @@ fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanErro
     Ok(workspace)
 }
 
-/// Returns the labels of all objects that belong to a Stack.
-pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
-    let shard = stack.labels().get_key_value(names::LABEL_SHARD).map(|(key, value)| (key.clone(), value.clone()));
-    let own = [
-        (names::LABEL_STACK_COMPONENT, "stack".to_owned()),
-        (names::LABEL_STACK_NAME, stack.name_any()),
-        (names::LABEL_WORKSPACE_NAME, stack.name_any()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value));
-    own.into_iter().chain(shard).collect()
-}
-
 fn environment(stack: &Stack) -> Result<Vec<Value>, PlanError> {
     let mut variables = Vec::new();
     if let Some(backend) = &stack.spec.backend {
@@ -160,7 +148,7 @@ fn place<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Place<'a>, &
     match reference.kind.as_str() {
         "Literal" => match &reference.literal {
             Some(literal) => Ok(Place::Here(&literal.value)),
-            None => Err("type is Literal, but `literal.value` is missing"),
+            None => Err("type Literal requires `literal.value`"),
         },
         "Secret" => match &reference.secret {
             Some(secret)
@@ -169,14 +157,16 @@ fn place<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Place<'a>, &
                 Err("cross-namespace refs are not allowed")
             }
             Some(secret) => Ok(Place::Secret(secret)),
-            None => Err("type is Secret, but `secret.name` and `secret.key` are missing"),
+            None => Err("type Secret requires `secret.name` and `secret.key`"),
         },
         "ConfigMap" => match &reference.config_map {
             Some(map) => Ok(Place::ConfigMap(map)),
-            None => Err("type is ConfigMap, but `configMap.name` and `configMap.key` are missing"),
+            None => Err("type ConfigMap requires `configMap.name` and `configMap.key`"),
         },
-        "Env" | "FS" => Err("type Env and FS mean the controller's own environment and files, which no Stack may read"),
-        _ => Err("type is neither Literal, Secret nor ConfigMap"),
+        "Env" | "FS" => {
+            Err("types Env and FS are not supported: a Stack cannot read the environment and files of the controller")
+        }
+        _ => Err("type must be Literal, Secret or ConfigMap"),
     }
 }
 
@@ -198,7 +188,7 @@ fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut items: BTreeMap<String, (&'static str, ConfigItem)> = BTreeMap::new();
     let mut add = |field: &'static str, item: ConfigItem| match items.get(&item.key) {
-        Some((one, _)) => Err(PlanError::GivenTwice { key: item.key.clone(), one, other: field }),
+        Some((one, _)) => Err(PlanError::DuplicateKey { key: item.key.clone(), one, other: field }),
         None => {
             items.insert(item.key.clone(), (field, item));
             Ok(())
@@ -247,205 +237,4 @@ fn secret_item(key: &str, place: Place<'_>) -> ConfigItem {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::pulumi::LiteralRef;
-
-    fn stack(spec: StackSpec) -> Stack {
-        let mut stack = Stack::new("app", StackSpec { stack: "org/proj/dev".to_owned(), ..spec });
-        stack.metadata.namespace = Some("apps".to_owned());
-        stack.metadata.uid = Some("uid-1".to_owned());
-        stack
-    }
-
-    fn secret(namespace: Option<&str>) -> ResourceRef {
-        let namespace = namespace.map(str::to_owned);
-        let secret = Some(SecretSelector { namespace, name: "s".to_owned(), key: "k".to_owned() });
-        ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() }
-    }
-
-    fn planned(spec: StackSpec) -> Value {
-        let planned = planned_workspace(spec);
-        serde_json::to_value(planned).expect("json")
-    }
-
-    fn planned_workspace(spec: StackSpec) -> Workspace {
-        workspace(&stack(spec), &ArtifactReference { digest: "sha256:a".to_owned(), ..Default::default() })
-            .expect("it can be planned")
-    }
-
-    #[test]
-    fn a_stack_is_converted_to_a_workspace() {
-        let spec = StackSpec {
-            backend: Some("s3://state".to_owned()),
-            env_refs: [("TOKEN".to_owned(), secret(Some("apps")))].into(),
-            config: [("a".to_owned(), json!(1))].into(),
-            ..StackSpec::default()
-        };
-        let workspace = planned(spec);
-        assert_eq!(workspace["spec"]["serviceAccountName"], json!("default"));
-        assert_eq!(workspace["spec"]["env"][0], json!({"name": "PULUMI_BACKEND_URL", "value": "s3://state"}));
-        assert_eq!(workspace["spec"]["env"][1]["valueFrom"]["secretKeyRef"], json!({"name": "s", "key": "k"}));
-        assert_eq!(workspace["spec"]["stacks"][0]["config"][0], json!({"key": "a", "value": 1}));
-        assert_eq!(workspace["metadata"]["labels"]["pulumi.com/stack-name"], json!("app"));
-        assert_eq!(workspace["metadata"]["ownerReferences"][0]["uid"], json!("uid-1"));
-    }
-
-    #[test]
-    fn config_is_collected_from_all_of_its_fields() {
-        let spec = json!({
-            "stack": "dev",
-            "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}},
-            "config": {"plain": [1]},
-            "configRef": {"map": {"name": "m", "key": "k", "json": true}},
-            "secrets": {"inline": "x"},
-            "secretsRef": {
-                "literal": {"type": "Literal", "literal": {"value": "y"}},
-                "secret": {"type": "Secret", "secret": {"name": "s", "key": "k"}},
-            },
-            "environment": ["org/env"],
-            "pathKeys": ["literal"],
-        });
-        let read = |spec: Value| serde_json::from_value::<StackSpec>(spec).expect("a spec");
-        let planned = planned(read(spec.clone()));
-        assert_eq!(
-            planned["spec"]["stacks"][0]["config"],
-            json!([
-                {"key": "inline", "value": "x", "secret": true},
-                {"key": "literal", "value": "y", "path": true, "secret": true},
-                {"key": "map", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}, "json": true}},
-                {"key": "plain", "value": [1]},
-                {"key": "secret", "secret": true, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
-            ])
-        );
-        assert_eq!(planned["spec"]["stacks"][0]["environment"], json!(["org/env"]));
-        let refused = |field: &str, value: Value| {
-            let mut spec = spec.clone();
-            spec[field] = value;
-            config(&stack(read(spec))).expect_err("refused").to_string()
-        };
-        assert_eq!(
-            refused("secrets", json!({"plain": "x"})),
-            "config key plain is given both in spec.config and in spec.secrets"
-        );
-        let unknown = refused("pathKeys", json!(["other"]));
-        assert!(unknown.starts_with("spec.pathKeys names \"other\", which is no key"), "{unknown}");
-        let other = json!({"a": {"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}}});
-        assert_eq!(refused("secretsRef", other), "spec.secretsRef.a: cross-namespace refs are not allowed");
-        let env = refused("secretsRef", json!({"a": {"type": "Env", "env": {"name": "A"}}}));
-        assert!(env.starts_with("spec.secretsRef.a: type Env and FS mean"), "{env}");
-    }
-
-    #[test]
-    fn a_workspace_template_cannot_change_name_or_namespace() {
-        let template = json!({"metadata": {"labels": {"team": "a", "pulumi.com/component": "mine"}}});
-        let workspace = planned(StackSpec { workspace_template: Some(template), ..StackSpec::default() });
-        assert_eq!(workspace["metadata"]["name"], json!("app"));
-        assert_eq!(workspace["metadata"]["namespace"], json!("apps"));
-        assert_eq!(workspace["metadata"]["labels"]["team"], json!("a"));
-    }
-
-    #[test]
-    fn the_largest_stack_allowed_by_the_schema_fits_into_its_workspace() {
-        let entries = usize::try_from(bounds::ENTRIES).expect("small");
-        let references = usize::try_from(bounds::REFERENCES).expect("small");
-        let names = |prefix: &str, count: usize| -> Vec<String> {
-            (0..count).map(|number| format!("{prefix}{number}")).collect()
-        };
-        let map = |prefix: &str| names(prefix, entries).into_iter();
-        let config = ConfigReference { name: "m".to_owned(), key: "k".to_owned(), json: None };
-        let workspace = planned_workspace(StackSpec {
-            backend: Some("s3://state".to_owned()),
-            access_token_secret: Some("token".to_owned()),
-            envs: names("env", references),
-            env_secrets: names("secret", references),
-            env_refs: map("V").map(|name| (name, secret(None))).collect(),
-            config: map("c").map(|name| (name, json!(1))).collect(),
-            config_ref: map("r").map(|name| (name, config.clone())).collect(),
-            secrets: map("s").map(|name| (name, "x".to_owned())).collect(),
-            secrets_ref: map("t").map(|name| (name, secret(None))).collect(),
-            environment: names("org/env", references),
-            ..StackSpec::default()
-        });
-        let stack = &workspace.spec.stacks[0];
-        let counts = [
-            (workspace.spec.env.len(), bounds::WORKSPACE_ENV),
-            (workspace.spec.env_from.len(), bounds::WORKSPACE_ENV_FROM),
-            (stack.config.len(), bounds::WORKSPACE_CONFIG),
-            (stack.environment.len(), bounds::WORKSPACE_ENVIRONMENTS),
-        ];
-        for (found, limit) in counts {
-            assert!(found > 0 && u32::try_from(found).expect("small") < limit, "{counts:?}");
-        }
-    }
-
-    #[test]
-    fn templates_over_the_size_limit_are_rejected_by_name() {
-        let template = json!({"spec": {"podTemplate": {"spec": {"hostname": "x".repeat(bounds::TEMPLATE_BYTES)}}}});
-        let spec = StackSpec { workspace_template: Some(template), ..StackSpec::default() };
-        let error = workspace(&stack(spec), &ArtifactReference::default()).expect_err("refused").to_string();
-        assert_eq!(error, "spec.workspaceTemplate has 262193 bytes as JSON; the limit is 262144 bytes");
-    }
-
-    #[test]
-    fn an_invalid_duration_is_named() {
-        let fields = ["timeout", "idleTimeout", "interval", "retryInterval"];
-        for field in fields {
-            let with = |text: &str| -> Stack {
-                stack(serde_json::from_value(json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}, field: text})).expect("a spec"))
-            };
-            assert_eq!(check_times(&with("1h30m")), Ok(()));
-            let error = check_times(&with("99999999999999999999h")).expect_err("it is refused").to_string();
-            assert!(error.contains(&format!("spec.{field}")), "{error}");
-        }
-        let within = json!([{"name": "base", "requirement": {"succeededWithinDuration": "soon"}}]);
-        let spec = StackSpec { prerequisites: serde_json::from_value(within).expect("a list"), ..StackSpec::default() };
-        let error = check_times(&stack(spec)).expect_err("it is refused").to_string();
-        assert!(error.contains("spec.prerequisites.base.requirement.succeededWithinDuration: \"soon\""), "{error}");
-    }
-
-    #[test]
-    fn stack_name_and_backend_are_validated() {
-        let with = |name: &str, backend: Option<&str>| {
-            let spec = StackSpec { backend: backend.map(str::to_owned), ..StackSpec::default() };
-            let mut stack = stack(spec);
-            name.clone_into(&mut stack.spec.stack);
-            check_address(&stack).map_err(|error| error.to_string())
-        };
-        for backend in [None, Some(""), Some("s3://state")] {
-            assert_eq!(with("acme/web/dev", backend), Ok(()));
-        }
-        let error = with("a/b/c/d", None).expect_err("refused");
-        assert!(error.starts_with("spec.stack: \"a/b/c/d\" is not the name of a stack"), "{error}");
-        let error = with("dev", Some("redis://state")).expect_err("refused");
-        assert!(error.starts_with("spec.backend: \"redis://state\" is not the URL of a supported"), "{error}");
-    }
-
-    #[test]
-    fn the_hash_changes_with_every_input() {
-        let with =
-            |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
-        assert_eq!(ownership::wanted_hash(&with("a")), ownership::wanted_hash(&with("a")));
-        assert_ne!(ownership::wanted_hash(&with("a")), ownership::wanted_hash(&with("b")));
-    }
-
-    #[test]
-    fn an_invalid_reference_is_named() {
-        let literal = |literal| ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
-        let rows = [
-            (secret(Some("other")), "cross-namespace"),
-            (literal(None), "`literal.value` is missing"),
-            (ResourceRef { secret: None, ..secret(None) }, "are missing"),
-            (ResourceRef { kind: "ConfigMap".to_owned(), ..secret(None) }, "`configMap.name`"),
-            (ResourceRef { kind: "FS".to_owned(), ..secret(None) }, "which no Stack may read"),
-            (ResourceRef { kind: "fs".to_owned(), ..secret(None) }, "neither Literal, Secret nor ConfigMap"),
-        ];
-        for (reference, wanted) in rows {
-            let error = variable("TOKEN", &reference, "apps").expect_err("it is refused").to_string();
-            assert!(error.contains(wanted) && error.contains("spec.envRefs.TOKEN"), "{error}");
-        }
-        assert!(variable("A", &literal(Some(LiteralRef { value: "x".to_owned() })), "apps").is_ok());
-        let null = StackSpec { config: [("a".to_owned(), Value::Null)].into(), ..StackSpec::default() };
-        assert_eq!(config(&stack(null)), Err(PlanError::NullConfig("a".to_owned())));
-    }
-}
+mod tests;

@@ -1,21 +1,23 @@
 //! The dependencies of a Stack's reconcile.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::channel::mpsc;
+use kube::ResourceExt;
 use kube::core::Selector;
 use kube::runtime::reflector::ObjectRef;
 
 use crate::api::auto::{Update, Workspace};
+use crate::api::pulumi::Stack;
 use crate::artifact::{Fetcher, Store};
-use crate::controller::stack::dependents::Dependents;
+use crate::controller::stack::dependents::{Dependents, Stacks};
 use crate::controller::stack::duplicate_stacks::DuplicateStacks;
-use crate::controller::stack::groups::Stacks;
 use crate::controller::stack::prerequisites::evaluator::Evaluator;
 use crate::controller::stack::source_watches::SourceWatches;
-use crate::controller::stack::stack_cache::StackCache;
-use crate::controller::stack::workspace_drift::MutatedWorkspaces;
+use crate::controller::stack::workspace_state::MutatedWorkspaces;
 use crate::controller::update::{UpdateGroup, Updates};
+use crate::runtime::backoff::ObjectKey;
 use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
@@ -25,6 +27,10 @@ use crate::source::flux::Sources;
 use crate::source::git::Git;
 use crate::source::kinds::GroupKind;
 use crate::telemetry::metrics::Metrics;
+
+/// Limits of the cache. A Stack that exceeds the size, in bytes of JSON, is read each time.
+const MAX_STACKS: usize = 256;
+const MAX_STACK_SIZE: usize = 32 * 1024;
 
 pub struct Context {
     pub sources: Sources,
@@ -81,7 +87,57 @@ impl Context {
     pub fn artifact_arrived(&self, namespace: &str, workspace: &str) {
         let reference = ObjectRef::new(workspace).within(namespace);
         if self.wake_workspace.clone().try_send(reference).is_err() {
-            tracing::debug!(namespace, workspace, "the workspace could not be woken");
+            tracing::debug!(namespace, workspace, "dropped a wake-up: queue is full");
         }
+    }
+}
+
+/// Cache with one version per Stack. Cheap to clone; all clones share the entries.
+#[derive(Clone, Default)]
+pub struct StackCache(Arc<Mutex<HashMap<ObjectKey, Arc<Stack>>>>);
+
+impl StackCache {
+    /// Returns the Stack if the cached version is that of `part`.
+    pub fn get(&self, key: &ObjectKey, part: &Stack) -> Option<Arc<Stack>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()?;
+        let version = |stack: &Stack| (stack.uid(), stack.resource_version());
+        (version(&known) == version(part)).then_some(known)
+    }
+
+    /// Caches a Stack, replacing an older version.
+    pub fn keep(&self, key: &ObjectKey, stack: &Arc<Stack>) {
+        if serde_json::to_vec(stack.as_ref()).map_or(usize::MAX, |bytes| bytes.len()) > MAX_STACK_SIZE {
+            return;
+        }
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= MAX_STACKS && !kept.contains_key(key) {
+            kept.clear();
+        }
+        kept.insert(key.clone(), Arc::clone(stack));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pulumi::StackSpec;
+
+    fn stack(version: &str, text: usize) -> Arc<Stack> {
+        let mut stack = Stack::new("base", StackSpec { stack: "x".repeat(text), ..StackSpec::default() });
+        stack.metadata.resource_version = Some(version.to_owned());
+        Arc::new(stack)
+    }
+
+    #[test]
+    fn the_stack_cache_is_keyed_by_version_and_bounded() {
+        let stacks = StackCache::default();
+        let key = |number: usize| ("apps".to_owned(), number.to_string());
+        stacks.keep(&key(0), &stack("1", 1));
+        assert_eq!(stacks.get(&key(0), &stack("1", 1)).map(|stack| stack.spec.stack.len()), Some(1));
+        assert!(stacks.get(&key(0), &stack("2", 1)).is_none(), "it has changed");
+        stacks.keep(&key(1), &stack("1", MAX_STACK_SIZE));
+        assert!(stacks.get(&key(1), &stack("1", 1)).is_none(), "it is too large");
+        (0..10 * MAX_STACKS).for_each(|number| stacks.keep(&key(number), &stack("1", 1)));
+        assert!(stacks.0.lock().unwrap().len() <= MAX_STACKS);
     }
 }

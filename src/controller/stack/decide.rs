@@ -6,16 +6,19 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use crate::api::conditions::{self, stack_reason};
+use crate::api::auto::{Update, UpdateKind, UpdatePhase};
+use crate::api::conditions::{self, stack_reason, update_reason};
 use crate::api::names;
-use crate::api::pulumi::Stack;
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
-use crate::controller::stack::next_run::run_if_due;
+use crate::controller::stack::next_run::{operators_workspace, run_if_due};
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::run::forward;
-use crate::controller::stack::{active_update, build_workspace, cancel, deletion, duplicate, input_changes};
+use crate::controller::stack::run::{self, artifact_of, forward, named, queued};
+use crate::controller::stack::schedule::Due;
+use crate::controller::stack::workspace_state::in_place;
+use crate::controller::stack::{annotations, build_workspace, deletion, identity, pko_migration};
 use crate::runtime::field_managers;
-use crate::source::Unavailable;
+use crate::source::{Resolved, Unavailable};
 
 /// Time for which a missing source does not stall the Stack.
 const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
@@ -30,10 +33,10 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if !deleting && !stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
         return Action::AddFinalizer;
     }
-    if let Some(action) = cancel::decide(observed).or_else(|| active_update::decide(observed)) {
+    if let Some(action) = annotations::cancel(observed).or_else(|| open_run(observed)) {
         return action;
     }
-    if let Some(action) = duplicate::decide(observed) {
+    if let Some(action) = duplicate(observed) {
         return action;
     }
     if deleting { deletion::decide(observed, now) } else { desired(observed, now) }
@@ -53,10 +56,10 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         Some(Err(Unavailable::NotYet(message))) => return Action::WaitForSource(message.clone(), None),
         Some(Err(Unavailable::Stalled(message))) => return stalled_source(&observed.stack, message, now),
         Some(Err(Unavailable::Looking(message))) => return Action::AwaitSource(message.clone()),
-        None => return Action::WaitForSource("the source was not read".to_owned(), None),
+        None => return Action::WaitForSource("the source was not resolved".to_owned(), None),
     };
     let action = run_if_due(observed, resolved, observed.in_store, forward(&observed.stack), now);
-    match input_changes::baseline(observed) {
+    match run::baseline(observed) {
         Some(first) if matches!(action, Action::Settled(_)) => Action::RecordBaseline(first),
         _ => action,
     }
@@ -76,6 +79,183 @@ fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
         Ok(left) if !left.is_zero() => Action::WaitForSource(message.to_owned(), Some(left)),
         _ => Action::SourceStalled(message.to_owned()),
     }
+}
+
+/// Returns the action for the run named in the status.
+fn open_run(observed: &Observed) -> Option<Action> {
+    let current = observed.stack.status.as_ref()?.current_update.as_ref()?;
+    let Some(update) = &observed.update else {
+        return Some(match still_wanted(observed, current) {
+            true => Action::CreateUpdate(current.clone()),
+            false => Action::ForgetUpdate,
+        });
+    };
+    if update.is_complete() {
+        return Some(Action::RecordResult);
+    }
+    let what = named(current.kind, current.commit.as_deref().unwrap_or("unknown"));
+    let bound = update.status.as_ref().is_some_and(|s| s.run.is_some()) || update.is_started_by_operator();
+    if let Some(doubt) = doubt(update) {
+        let answer = annotations::resolution_of_open_run(&observed.stack, &current.name);
+        let is_news = |answer: &&str| update.annotations().get(names::ANNOTATION_RESOLVE).is_none_or(|a| a != answer);
+        return Some(match answer.filter(is_news) {
+            Some(answer) => Action::Answer(answer.to_owned()),
+            None => Action::Doubt(doubt.to_owned()),
+        });
+    }
+    if let Some(action) = workspace_of_operators_run(observed, update) {
+        return Some(action);
+    }
+    if bound {
+        return Some(Action::AwaitUpdate(match waiting(update) {
+            Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
+            None => running(&what, current, update, observed.stack.status.as_ref()?.last_update.as_ref()),
+        }));
+    }
+    if let Some(why) = revocation(observed, current) {
+        return Some(Action::RevokeUpdate(format!("{what} ({}) revoked: {why}", current.name)));
+    }
+    Some(missing_bytes(observed, current).unwrap_or_else(|| {
+        Action::AwaitUpdate(match waiting(update) {
+            Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
+            None => queued(current),
+        })
+    }))
+}
+
+/// Returns the message about the progress of an open run. The number of resources is estimated from the previous run.
+fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
+    let status = update.status.as_ref();
+    let word = match status.and_then(|status| status.phase) {
+        Some(UpdatePhase::Canceling) => "canceling",
+        _ => "running",
+    };
+    let progress = status.and_then(|status| status.progress.as_ref());
+    let (done, so_far) = progress.map_or((0, 0), |progress| (progress.resources_done, progress.resources_total));
+    if so_far == 0 {
+        return format!("{word} {what} ({})", current.name);
+    }
+    // The changes of a run include the Pulumi stack resource itself, which the progress does not count.
+    let before = last.map_or(0, |last| last.changes.values().fold(0_i64, |sum, count| sum.saturating_add(*count)) - 1);
+    format!("{word} {what} ({}): {done} of {} resources", current.name, so_far.max(before))
+}
+
+/// Returns the message of the Update if the controller cannot tell whether the open run is still running.
+fn doubt(update: &Update) -> Option<&str> {
+    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
+    (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
+}
+
+/// Returns the `Progressing` condition of an Update that has not started.
+fn waiting(update: &Update) -> Option<&Condition> {
+    let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING);
+    progressing.filter(|progressing| progressing.status == "False")
+}
+
+/// Returns the reason to revoke a run that has not started.
+fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
+    let stack = &observed.stack;
+    let deleting = stack.metadata.deletion_timestamp.is_some();
+    let gone = observed.workspace.as_ref().is_none_or(|w| w.metadata.deletion_timestamp.is_some());
+    let has_newer_source =
+        matches!(&observed.source, Some(Ok(resolved)) if has_newer_source(observed, resolved, current));
+    match () {
+        () if pko_migration::is_operators_run(current) => Some("not started by the Pulumi Kubernetes Operator"),
+        () if deleting && current.kind != UpdateKind::Destroy => Some("the Stack is being deleted"),
+        () if deletion::has_dependents_in_deletion(observed) => Some("dependent Stacks are destroyed first"),
+        () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
+        () if stack.metadata.generation.is_some_and(|g| g != current.generation) => Some("the Stack has changed"),
+        () if gone => Some("the Workspace was deleted"),
+        () if has_newer_source && current.kind != UpdateKind::Destroy => Some("the source has a newer revision"),
+        () if current.kind == UpdateKind::Destroy && deletion::has_another_source(observed, current) => {
+            Some("its source is no longer available")
+        }
+        () => None,
+    }
+}
+
+/// Whether the source has another artifact than the run. An artifact with the same selected files, or a repacked archive of the
+/// same revision, does not count if the pod already has the artifact of the run. Otherwise the run cannot start, because the source no
+/// longer offers its artifact.
+fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
+    let is_of_run = |artifact: &Resolved| Some(artifact.digest.to_string()) == current.digest;
+    let is_same_selection = current.paths_digest.is_some() && resolved.selection() == current.paths_digest.as_deref();
+    let is_placed = observed.workspace.as_ref().and_then(in_place).is_some_and(|placed| is_of_run(&placed));
+    let is_repacked = resolved.content_id.is_some()
+        && resolved.content_id == current.content_id
+        && current.commit.as_ref() == Some(&resolved.revision);
+    !(is_of_run(resolved) || (is_same_selection || is_repacked) && is_placed)
+}
+
+/// Fetches the artifact of the run if a new pod needs it and the store has lost it.
+fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
+    let placed = observed.workspace.as_ref().and_then(in_place).is_some();
+    let is_wanted = |resolved: &&Resolved| Some(resolved.digest.to_string()) == current.digest;
+    let source = observed.source.as_ref().and_then(|source| source.as_ref().ok());
+    let missing = source.filter(|_| !observed.in_store).filter(is_wanted);
+    let missing = missing.or_else(|| deletion::missing(observed).filter(is_wanted));
+    missing.filter(|_| !placed).cloned().map(Action::Fetch)
+}
+
+/// Whether an announced run whose Update was never created still matches the Stack and the artifact in the Workspace's spec.
+fn still_wanted(observed: &Observed, current: &CurrentUpdate) -> bool {
+    let deleting = observed.stack.metadata.deletion_timestamp.is_some();
+    let kind = if deleting { UpdateKind::Destroy } else { forward(&observed.stack) };
+    if observed.stack.spec.suspend.unwrap_or_default() {
+        return false;
+    }
+    let asked = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());
+    current.kind == kind && asked == Some(&artifact_of(current))
+}
+
+/// Takes over the Workspace while a run that the Pulumi Kubernetes Operator started is open. Such a run counts as ended when its pod is
+/// gone, and the takeover replaces the pod.
+fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Action> {
+    if !update.is_started_by_operator() {
+        return None;
+    }
+    let (resolved, in_store) = match observed.stack.metadata.deletion_timestamp {
+        Some(_) => deletion::source(observed).ok()?,
+        None => (observed.source.as_ref()?.as_ref().ok()?.clone(), observed.in_store),
+    };
+    operators_workspace(observed, &resolved, in_store, &Due::GivenUp)
+}
+
+/// Returns the action for a duplicate, or `None` if the Stack continues normally.
+///
+/// A duplicate does not run. When it is deleted, it destroys the Pulumi stack if it has applied it itself, unless a Stack in the same
+/// namespace has applied it too. A Stack in another namespace cannot prevent the destroy.
+fn duplicate(observed: &Observed) -> Option<Action> {
+    let (stack, first) = (&observed.stack, observed.duplicate.as_ref()?);
+    let managed =
+        format!("Pulumi stack {} of project {} is already managed by Stack {first}", stack.spec.stack, first.project);
+    if stack.metadata.deletion_timestamp.is_some() {
+        if identity::has_applied_here(stack, observed.workspace.as_ref()) {
+            let is_same_namespace = Some(&first.namespace) == stack.metadata.namespace.as_ref();
+            if !is_same_namespace || !deletion::has_to_destroy(stack) {
+                return None;
+            }
+            let message = format!(
+                "{managed}, and a destroy would delete its resources. To leave them to Stack {first}, set spec.destroyOnFinalize to \
+                 false; otherwise delete Stack {first} first"
+            );
+            return Some(Action::Conflict(message));
+        }
+        if !identity::has_applied(stack) || !deletion::has_to_destroy(stack) {
+            return Some(Action::RemoveFinalizer);
+        }
+        let message = format!(
+            "{managed} and is not destroyed; the resources of this Stack are in another Pulumi stack. To delete them, restore \
+             spec.stack and spec.backend; to keep them, unset spec.destroyOnFinalize"
+        );
+        return Some(Action::Conflict(message));
+    }
+    let message = format!(
+        "{managed}, so this Stack does not run. Change spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks: \
+         a Stack that has not applied this Pulumi stack does not destroy it. This Stack runs when Stack {first} is deleted or \
+         manages another Pulumi stack"
+    );
+    (!stack.spec.suspend.unwrap_or_default()).then_some(Action::Conflict(message))
 }
 
 #[cfg(test)]

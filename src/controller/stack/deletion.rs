@@ -13,17 +13,16 @@ use crate::artifact::{Digest, Directory, pack_file};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::next_run::run_if_due;
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::placed_artifact::last_in_place;
-use crate::controller::stack::readiness::{Readiness, readiness};
 use crate::controller::stack::run::reference;
-use crate::controller::stack::{identity, resolve};
+use crate::controller::stack::workspace_state::{Readiness, last_in_place, readiness};
+use crate::controller::stack::{annotations, identity};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
 /// Placeholder for the revision of a destroy without a source.
-const STATE_ALONE: &str = "state-alone";
+const STATE_ONLY: &str = "state-alone";
 /// Time to wait for the deletion of dependents. A client that deletes several Stacks deletes them one after the other.
-const MOMENT: SignedDuration = SignedDuration::from_secs(3);
+const DELETION_GRACE: SignedDuration = SignedDuration::from_secs(3);
 /// Requeue interval while dependents are being deleted; watch events normally wake the Stack earlier.
 const DEPENDENTS_RETRY: SignedDuration = SignedDuration::from_secs(10);
 
@@ -36,7 +35,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if stack.spec.suspend.unwrap_or_default() {
         return Action::Settled(Settled::DeletionSuspended);
     }
-    if let Some(action) = others_first(observed, now) {
+    if let Some(action) = waiting_for_dependents(observed, now) {
         return action;
     }
     if let Some(what) = awaited(observed) {
@@ -45,7 +44,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let (resolved, in_store) = match source(observed) {
         Ok(found) => found,
         Err(why) => {
-            let message = format!("cannot destroy yet: {why}");
+            let message = format!("failed to destroy the stack: {why}");
             return match observed.source {
                 Some(Err(Unavailable::Stalled(_) | Unavailable::Invalid(_))) => Action::SourceStalled(message),
                 _ => Action::WaitForSource(message, None),
@@ -65,7 +64,7 @@ pub fn has_to_destroy(stack: &Stack) -> bool {
         && stack.spec.destroy_on_finalize.unwrap_or_default()
         && !stack.spec.preview.unwrap_or_default()
         && identity::has_applied(stack)
-        && !resolve::is_abandoned_destroy(stack)
+        && !annotations::is_abandoned_destroy(stack)
 }
 
 /// The Pulumi stack whose resources remain because the Stack only previews now: another Stack may have taken it over.
@@ -84,12 +83,13 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     if let Some(placed) = observed.workspace.as_ref().and_then(last_in_place) {
         return Ok((placed, true));
     }
-    let Some(deletion) = &observed.deletion else { return Err("nothing was looked at".to_owned()) };
+    let Some(deletion) = &observed.deletion else { return Err("the deletion was not observed".to_owned()) };
     let is_fit = |resolved: &&Resolved| !is_unfit(observed, resolved);
-    let asked = deletion.asked.as_ref().filter(is_fit);
+    let requested = deletion.requested.as_ref().filter(is_fit);
     let found = observed.source.as_ref().and_then(|source| source.as_ref().ok()).filter(is_fit);
     let made = deletion.without_source.as_ref();
-    let at_hand = asked.or_else(|| found.filter(|_| observed.in_store)).or_else(|| made.filter(|_| deletion.is_stored));
+    let at_hand =
+        requested.or_else(|| found.filter(|_| observed.in_store)).or_else(|| made.filter(|_| deletion.is_stored));
     let candidates = [(at_hand, true), (found, false), (made, false)];
     let chosen = candidates.into_iter().find_map(|(resolved, at_hand)| Some((resolved?.clone(), at_hand)));
     chosen.ok_or_else(|| no_source(observed))
@@ -99,9 +99,11 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
 /// source that does not exist.
 fn awaited(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
-    let asked = observed.deletion.as_ref().and_then(|deletion| deletion.asked.as_ref());
+    let requested = observed.deletion.as_ref().and_then(|deletion| deletion.requested.as_ref());
     match &observed.source {
-        Some(Err(Unavailable::Looking(what))) if !placed && asked.is_none_or(|asked| is_unfit(observed, asked)) => {
+        Some(Err(Unavailable::Looking(what)))
+            if !placed && requested.is_none_or(|requested| is_unfit(observed, requested)) =>
+        {
             Some(what)
         }
         _ => None,
@@ -121,14 +123,12 @@ fn is_unfit(observed: &Observed, resolved: &Resolved) -> bool {
 fn no_source(observed: &Observed) -> String {
     let why = match &observed.source {
         Some(Err(error)) => error.to_string(),
-        Some(Ok(_)) => "the workspace cannot work with the source".to_owned(),
-        None => "the source was not read".to_owned(),
+        Some(Ok(_)) => "the Workspace rejected the source".to_owned(),
+        None => "the source was not resolved".to_owned(),
     };
     let how = match observed.stack.spec.run_program.unwrap_or_default() {
-        true => "spec.runProgram asks for the program in a destroy: without it the state alone is enough",
-        false => {
-            "a destroy from the state alone needs the project's name: give it in spec.stack, as organization/project/stack"
-        }
+        true => "unset spec.runProgram to destroy from the state without the source",
+        false => "to destroy from the state without the source, set spec.stack to organization/project/stack",
     };
     format!("{why}; {how}")
 }
@@ -150,7 +150,7 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     let text = project::yaml_program(&name, &sections);
     let bytes = pack_file(project::PROJECT_FILE, text.as_bytes()).ok()?;
     Some(Resolved {
-        revision: STATE_ALONE.to_owned(),
+        revision: STATE_ONLY.to_owned(),
         origin_revision: None,
         content_id: None,
         digest: Digest::of(&bytes),
@@ -171,37 +171,39 @@ pub fn missing(observed: &Observed) -> Option<&Resolved> {
 }
 
 /// Whether Stacks that depend on this one are being deleted too.
-pub fn has_others_first(observed: &Observed) -> bool {
-    observed.deletion.as_ref().is_some_and(|deletion| deletion.dependents.iter().any(|dependent| is_going(dependent)))
+pub fn has_dependents_in_deletion(observed: &Observed) -> bool {
+    observed
+        .deletion
+        .as_ref()
+        .is_some_and(|deletion| deletion.dependents.iter().any(|dependent| is_being_deleted(dependent)))
 }
 
 /// Waits for dependents that are being deleted. Other dependents do not delay the deletion after a short grace period.
-fn others_first(observed: &Observed, now: Timestamp) -> Option<Action> {
+fn waiting_for_dependents(observed: &Observed, now: Timestamp) -> Option<Action> {
     let dependents = &observed.deletion.as_ref()?.dependents;
     let names = |dependents: &[&Arc<Stack>]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");
-    let going: Vec<&Arc<Stack>> = dependents.iter().filter(|dependent| is_going(dependent)).collect();
-    if !going.is_empty() {
-        let message =
-            format!("waits for {}: what needs this Stack, and is being deleted too, goes first", names(&going));
+    let deleting: Vec<&Arc<Stack>> = dependents.iter().filter(|dependent| is_being_deleted(dependent)).collect();
+    if !deleting.is_empty() {
+        let message = format!("waiting for the deletion of dependent Stacks: {}", names(&deleting));
         return Some(Action::WaitForDependents(message, DEPENDENTS_RETRY));
     }
-    let living: Vec<&Arc<Stack>> = dependents.iter().filter(|dependent| is_living(dependent)).collect();
+    let alive: Vec<&Arc<Stack>> = dependents.iter().filter(|dependent| is_alive(dependent)).collect();
     let deleted = observed.stack.metadata.deletion_timestamp.as_ref()?.0;
-    let left = MOMENT.saturating_sub(now.duration_since(deleted));
-    if living.is_empty() || !left.is_positive() {
+    let left = DELETION_GRACE.saturating_sub(now.duration_since(deleted));
+    if alive.is_empty() || !left.is_positive() {
         return None;
     }
-    let message = format!("looks for a moment whether {} is being deleted too, which needs this Stack", names(&living));
+    let message = format!("checking whether dependent Stacks are being deleted too: {}", names(&alive));
     Some(Action::WaitForDependents(message, left))
 }
 
 /// Whether the Stack is being deleted and still has its finalizer.
-fn is_going(dependent: &Stack) -> bool {
+fn is_being_deleted(dependent: &Stack) -> bool {
     dependent.metadata.deletion_timestamp.is_some()
         && dependent.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
 }
 
-fn is_living(dependent: &Stack) -> bool {
+fn is_alive(dependent: &Stack) -> bool {
     dependent.metadata.deletion_timestamp.is_none()
 }
 

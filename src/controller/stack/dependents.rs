@@ -1,6 +1,7 @@
-//! Wakes Stacks when a dependency named in `dependsOn` or `prerequisites` changes, and finds dependency cycles.
+//! Index of Stacks by the objects that they refer to. Wakes Stacks when a dependency named in `dependsOn` or `prerequisites` changes, and
+//! finds dependency cycles.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,15 +13,44 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
 use crate::api::pulumi::Stack;
-use crate::controller::stack::dependency_cycle;
-use crate::controller::stack::groups::{StackGroup, Stacks};
 use crate::controller::stack::prerequisites;
 use crate::runtime::backoff::ObjectKey;
+use crate::runtime::index::{IndexWriter, Indexed, indexed};
+use crate::source;
+use crate::source::kinds::GroupKind;
 
 /// Capacity of the queue of Stacks to wake. If it is full, the periodic requeue wakes the Stack.
 const WAITING: usize = 1024;
 /// Maximum number of Stacks in the message about a cycle.
 const NAMED: usize = 10;
+
+/// Object or kind that a Stack refers to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum StackGroup {
+    /// A dependency.
+    Needs(ObjectKey),
+    /// The source.
+    Source(GroupKind, ObjectKey),
+    /// The kind of the source.
+    SourceKind(GroupKind),
+}
+
+/// The Stack cache, indexed by references.
+pub type Stacks = Indexed<Stack, StackGroup>;
+
+/// Creates an empty Stack cache and its writer.
+pub fn stacks() -> (Stacks, IndexWriter<Stack, StackGroup>) {
+    indexed(groups_of)
+}
+
+fn groups_of(stack: &Stack) -> Vec<StackGroup> {
+    let own = stack.namespace().unwrap_or_default();
+    let needs = prerequisites::references(&stack.spec, &own)
+        .map(|(namespace, name)| StackGroup::Needs((namespace.to_owned(), name.to_owned())));
+    let sources = source::named_objects(&stack.spec, &own).into_iter();
+    let sources = sources.flat_map(|(kind, key)| [StackGroup::SourceKind(kind.clone()), StackGroup::Source(kind, key)]);
+    needs.chain(sources).collect()
+}
 
 /// Index of the dependents of each Stack. Cheap to clone.
 #[derive(Clone)]
@@ -66,36 +96,36 @@ impl Dependents {
     pub fn note(&self, event: &Event<Stack>) {
         let mut known = self.lock();
         let woken = match event {
-            Event::Apply(stack) if known.is_news(stack) => self.keys_of(stack),
+            Event::Apply(stack) if known.has_changed(stack) => self.keys_of(stack),
             Event::Apply(_) | Event::InitApply(_) => Vec::new(),
-            Event::Delete(stack) => self.gone(&mut known, stack),
+            Event::Delete(stack) => self.affected_by_deletion(&mut known, stack),
             Event::Init => {
                 known.before_list = self.stacks.store().state();
                 Vec::new()
             }
-            Event::InitDone => self.listed(&mut known),
+            Event::InitDone => self.affected_by_relist(&mut known),
         };
         drop(known);
         woken.iter().for_each(|stack| self.wake_one(stack));
     }
 
     /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, which may wait for its deletion.
-    fn gone(&self, known: &mut Known, stack: &Stack) -> Vec<ObjectKey> {
+    fn affected_by_deletion(&self, known: &mut Known, stack: &Stack) -> Vec<ObjectKey> {
         known.standings.remove(&key(stack));
         let needed = self.needs(stack).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         needed.chain(self.keys_of(stack)).collect()
     }
 
     /// Returns the Stacks that a relist affects. A Stack that is missing from the list was deleted while the watch was interrupted.
-    fn listed(&self, known: &mut Known) -> Vec<ObjectKey> {
+    fn affected_by_relist(&self, known: &mut Known) -> Vec<ObjectKey> {
         let mut woken = Vec::new();
         for stack in std::mem::take(&mut known.before_list) {
             if self.stacks.store().get(&ObjectRef::from_obj(&*stack)).is_none() {
-                woken.extend(self.gone(known, &stack));
+                woken.extend(self.affected_by_deletion(known, &stack));
             }
         }
         for stack in self.stacks.store().state() {
-            if known.is_news(&stack) {
+            if known.has_changed(&stack) {
                 woken.extend(self.keys_of(&stack));
             }
         }
@@ -123,7 +153,7 @@ impl Dependents {
 
     fn wake_one(&self, (namespace, name): &ObjectKey) {
         if self.wake.clone().try_send(ObjectRef::new(name).within(namespace)).is_err() {
-            tracing::debug!(namespace, stack = name, "queue of Stacks to wake is full");
+            tracing::debug!(namespace, stack = name, "dropped a wake-up: queue is full");
         }
     }
 
@@ -135,7 +165,7 @@ impl Dependents {
         if !is_needed && !self.needs(stack).any(|(namespace, name)| (namespace, name) == (&*of.0, &*of.1)) {
             return None;
         }
-        let path = dependency_cycle::find(&of, |at, reach| match *at == of {
+        let path = find_cycle(&of, |at, reach| match *at == of {
             true => self.needs(stack).for_each(|(namespace, name)| reach(namespace, name)),
             false => {
                 let found = self.cached(at);
@@ -143,9 +173,10 @@ impl Dependents {
                 needs.for_each(|(namespace, name)| reach(namespace, name));
             }
         })?;
-        let mut named: Vec<String> = path.iter().take(NAMED).map(|key| prerequisites::called(key, &of.0)).collect();
+        let mut named: Vec<String> =
+            path.iter().take(NAMED).map(|key| prerequisites::display_name(key, &of.0)).collect();
         if path.len() > NAMED {
-            named.extend(["…".to_owned(), prerequisites::called(&of, &of.0)]);
+            named.extend(["…".to_owned(), prerequisites::display_name(&of, &of.0)]);
         }
         Some(named)
     }
@@ -154,7 +185,7 @@ impl Dependents {
     fn needs<'a>(&self, stack: &'a Stack) -> impl Iterator<Item = (&'a str, &'a str)> {
         let own = stack.metadata.namespace.as_deref().unwrap_or_default();
         let own_only = self.no_cross_namespace_refs;
-        prerequisites::named(&stack.spec, own).filter(move |(namespace, _)| *namespace == own || !own_only)
+        prerequisites::references(&stack.spec, own).filter(move |(namespace, _)| *namespace == own || !own_only)
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -164,7 +195,7 @@ impl Dependents {
 
 impl Known {
     /// Whether the fields that dependents wait for have changed since the last event of this Stack.
-    fn is_news(&mut self, stack: &Stack) -> bool {
+    fn has_changed(&mut self, stack: &Stack) -> bool {
         let standing = standing(stack);
         self.standings.insert(key(stack), standing) != Some(standing)
     }
@@ -183,92 +214,41 @@ fn standing(stack: &Stack) -> u64 {
     hasher.finish()
 }
 
-#[cfg(test)]
-mod tests {
-    use futures::StreamExt;
-    use serde_json::json;
-
-    use super::*;
-    use crate::controller::stack::groups::stacks;
-    use crate::runtime::index::StoreWriter as _;
-
-    fn stack(namespace: &str, name: &str, needs: &[&str]) -> Stack {
-        let prerequisites: Vec<_> = needs.iter().map(|name| json!({"name": name})).collect();
-        serde_json::from_value(json!({
-            "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"namespace": namespace, "name": name},
-            "spec": {"stack": "dev", "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}, "prerequisites": prerequisites},
-        }))
-        .unwrap()
-    }
-
-    fn ready(name: &str, status: &str, reason: &str) -> Stack {
-        let ready = json!({"type": "Ready", "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-        Stack { status: serde_json::from_value(json!({"conditions": [ready]})).unwrap(), ..stack("apps", name, &[]) }
-    }
-
-    /// Returns the Stacks that the events wake, in order.
-    async fn woken(no_cross_namespace_refs: bool, events: Vec<Event<Stack>>) -> Vec<String> {
-        let (store, mut writer) = stacks();
-        let (dependents, woken) = Dependents::new(store, no_cross_namespace_refs);
-        for event in events {
-            writer.apply(&event);
-            dependents.note(&event);
+/// Returns the shortest path from a Stack through its dependencies back to itself. `needs` passes namespace and name of each dependency of
+/// a Stack to its second argument. Runs in linear time: each Stack is visited once, and its name is copied only on that visit.
+fn find_cycle(of: &ObjectKey, needs: impl Fn(&ObjectKey, &mut dyn FnMut(&str, &str))) -> Option<Vec<ObjectKey>> {
+    let mut visited: HashMap<String, HashSet<String>> = HashMap::new();
+    // All visited Stacks, each with the position of its predecessor.
+    let mut reached: Vec<(ObjectKey, usize)> = vec![(of.clone(), 0)];
+    let mut position = 0;
+    while let Some((at, _)) = reached.get(position).cloned() {
+        let mut is_closed = false;
+        needs(&at, &mut |namespace, name| {
+            is_closed |= namespace == of.0 && name == of.1;
+            if !visited.get(namespace).is_some_and(|names| names.contains(name)) {
+                visited.entry(namespace.to_owned()).or_default().insert(name.to_owned());
+                reached.push(((namespace.to_owned(), name.to_owned()), position));
+            }
+        });
+        if is_closed {
+            return Some(cycle_path(of, &reached, position));
         }
-        drop(dependents);
-        woken.map(|stack| format!("{}/{}", stack.namespace.unwrap_or_default(), stack.name)).collect().await
+        position += 1;
     }
-
-    fn listed(stacks: impl IntoIterator<Item = Stack>) -> Vec<Event<Stack>> {
-        let all = stacks.into_iter().map(Event::InitApply);
-        std::iter::once(Event::Init).chain(all).chain([Event::InitDone]).collect()
-    }
-
-    #[tokio::test]
-    async fn dependents_are_woken_when_the_state_of_their_dependency_changes() {
-        let others = [("apps", "a", vec!["base"]), ("apps", "b", vec![]), ("more", "c", vec!["base"])];
-        let others = others.map(|(namespace, name, needs)| Event::Apply(stack(namespace, name, &needs)));
-        let base = [
-            Event::Apply(ready("base", "False", "UpdateFailed")),
-            // A change of the reason unblocks no dependent.
-            Event::Apply(ready("base", "False", "NotReadyInProgress")),
-            Event::Apply(ready("base", "True", "ProcessingCompleted")),
-            Event::Apply(ready("base", "True", "ProcessingCompleted")),
-            Event::Delete(ready("base", "True", "ProcessingCompleted")),
-        ];
-        assert_eq!(woken(true, others.into_iter().chain(base).collect()).await, ["apps/a"; 3]);
-    }
-
-    #[tokio::test]
-    async fn a_deleted_stack_wakes_its_dependencies() {
-        let app = || stack("apps", "app", &["base"]);
-        let seen = vec![Event::Apply(app()), Event::Delete(app())];
-        assert_eq!(woken(true, seen).await, ["apps/base"]);
-        let unseen =
-            listed([app(), stack("apps", "base", &[])]).into_iter().chain(listed([stack("apps", "base", &[])]));
-        assert_eq!(woken(true, unseen.collect()).await, ["apps/app", "apps/base"], "both lists wake");
-    }
-
-    #[tokio::test]
-    async fn a_dependency_cycle_is_reported_and_a_long_one_is_truncated() {
-        let (store, mut writer) = stacks();
-        let mut add = |name: &str, needs: &str| writer.apply(&Event::Apply(stack("apps", name, &[needs])));
-        let (dependents, _woken) = Dependents::new(store, true);
-        [("a", "base"), ("d", "a"), ("b", "none")].iter().for_each(|(name, needs)| add(name, needs));
-        assert_eq!(dependents.cycle(&stack("apps", "base", &["d"])).unwrap(), ["base", "d", "a", "base"]);
-        assert_eq!(dependents.cycle(&stack("apps", "base", &["b"])), None);
-        assert_eq!(dependents.cycle(&stack("apps", "new", &["new"])).unwrap(), ["new", "new"]);
-        (0..100).for_each(|number| add(&format!("n{number}"), &format!("n{}", (number + 1) % 100)));
-        let named = dependents.cycle(&stack("apps", "n0", &["n1"])).unwrap();
-        assert_eq!((named.len(), named.last().map(String::as_str)), (NAMED + 2, Some("n0")), "{named:?}");
-    }
-
-    #[tokio::test]
-    async fn cross_namespace_dependents_are_ignored_when_not_allowed() {
-        let mut stranger = stack("more", "stranger", &[]);
-        let base = json!([{"name": "base", "namespace": "apps"}]);
-        stranger.spec.depends_on = serde_json::from_value(base).unwrap();
-        let events = || vec![Event::Apply(stranger.clone()), Event::Apply(stack("apps", "base", &[]))];
-        assert_eq!(woken(true, events()).await, [""; 0]);
-        assert_eq!(woken(false, events()).await, ["more/stranger"]);
-    }
+    None
 }
+
+/// Returns the path from the start to the Stack at this position and back to the start.
+fn cycle_path(of: &ObjectKey, reached: &[(ObjectKey, usize)], mut position: usize) -> Vec<ObjectKey> {
+    let mut path = vec![of.clone()];
+    while let Some((key, from)) = reached.get(position).filter(|_| position > 0) {
+        path.push(key.clone());
+        position = *from;
+    }
+    path.push(of.clone());
+    path.reverse();
+    path
+}
+
+#[cfg(test)]
+mod tests;

@@ -134,14 +134,14 @@ impl DuplicateStacks {
         let before = claims.replace(&key, claim.clone());
         drop(claims);
         if before.is_some() && before != claim {
-            self.wake_those_behind(&key);
+            self.wake_waiting(&key);
         }
     }
 
     /// Removes a deleted Stack.
     pub fn forget(&self, key: &ObjectKey) {
         lock(&self.claims).replace(key, None);
-        self.wake_those_behind(key);
+        self.wake_waiting(key);
     }
 
     /// Returns the Stack that takes precedence over this one, if any. A Stack whose project is unknown is not compared.
@@ -199,11 +199,11 @@ impl DuplicateStacks {
         before
     }
 
-    fn wake_those_behind(&self, key: &ObjectKey) {
+    fn wake_waiting(&self, key: &ObjectKey) {
         let behind = lock(&self.waiting).remove(key).unwrap_or_default();
         for (namespace, name) in behind {
             if self.wake.clone().try_send(ObjectRef::new(&name).within(&namespace)).is_err() {
-                tracing::debug!(namespace, name, "it could not be woken; it looks again by itself");
+                tracing::debug!(namespace, stack = name, "dropped a wake-up: queue is full");
             }
         }
     }

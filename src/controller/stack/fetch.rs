@@ -11,9 +11,8 @@ use crate::artifact::FetchError;
 use crate::controller::stack::announce;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::requeue::WATCHED_RETRY;
-use crate::controller::stack::state::State;
-use crate::controller::stack::step::{Next, rest};
+use crate::controller::stack::status::State;
+use crate::controller::stack::step::{Next, WATCHED_RETRY, rest};
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
@@ -25,11 +24,11 @@ const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Retry policy after a failed fetch.
 #[derive(Debug, PartialEq, Eq)]
-enum TryAgain {
+enum RetryPolicy {
     /// After the delay that the server requests, else after the requeue interval of a missing source.
     After(Option<Duration>),
     /// With backoff: the whole artifact was downloaded and is invalid, and the next download is likely the same.
-    LaterEachTime,
+    Backoff,
 }
 
 /// Fetches the artifact and continues, or reports the failure. The source is resolved again before each retry.
@@ -42,15 +41,15 @@ pub(super) async fn fetch(
     let stack = &observed.stack;
     let namespace = stack.namespace().unwrap_or_default();
     let what = match resolved.revision.as_str() {
-        "" => format!("fetching {}", resolved.digest),
-        revision => format!("fetching revision {revision}"),
+        "" => resolved.digest.to_string(),
+        revision => format!("revision {revision}"),
     };
     let fetched = match &resolved.origin {
         Origin::Url(url) => context.fetcher.fetch(url, &resolved.digest, &namespace).await,
         Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest, &namespace).await,
         Origin::Git(origin) => {
             context.git.fetch_again(origin);
-            return rest(stack, &State::Working(what), None, context, now).await;
+            return rest(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
         }
         // The source is inside the pod, so nothing can be missing.
         Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
@@ -65,9 +64,9 @@ pub(super) async fn fetch(
         }
         Err(error) => {
             context.metrics.artifact_fetch(FetchResult::Failed);
-            let message = format!("{what} failed: {error}");
+            let message = format!("failed to fetch {what}: {error}");
             if keep_project(observed, resolved, context).await {
-                tracing::warn!(message, "the stack is destroyed from its state alone");
+                tracing::warn!(message, "destroying the stack from its state without the source");
                 return Ok(Next::Again(Box::new(stack.clone())));
             }
             let event = Event::new(stack, EventKind::Warning, stack_reason::SOURCE_UNAVAILABLE, message.as_str());
@@ -75,9 +74,9 @@ pub(super) async fn fetch(
             context.events.publish(announce::with_revisions(event, Some(&resolved.revision), origin));
             let state =
                 if is_stalled(&error) { State::SourceStalled(message) } else { State::SourceUnavailable(message) };
-            match try_again(&error) {
-                TryAgain::After(known) => rest(stack, &state, known, context, now).await,
-                TryAgain::LaterEachTime => {
+            match retry_policy(&error) {
+                RetryPolicy::After(known) => rest(stack, &state, known, context, now).await,
+                RetryPolicy::Backoff => {
                     rest(stack, &state, None, context, now).await?;
                     Err(ReconcileError::transient(error))
                 }
@@ -103,10 +102,10 @@ fn is_stalled(error: &FetchError) -> bool {
 }
 
 /// Returns the retry policy for the error. The fetcher limits the delay that a server may request.
-fn try_again(error: &FetchError) -> TryAgain {
+fn retry_policy(error: &FetchError) -> RetryPolicy {
     match error.is_about_content() {
-        true => TryAgain::LaterEachTime,
-        false => TryAgain::After(error.retry_after().map(|wait| wait.max(MIN_RETRY_AFTER))),
+        true => RetryPolicy::Backoff,
+        false => RetryPolicy::After(error.retry_after().map(|wait| wait.max(MIN_RETRY_AFTER))),
     }
 }
 
@@ -148,8 +147,8 @@ mod tests {
         };
         let postponed = FetchError::Postponed { error: Box::new(answered(503, Some(120))), left: seconds(90) };
         let digest = || Digest::of(b"a");
-        let plainly = || TryAgain::After(None);
-        let after = |wait| TryAgain::After(Some(seconds(wait)));
+        let plainly = || RetryPolicy::After(None);
+        let after = |wait| RetryPolicy::After(Some(seconds(wait)));
         let rows = [
             (FetchError::NotFound { url: url() }, plainly()),
             (answered(500, None), plainly()),
@@ -163,11 +162,11 @@ mod tests {
             (FetchError::RefusedHost { url: url(), host: "host".to_owned() }, plainly()),
             (FetchError::Url { url: url(), why: why() }, plainly()),
             (FetchError::Store { digest: digest(), cause: why() }, plainly()),
-            (FetchError::DigestMismatch { url: url(), wanted: digest(), bytes: 7 }, TryAgain::LaterEachTime),
-            (FetchError::TooLarge { url: url(), limit: 7 }, TryAgain::LaterEachTime),
+            (FetchError::DigestMismatch { url: url(), wanted: digest(), bytes: 7 }, RetryPolicy::Backoff),
+            (FetchError::TooLarge { url: url(), limit: 7 }, RetryPolicy::Backoff),
         ];
         for (error, wanted) in rows {
-            assert_eq!(try_again(&error), wanted, "{error}");
+            assert_eq!(retry_policy(&error), wanted, "{error}");
         }
     }
 }

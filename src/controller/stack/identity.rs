@@ -3,8 +3,9 @@
 use crate::api::auto::{TerminationEvidence, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
-pub use crate::controller::pulumi_stack::differ;
 use crate::controller::stack::backend;
+
+pub use crate::controller::pulumi_stack::differ;
 pub use crate::pulumi::stack_name::parts;
 
 /// Returns the Pulumi stack of the next run, as far as the Stack and its Workspace name it.

@@ -3,23 +3,17 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::api::auto::{PendingCreates, UpdateKind, Workspace};
-use crate::api::names;
-use crate::api::pulumi::{CurrentUpdate, Stack, WorkspaceReclaimPolicy};
-use crate::api::resolve::Answer;
+use crate::api::auto::{UpdateKind, Workspace};
+use crate::api::pulumi::WorkspaceReclaimPolicy;
 use crate::controller::stack::action::{Action, Settled};
+use crate::controller::stack::annotations;
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::inputs::Inputs;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, Standing};
-use crate::controller::stack::readiness::{Readiness, needs_bytes, readiness};
-use crate::controller::stack::requests::{requests, requests_beside};
-use crate::controller::stack::run::{named, reference};
+use crate::controller::stack::run::{current_inputs, current_update, named, reference};
 use crate::controller::stack::schedule::{self, Due};
-use crate::controller::stack::workspace_drift::has_drifted;
-use crate::controller::stack::{
-    build_update, build_workspace, identity, input_changes, ownership, pko_migration, resolve, status,
-};
+use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
+use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, status};
 use crate::source::Resolved;
 
 /// Returns the next step towards a run if one is due, else the action for a settled Stack.
@@ -36,10 +30,11 @@ pub fn run_if_due(
     }
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
     let backoff = StackBackoff::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
-    let due = schedule::due(last, resolve::in_force(stack), &inputs(observed, resolved), kind, &backoff, now);
+    let due =
+        schedule::due(last, annotations::resolution(stack), &current_inputs(observed, resolved), kind, &backoff, now);
     if !matches!(due, Due::Now(_)) {
         let without_run = operators_workspace(observed, resolved, in_store, &due);
-        let without_run = without_run.or_else(|| packed_again(observed, resolved, in_store, kind));
+        let without_run = without_run.or_else(|| adopt_repacked_archive(observed, resolved, in_store, kind));
         if let Some(action) = without_run {
             return action;
         }
@@ -75,18 +70,23 @@ fn replace_workspace(observed: &Observed, resolved: &Resolved, in_store: bool) -
 }
 
 /// Delivers and records another archive with the content of the last run. No run is needed.
-fn packed_again(observed: &Observed, resolved: &Resolved, in_store: bool, kind: UpdateKind) -> Option<Action> {
-    let (stack, inputs) = (&observed.stack, inputs(observed, resolved));
+fn adopt_repacked_archive(
+    observed: &Observed,
+    resolved: &Resolved,
+    in_store: bool,
+    kind: UpdateKind,
+) -> Option<Action> {
+    let (stack, inputs) = (&observed.stack, current_inputs(observed, resolved));
     let last = stack.status.as_ref()?.last_update.as_ref()?;
-    if kind == UpdateKind::Destroy || !schedule::is_packed_again(last, &inputs) {
+    if kind == UpdateKind::Destroy || !schedule::is_repacked(last, &inputs) {
         return None;
     }
     let is_kept = stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
-    let is_ours = |w: &&Workspace| w.metadata.deletion_timestamp.is_none() && ownership::is_of(stack, w);
+    let is_ours = |w: &&Workspace| w.metadata.deletion_timestamp.is_none() && ownership::owns(stack, w);
     let workspace = observed.workspace.as_ref().filter(|_| is_kept).filter(is_ours);
     Some(match workspace.filter(|w| w.spec.artifact.as_ref() != Some(&reference(resolved))) {
         Some(_) => replace_workspace(observed, resolved, in_store),
-        None => Action::AdoptBaseline(Box::new(status::packed_again(stack, &inputs))),
+        None => Action::AdoptBaseline(Box::new(status::with_repacked_archive(stack, &inputs))),
     })
 }
 
@@ -107,7 +107,7 @@ fn run(
     if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
         return Action::Invalid(error.to_string());
     }
-    if let Some(action) = others_first(observed, &resolved.revision, kind, now) {
+    if let Some(action) = blocked_by_dependencies(observed, &resolved.revision, kind, now) {
         return action;
     }
     let wanted = match build_workspace::workspace(stack, &artifact) {
@@ -118,17 +118,17 @@ fn run(
         return Action::Fetch(resolved.clone());
     }
     let step = named(kind, &resolved.revision);
-    if let Some(other) = observed.workspace.as_ref().filter(|workspace| !ownership::is_of(stack, workspace)) {
+    if let Some(other) = observed.workspace.as_ref().filter(|workspace| !ownership::owns(stack, workspace)) {
         let name = other.name_any();
         return Action::Invalid(format!(
-            "the Workspace {name} is there and is not this Stack's: delete it, or give the Stack another name"
+            "Workspace {name} already exists and does not belong to this Stack; delete it or rename the Stack"
         ));
     }
     let Some(workspace) = observed.workspace.as_ref() else {
         return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
     };
     if workspace.metadata.deletion_timestamp.is_some() {
-        return Action::WaitForWorkspace("waiting for the old workspace to go away".to_owned());
+        return Action::WaitForWorkspace("waiting for the deletion of the previous Workspace".to_owned());
     }
     let has_drifted = || !observed.is_workspace_mutated && has_drifted(&wanted, workspace);
     if ownership::wanted_hash(workspace) != ownership::wanted_hash(&wanted) || has_drifted() {
@@ -148,22 +148,22 @@ fn run(
 }
 
 /// Returns the action to take while a dependency is unmet or invalid. A destroy does not wait for dependencies.
-fn others_first(observed: &Observed, revision: &str, kind: UpdateKind, now: Timestamp) -> Option<Action> {
+fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind, now: Timestamp) -> Option<Action> {
     if kind == UpdateKind::Destroy {
         return None;
     }
-    if let Some(elsewhere) = &observed.elsewhere {
-        return Some(Action::Denied(elsewhere.clone()));
+    if let Some(denied) = &observed.denied_dependency {
+        return Some(Action::Denied(denied.clone()));
     }
     if let Some(cycle) = &observed.cycle {
-        let way = cycle.join(" needs ");
-        return Some(Action::Invalid(format!("{way}: none of them could ever run. Take one of these out")));
+        let path = cycle.join(" -> ");
+        return Some(Action::Invalid(format!("dependency cycle: {path}; remove one of these dependencies")));
     }
-    match prerequisites::judge(&observed.stack, revision, &observed.needed, now) {
+    match prerequisites::check(&observed.stack, revision, &observed.dependencies, now) {
         Standing::Satisfied => None,
         Standing::Evaluating => Some(Action::AwaitExpression),
         Standing::Invalid(message) => Some(Action::Invalid(message)),
-        Standing::Waits { message, stale } => Some(Action::WaitForOthers(message, stale)),
+        Standing::Unmet { message, stale } => Some(Action::WaitForDependencies(message, stale)),
     }
 }
 
@@ -193,64 +193,8 @@ fn settled_on(
     match stuck.and_then(|_| build_workspace::workspace(&observed.stack, &reference(resolved)).ok()) {
         Some(wanted) => {
             let step = named(kind, &resolved.revision);
-            Action::ApplyWorkspace(Box::new(wanted), format!("going back to the source of the last {step}"))
+            Action::ApplyWorkspace(Box::new(wanted), format!("restoring the source of the last {step}"))
         }
         None => Action::Settled(Settled::Done(again)),
-    }
-}
-
-/// Returns the inputs of a run of this Stack with this artifact.
-pub fn inputs(observed: &Observed, resolved: &Resolved) -> Inputs {
-    let stack = &observed.stack;
-    let (reconcile_request, requested_at) = requests(stack);
-    let (force_at, reset_at) = requests_beside(stack);
-    Inputs {
-        generation: stack.metadata.generation.unwrap_or_default(),
-        reconcile_request,
-        requested_at,
-        force_at,
-        reset_at,
-        revision: resolved.revision.clone(),
-        digest: resolved.digest.to_string(),
-        content_id: resolved.content_id.clone(),
-        selection: resolved.selection().map(str::to_owned),
-        config_inputs: input_changes::config(observed),
-        mounted_inputs: input_changes::mounted(observed),
-    }
-}
-
-/// Returns the announcement of a run with this artifact.
-pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind, message: String) -> CurrentUpdate {
-    let stack = &observed.stack;
-    let inputs = inputs(observed, resolved);
-    let attempt = stack.status.as_ref().and_then(|s| s.attempts).unwrap_or_default() + 1;
-    CurrentUpdate {
-        name: names::update(&stack.name_any(), &stack.uid().unwrap_or_default(), attempt),
-        generation: inputs.generation,
-        reconcile_request: inputs.reconcile_request,
-        requested_at: inputs.requested_at,
-        force_at: inputs.force_at,
-        reset_at: inputs.reset_at,
-        commit: Some(inputs.revision),
-        origin_revision: resolved.origin_revision.clone(),
-        digest: Some(inputs.digest),
-        content_id: inputs.content_id,
-        dir: Some(resolved.directory.as_str().to_owned()),
-        paths_digest: inputs.selection,
-        config_inputs: inputs.config_inputs,
-        mounted_inputs: inputs.mounted_inputs,
-        kind,
-        message,
-        pending_creates: pending_creates(stack),
-        pulumi_stack: Some(identity::wanted(stack, observed.workspace.as_ref())),
-    }
-}
-
-/// Returns the handling of interrupted creations in the next run: the user's answer, else the value recorded by the last run.
-fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
-    match resolve::in_force(stack) {
-        Some(Answer::Retry) if !resolve::is_not_found(stack) => Some(PendingCreates::Keep),
-        Some(Answer::Clear) => Some(PendingCreates::Clear),
-        Some(Answer::Retry | Answer::Abandon) | None => stack.status.as_ref()?.last_update.as_ref()?.pending_creates,
     }
 }

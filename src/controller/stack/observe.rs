@@ -13,12 +13,12 @@ use serde::de::DeserializeOwned;
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
+use crate::controller::stack::annotations::requests;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::{Deletion, Observed};
-use crate::controller::stack::placed_artifact::{from_reference, last_in_place};
-use crate::controller::stack::prerequisites::{self, Needed, Rule};
-use crate::controller::stack::requests::requests;
-use crate::controller::stack::{deletion, input_changes, pko_migration};
+use crate::controller::stack::prerequisites::{self, Dependency, Rule};
+use crate::controller::stack::workspace_state::{from_reference, last_in_place};
+use crate::controller::stack::{deletion, pko_migration, run};
 use crate::controller::update::is_outputs_of;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::ReadError;
@@ -40,24 +40,26 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         Some(update) => outputs_of(update, &namespace, context).await?,
         None => None,
     };
-    let source = look_at_source(&stack, update.as_ref(), workspace.as_ref(), context).await;
+    let source = observe_source(&stack, update.as_ref(), workspace.as_ref(), context).await;
     let is_at_hand = |digest| InPod::of(digest).is_some() || context.store.is_granted(digest, &namespace);
     let in_store = matches!(&source, Some(Ok(resolved)) if is_at_hand(&resolved.digest));
     let updates = context.updates_of(&namespace, &name);
     let deletion = match stack.metadata.deletion_timestamp {
-        Some(_) => Some(look_at_deletion(&stack, workspace.as_ref(), context).await?),
+        Some(_) => Some(observe_deletion(&stack, workspace.as_ref(), context).await?),
         None => None,
     };
-    let mut needed = Vec::new();
+    let mut dependencies = Vec::new();
     let mut cycle = None;
-    let mut elsewhere = None;
+    let mut denied_dependency = None;
     let mut watched = BTreeSet::new();
     if update.is_none() && stack.metadata.deletion_timestamp.is_none() {
-        watched = look_at_changed(&stack, workspace.as_ref(), context).await?;
-        elsewhere =
-            context.no_cross_namespace_refs.then(|| prerequisites::named_elsewhere(&stack.spec, &namespace)).flatten();
-        if elsewhere.is_none() {
-            needed = look_at_needed(&stack, context).await?;
+        watched = changed_watched_objects(&stack, workspace.as_ref(), context).await?;
+        denied_dependency = context
+            .no_cross_namespace_refs
+            .then(|| prerequisites::cross_namespace_reference(&stack.spec, &namespace))
+            .flatten();
+        if denied_dependency.is_none() {
+            dependencies = observe_dependencies(&stack, context).await?;
         }
         cycle = context.dependents.cycle(&stack);
     }
@@ -72,9 +74,9 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         workspace,
         update,
         outputs,
-        needed,
+        dependencies,
         cycle,
-        elsewhere,
+        denied_dependency,
         watched,
         updates,
         deletion,
@@ -82,7 +84,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
 }
 
 /// Resolves the source of the Stack, if this step needs it.
-async fn look_at_source(
+async fn observe_source(
     stack: &Stack,
     update: Option<&Update>,
     workspace: Option<&Workspace>,
@@ -99,13 +101,13 @@ async fn look_at_source(
 }
 
 /// Reads the state for a destroy: the artifacts that it can use, and the dependents that have to be destroyed first.
-async fn look_at_deletion(
+async fn observe_deletion(
     stack: &Stack,
     workspace: Option<&Workspace>,
     context: &Context,
 ) -> Result<Deletion, ReadError> {
     let namespace = stack.namespace().unwrap_or_default();
-    let asked = workspace.and_then(|w| from_reference(w.spec.artifact.as_ref()?));
+    let requested = workspace.and_then(|w| from_reference(w.spec.artifact.as_ref()?));
     let is_at_hand = |resolved: &Resolved| {
         InPod::of(&resolved.digest).is_some() || context.store.is_granted(&resolved.digest, &namespace)
     };
@@ -115,7 +117,7 @@ async fn look_at_deletion(
         dependents = context.dependents.of(stack);
     }
     Ok(Deletion {
-        asked: asked.filter(is_at_hand),
+        requested: requested.filter(is_at_hand),
         is_stored: without_source.as_ref().is_some_and(is_at_hand),
         without_source,
         dependents,
@@ -123,7 +125,7 @@ async fn look_at_deletion(
 }
 
 /// Returns the changed Secrets and ConfigMaps that match the watch selector. Reads only their metadata, with one GET per object.
-async fn look_at_changed(
+async fn changed_watched_objects(
     stack: &Stack,
     workspace: Option<&Workspace>,
     context: &Context,
@@ -131,7 +133,7 @@ async fn look_at_changed(
     let mut watched = BTreeSet::new();
     let Some(selector) = &context.watched else { return Ok(watched) };
     let namespace = stack.namespace().unwrap_or_default();
-    for object in input_changes::changed(stack, workspace) {
+    for object in run::changed_objects(stack, workspace) {
         let labels = match object.split_once('/') {
             Some(("Secret", name)) => labels::<Secret>(&namespace, name, context).await?,
             Some(("ConfigMap", name)) => labels::<ConfigMap>(&namespace, name, context).await?,
@@ -156,7 +158,7 @@ where
     match context.reader.get_metadata_opt::<K>(namespace, name).await {
         Ok(found) => Ok(found.map(|object| object.metadata.labels.unwrap_or_default())),
         Err(error) if error.is_forbidden() => {
-            tracing::debug!(%error, "whether a change is a reason to run is not known");
+            tracing::debug!(%error, "failed to read the labels of a changed object; its change triggers no run");
             Ok(None)
         }
         Err(error) => Err(error),
@@ -164,23 +166,23 @@ where
 }
 
 /// Returns the dependencies of the Stack. Most come from the cache, whose watch wakes this Stack when they change.
-async fn look_at_needed(stack: &Stack, context: &Context) -> Result<Vec<Needed>, ReadError> {
+async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<Dependency>, ReadError> {
     let own = stack.namespace().unwrap_or_default();
-    let mut needed = Vec::new();
-    for (key, rule) in prerequisites::asked(&stack.spec, &own) {
-        let found = look_at_one(&key, &rule, context).await?;
+    let mut dependencies = Vec::new();
+    for (key, rule) in prerequisites::rules(&stack.spec, &own) {
+        let found = read_dependency(&key, &rule, context).await?;
         let answer = match (&rule, &found) {
             (Rule::Expression(expression), Some(found)) => context.evaluator.ask(expression, stack, found).await,
             _ => None,
         };
-        needed.push(Needed { name: prerequisites::called(&key, &own), rule, stack: found, answer });
+        dependencies.push(Dependency { name: prerequisites::display_name(&key, &own), rule, stack: found, answer });
     }
-    Ok(needed)
+    Ok(dependencies)
 }
 
 /// Reads a dependency from the API server only if the cache cannot provide it: an expression may use any field, the cache holds only some
 /// fields, and Stacks of other shards are not cached.
-async fn look_at_one(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<Option<Arc<Stack>>, ReadError> {
+async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<Option<Arc<Stack>>, ReadError> {
     let cached = context.dependents.cached(key);
     let is_gone = cached.is_none() && context.scope.watches_all_of(&key.0);
     let is_enough = cached.is_some() && !matches!(rule, Rule::Expression(_));
@@ -232,7 +234,7 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
 fn question(stack: &Stack) -> Question {
     let (reconcile_request, requested_at) = requests(stack);
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    let is_new = |asked: &Option<String>, answered: Option<&String>| asked.is_some() && asked.as_ref() != answered;
+    let is_new = |request: &Option<String>, handled: Option<&String>| request.is_some() && request.as_ref() != handled;
     let is_new = last.is_some_and(|last| {
         is_new(&reconcile_request, last.reconcile_request.as_ref()) || is_new(&requested_at, last.requested_at.as_ref())
     });

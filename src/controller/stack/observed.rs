@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Secret;
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
-use crate::controller::stack::prerequisites::Needed;
+use crate::controller::stack::prerequisites::Dependency;
 use crate::source::{Resolved, Unavailable};
 
 /// The observed state at the start of a reconcile step.
@@ -27,11 +27,11 @@ pub struct Observed {
     /// The outputs of that Update, once it is complete.
     pub outputs: Option<Secret>,
     /// The Stacks named in `dependsOn` and `prerequisites`.
-    pub needed: Vec<Needed>,
+    pub dependencies: Vec<Dependency>,
     /// The dependency cycle that contains this Stack.
     pub cycle: Option<Vec<String>>,
     /// Message about a dependency in another namespace that the controller does not allow.
-    pub elsewhere: Option<String>,
+    pub denied_dependency: Option<String>,
     /// Secrets and ConfigMaps that have changed in the pod since the last run and whose change triggers a run.
     pub watched: BTreeSet<String>,
     /// Maximum jitter of intervals, in percent.
@@ -56,9 +56,9 @@ impl Observed {
             is_workspace_mutated: false,
             update: None,
             outputs: None,
-            needed: Vec::new(),
+            dependencies: Vec::new(),
             cycle: None,
-            elsewhere: None,
+            denied_dependency: None,
             watched: BTreeSet::new(),
             interval_jitter: 0,
             duplicate: None,
@@ -72,7 +72,7 @@ impl Observed {
 #[derive(Clone, Debug, Default)]
 pub struct Deletion {
     /// The artifact in the Workspace's spec, if its bytes are available.
-    pub asked: Option<Resolved>,
+    pub requested: Option<Resolved>,
     /// The generated project that destroys the stack without its source, if the name of the project is known.
     pub without_source: Option<Resolved>,
     /// Whether the store has the bytes of the generated project. They are stored only after a fetch of the source failed.

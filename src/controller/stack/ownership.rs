@@ -1,4 +1,6 @@
-//! Ownership of the objects of a Stack.
+//! Ownership of the objects of a Stack: owner references and labels.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
@@ -25,6 +27,18 @@ pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     stack.metadata.deletion_timestamp.is_none().then(|| vec![reference])
 }
 
+/// Returns the labels of all objects that belong to a Stack.
+pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
+    let shard = stack.labels().get_key_value(names::LABEL_SHARD).map(|(key, value)| (key.clone(), value.clone()));
+    let own = [
+        (names::LABEL_STACK_COMPONENT, "stack".to_owned()),
+        (names::LABEL_STACK_NAME, stack.name_any()),
+        (names::LABEL_WORKSPACE_NAME, stack.name_any()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value));
+    own.into_iter().chain(shard).collect()
+}
+
 /// Returns the name of the Stack that owns an object. Falls back to the labels, because a deletion with orphaned dependents removes the
 /// ownerReferences.
 pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
@@ -36,7 +50,7 @@ pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
 }
 
 /// Whether the Workspace with the name of a Stack belongs to the Stack.
-pub fn is_of(stack: &Stack, workspace: &Workspace) -> bool {
+pub fn owns(stack: &Stack, workspace: &Workspace) -> bool {
     wanted_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
 }
 
@@ -70,11 +84,11 @@ mod tests {
             ("another's kind", owner("Stack", "example.com/v1"), false),
             ("orphaned", labels, true),
             ("with its hash alone", json!({"annotations": {"pulumi.com/wanted-hash": "a"}}), true),
-            ("a person's", json!({}), false),
-            ("a person's, with a label", json!({"labels": {"auto.pulumi.com/workspace-name": "app"}}), false),
+            ("a user's", json!({}), false),
+            ("a user's, with a label", json!({"labels": {"auto.pulumi.com/workspace-name": "app"}}), false),
         ];
         for (name, metadata, wanted) in rows {
-            assert_eq!(is_of(&stack, &workspace(metadata)), wanted, "{name}");
+            assert_eq!(owns(&stack, &workspace(metadata)), wanted, "{name}");
         }
     }
 

@@ -4,8 +4,8 @@
 use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
 use crate::artifact::Revision;
+use crate::controller::stack::annotations::{force_and_reset_requests, requests};
 use crate::controller::stack::identity;
-use crate::controller::stack::requests::{requests, requests_beside};
 use crate::runtime::field_managers;
 use crate::source::Resolved;
 
@@ -53,7 +53,7 @@ pub fn adopted(stack: &Stack) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = status.last_update.as_mut().filter(|last| is_operators(last) && last.requested_at.is_none()) {
         last.requested_at = requests(stack).1;
-        (last.force_at, last.reset_at) = requests_beside(stack);
+        (last.force_at, last.reset_at) = force_and_reset_requests(stack);
     }
     status.applied_stack = identity::recorded(stack);
     status

@@ -1,11 +1,9 @@
 //! Checks the dependencies of a Stack before a run.
 
-pub mod evaluator;
-pub mod expression;
-
 use std::hash::Hash;
 use std::sync::Arc;
 
+use expression::ExpressionError;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -15,11 +13,13 @@ use crate::api::pulumi::{LastUpdate, Stack, StackSpec, StackStatus};
 use crate::api::{duration, names};
 use crate::runtime::backoff::ObjectKey;
 use crate::source;
-use expression::ExpressionError;
+
+pub mod evaluator;
+pub mod expression;
 
 /// A dependency. `stack` is `None` if it does not exist.
 #[derive(Clone, Debug)]
-pub struct Needed {
+pub struct Dependency {
     /// The name, with the namespace if that differs from the namespace of the Stack.
     pub name: String,
     pub rule: Rule,
@@ -44,7 +44,7 @@ pub enum Rule {
 pub enum Standing {
     Satisfied,
     /// A dependency is unmet. Contains the message and the stale dependencies to run again.
-    Waits {
+    Unmet {
         message: String,
         stale: Vec<Stale>,
     },
@@ -62,7 +62,7 @@ pub struct Stale {
 }
 
 /// Returns the dependencies in a spec and their rules. `own` is the namespace of the Stack.
-pub fn asked(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
+pub fn rules(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     let prerequisites = spec.prerequisites.iter().map(|prerequisite| {
         let within = prerequisite.requirement.as_ref().and_then(|r| r.succeeded_within_duration.as_deref());
         let within = within.and_then(duration::seconds).map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
@@ -80,14 +80,14 @@ pub fn asked(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
 }
 
 /// Returns namespace and name of each dependency in a spec. `own` is the namespace of the Stack.
-pub fn named<'a>(spec: &'a StackSpec, own: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+pub fn references<'a>(spec: &'a StackSpec, own: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let prerequisites = spec.prerequisites.iter().map(move |prerequisite| (own, prerequisite.name.as_str()));
     let dependencies = spec.depends_on.iter();
     let dependencies = dependencies.map(move |d| (source::within(d.namespace.as_deref(), own), d.name.as_str()));
     prerequisites.chain(dependencies)
 }
 
-/// Returns the fields of a dependency's status that `judge` reads.
+/// Returns the fields of a dependency's status that `check` reads.
 pub fn part_of_status(status: StackStatus) -> StackStatus {
     let ready = status.conditions.into_iter().filter(|condition| condition.type_ == READY);
     let last = status.last_update.map(|last| LastUpdate {
@@ -122,34 +122,34 @@ pub fn standing(stack: &Stack) -> impl Hash {
 }
 
 /// Returns a message if the spec names a dependency in another namespace. The caller checks whether that is allowed.
-pub fn named_elsewhere(spec: &StackSpec, own: &str) -> Option<String> {
-    let elsewhere = named(spec, own).find(|(namespace, _)| *namespace != own);
+pub fn cross_namespace_reference(spec: &StackSpec, own: &str) -> Option<String> {
+    let elsewhere = references(spec, own).find(|(namespace, _)| *namespace != own);
     elsewhere.map(|(namespace, name)| format!("spec.dependsOn: Stack {namespace}/{name} is in another namespace"))
 }
 
 /// Returns the name of a Stack for messages; the namespace is added if it differs from `own`.
-pub fn called((namespace, name): &ObjectKey, own: &str) -> String {
+pub fn display_name((namespace, name): &ObjectKey, own: &str) -> String {
     if namespace == own { name.clone() } else { format!("{namespace}/{name}") }
 }
 
 /// Checks whether a run of this Stack with this revision may start. Checks all dependencies, so that all stale ones are requested at once.
-pub fn judge(of: &Stack, revision: &str, needed: &[Needed], now: Timestamp) -> Standing {
+pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> Standing {
     let mut stale = Vec::new();
     let mut problems = Vec::new();
     for needed in needed {
         let problem = match (&needed.stack, &needed.rule) {
-            (None, _) => Some("it does not exist".to_owned()),
+            (None, _) => Some("not found".to_owned()),
             (Some(stack), Rule::Ready) => not_ready(stack).or_else(|| is_behind(of, revision, stack)),
             (Some(_), Rule::Expression(expression)) => match &needed.answer {
                 Some(Ok(true)) => None,
                 Some(Err(ExpressionError::Invalid(why) | ExpressionError::LimitExceeded(why))) => {
                     let name = &needed.name;
                     return Standing::Invalid(format!(
-                        "spec.dependsOn: the readyExpr of {name}, {expression:?}, {why}"
+                        "invalid spec.dependsOn: readyExpr of {name}, {expression:?}: {why}"
                     ));
                 }
-                Some(Err(ExpressionError::Failed(why))) => Some(format!("its readyExpr failed: {why}")),
-                Some(Ok(false)) => Some("its readyExpr is not true".to_owned()),
+                Some(Err(ExpressionError::Failed(why))) => Some(format!("readyExpr failed: {why}")),
+                Some(Ok(false)) => Some("readyExpr is false".to_owned()),
                 None => return Standing::Evaluating,
             },
             (Some(stack), Rule::Succeeded { within }) => not_succeeded(stack).or_else(|| {
@@ -158,14 +158,14 @@ pub fn judge(of: &Stack, revision: &str, needed: &[Needed], now: Timestamp) -> S
                 })?;
                 let limit = (*within).filter(|limit| age > *limit)?;
                 stale.push(Stale { name: needed.name.clone(), request: format!("after-{name}") });
-                Some(format!("it ran more than {} ago and is asked to run again", duration::display(limit)))
+                Some(format!("last run ended more than {} ago; requested another run", duration::display(limit)))
             }),
         };
         problems.extend(problem.map(|problem| format!("{}: {problem}", needed.name)));
     }
     match problems.is_empty() {
         true => Standing::Satisfied,
-        false => Standing::Waits { message: format!("waits for {}", problems.join("; ")), stale },
+        false => Standing::Unmet { message: format!("waiting for {}", problems.join("; ")), stale },
     }
 }
 
@@ -173,10 +173,10 @@ fn not_ready(stack: &Stack) -> Option<String> {
     let conditions = stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let observed = stack.status.as_ref().and_then(|status| status.observed_generation);
     match conditions::find(conditions, READY) {
-        _ if observed != stack.metadata.generation => Some("its spec has changed".to_owned()),
+        _ if observed != stack.metadata.generation => Some("spec has changed".to_owned()),
         Some(ready) if ready.status == "True" => None,
-        Some(ready) => Some(format!("it is not ready ({})", ready.reason)),
-        None => Some("it is not ready".to_owned()),
+        Some(ready) => Some(format!("not ready ({})", ready.reason)),
+        None => Some("not ready".to_owned()),
     }
 }
 
@@ -190,21 +190,21 @@ fn is_behind(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
     };
     let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_deref());
     let is_same = source(of).is_some_and(|own| Some(own) == source(stack));
-    (is_same && applied != Some(revision)).then(|| format!("it has not applied {revision} of the same source yet"))
+    (is_same && applied != Some(revision)).then(|| format!("has not applied {revision} of the same source"))
 }
 
 fn not_succeeded(stack: &Stack) -> Option<String> {
     let Some(last) = stack.status.as_ref().and_then(|status| status.last_update.as_ref()) else {
-        return Some("it has not run yet".to_owned());
+        return Some("has not run".to_owned());
     };
     let request = stack.annotations().get(names::ANNOTATION_RECONCILIATION_REQUEST);
     if Some(last.generation) != stack.metadata.generation {
-        return Some("its spec has changed, and has not run yet".to_owned());
+        return Some("spec has changed since the last run".to_owned());
     }
     if request.is_some() && request != last.reconcile_request.as_ref() {
-        return Some("it is asked to run again, and has not yet".to_owned());
+        return Some("requested run has not ended".to_owned());
     }
-    (last.state.as_deref() != Some("succeeded")).then(|| "its last run has failed".to_owned())
+    (last.state.as_deref() != Some("succeeded")).then(|| "last run failed".to_owned())
 }
 
 #[cfg(test)]

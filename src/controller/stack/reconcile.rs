@@ -1,17 +1,30 @@
-//! The reconcile loop of a Stack: observe, decide, act.
+//! The controller of Stacks: its watches, and the reconcile loop: observe, decide, act.
 
 use std::sync::Arc;
 
+use futures::{Stream, StreamExt};
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
+use kube::runtime::{Controller, WatchStreamExt};
+use kube::{Client, Resource, ResourceExt};
 
-use crate::api::pulumi::Stack;
+use crate::api::auto::{Update, UpdatePhase, Workspace};
+use crate::api::conditions;
+use crate::api::pulumi::{Stack, StackSpec};
 use crate::controller::stack::act::act;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::decide::decide;
+use crate::controller::stack::dependents::StackGroup;
 use crate::controller::stack::observe::observe;
 use crate::controller::stack::step::Next;
-use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::controller::stack::{ownership, prerequisites};
+use crate::runtime::change_filter::only_changes;
+use crate::runtime::index::IndexWriter;
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
+use crate::runtime::scope::Scope;
+use crate::runtime::tolerant_watcher::watcher;
+use crate::runtime::watch;
 
 /// Maximum number of steps before the Stack is requeued, so that other Stacks get their turn.
 const STEPS: usize = 8;
@@ -39,3 +52,111 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
     }
     Ok(Outcome::After(std::time::Duration::from_secs(1)))
 }
+
+/// Cache writer and wake-up streams of the controller.
+pub struct Feeds<W, D> {
+    /// Writer of the Stack cache.
+    pub store: IndexWriter<Stack, StackGroup>,
+    /// Stacks whose sources have changed.
+    pub woken: W,
+    /// Stacks whose dependencies or dependents have changed.
+    pub dependents: D,
+}
+
+impl<W, D> std::fmt::Debug for Feeds<W, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Feeds").finish_non_exhaustive()
+    }
+}
+
+/// Runs the controller until shutdown.
+pub async fn controller(
+    client: Client,
+    scope: &Scope,
+    feeds: Feeds<
+        impl Stream<Item = ObjectRef<Stack>> + Send + 'static,
+        impl Stream<Item = ObjectRef<Stack>> + Send + 'static,
+    >,
+    runner: Arc<ReconcileRunner>,
+    context: Arc<Context>,
+    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    let stacks = context.stacks.store().clone();
+    let duplicates = context.duplicates.clone();
+    let noted = move |stack: &mut Stack| {
+        duplicates.note(stack);
+        cut_down(stack);
+    };
+    let dependents = context.dependents.clone();
+    let seen = move |event: &Event<Stack>| dependents.note(event);
+    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), noted, feeds.store, runner.clone(), seen);
+    let updates = watcher::<Update>(scope.api(client.clone()), scope.other_kinds());
+    let workspaces = watcher::<Workspace>(scope.api(client), scope.other_kinds());
+    Controller::for_stream(stream, stacks)
+        .watches_stream(only_changes(updates.default_backoff(), update_state), |update: Update| {
+            owner(&update).filter(|_| !is_untouched(&update))
+        })
+        .watches_stream(only_changes(workspaces.default_backoff(), workspace_state), |workspace: Workspace| {
+            // A foreign Workspace blocks the Stack of the same name.
+            owner(&workspace).or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
+        })
+        .reconcile_on(feeds.woken)
+        .reconcile_on(feeds.dependents)
+        .graceful_shutdown_on(shutdown)
+        .run(
+            move |stack, context| {
+                let runner = runner.clone();
+                let object = stack.clone();
+                // Boxed when it starts, because all due reconciles wait here for a slot.
+                let work = async move { Box::pin(reconcile(object, context)).await };
+                async move { runner.run(stack.as_ref(), work).await }
+            },
+            no_errors,
+            context,
+        )
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+/// Returns the fields of an Update that the Stack's status reflects: for an open Update the waiting condition, start, cancellation and
+/// progress; for a completed or deleted one the resource version.
+fn update_state(update: &Update) -> String {
+    if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
+        return format!("{:?}", update.metadata.resource_version);
+    }
+    let Some(status) = &update.status else { return String::new() };
+    let progressing = conditions::find(&status.conditions, conditions::PROGRESSING);
+    let waits = progressing.filter(|condition| condition.status != "True");
+    let waits = waits.map(|condition| (&condition.reason, &condition.message));
+    let is_canceling = status.phase == Some(UpdatePhase::Canceling);
+    let resources = status.progress.as_ref().map(|progress| (progress.resources_done, progress.resources_total));
+    let has_begun = status.run.is_some() || update.is_started_by_operator();
+    format!("{:?}", (waits, has_begun, is_canceling, resources.unwrap_or_default()))
+}
+
+/// Whether the Update is as the Stack created it, so that the event brings no change.
+fn is_untouched(update: &Update) -> bool {
+    let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    conditions.is_empty() && update.metadata.deletion_timestamp.is_none()
+}
+
+/// Returns the fields of a Workspace that a Stack reads.
+fn workspace_state(workspace: &Workspace) -> String {
+    let metadata = &workspace.metadata;
+    format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
+}
+
+/// Keeps only the fields that determine the source of a Stack, its dependencies, and its readiness for dependents.
+fn cut_down(stack: &mut Stack) {
+    let StackSpec { flux_source, program_ref, prerequisites, depends_on, .. } = std::mem::take(&mut stack.spec);
+    stack.spec = StackSpec { flux_source, program_ref, prerequisites, depends_on, ..StackSpec::default() };
+    stack.status = stack.status.take().map(prerequisites::part_of_status);
+}
+
+/// Returns the Stack that an object belongs to.
+fn owner<K: Resource>(object: &K) -> Option<ObjectRef<Stack>> {
+    Some(ObjectRef::new(&ownership::stack_of(object)?).within(&object.namespace()?))
+}
+
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,8 @@ use crate::api::duration;
 use crate::api::pulumi::LastUpdate;
 use crate::api::resolve::Answer;
 use crate::controller::stack::backoff::{self, StackBackoff};
-use crate::controller::stack::inputs::Inputs;
-use crate::controller::stack::{input_changes, pko_migration, resolve};
+use crate::controller::stack::run::{self, Inputs};
+use crate::controller::stack::{annotations, pko_migration};
 
 /// Decision about the next run of a Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub fn due(
         let name = if inputs.revision.is_empty() { &inputs.digest } else { &inputs.revision };
         return Due::Now(format!("New commit detected: \"{name}\""));
     }
-    if let Some(reason) = input_changes::reason(last, inputs).filter(|_| kind != UpdateKind::Destroy) {
+    if let Some(reason) = run::changed_input(last, inputs).filter(|_| kind != UpdateKind::Destroy) {
         return Due::Now(reason);
     }
     let again =
@@ -62,13 +62,13 @@ pub fn due(
             Some(due) => due,
             None => Due::Done(None),
         },
-        (_, Some(Answer::Retry | Answer::Clear)) => Due::Now("A person has answered".to_owned()),
+        (_, Some(Answer::Retry | Answer::Clear)) => Due::Now("Retry requested by user".to_owned()),
         (_, Some(Answer::Abandon)) => Due::Abandoned,
         (_, None) if last.canceled_by_user.unwrap_or_default() => Due::Canceled,
         (_, None) => match last.reason.as_deref() {
-            Some(reason) if let Some(question) = resolve::question(reason) => Due::Unanswered(question),
+            Some(reason) if let Some(pending) = annotations::pending_reason(reason) => Due::Unanswered(pending),
             _ if inputs.reset_at.is_some() && last.reset_at != inputs.reset_at => {
-                Due::Now(format!("Failures forgotten at: \"{}\"", inputs.reset_at.as_deref().unwrap_or_default()))
+                Due::Now(format!("Failure count reset at: \"{}\"", inputs.reset_at.as_deref().unwrap_or_default()))
             }
             Some(update_reason::SPEC_INVALID) => Due::Invalid(last.message.clone().unwrap_or_default()),
             _ if pko_migration::has_given_up(last) && kind != UpdateKind::Destroy => again.unwrap_or(Due::GivenUp),
@@ -114,8 +114,8 @@ fn since(last: &LastUpdate, now: Timestamp) -> Option<SignedDuration> {
 fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
     let wait = backoff.pause_after(last);
     let word = match last.reason.as_deref() {
-        Some(stack_reason::UPDATE_CONFLICT) => "Waited for the lock",
-        Some(update_reason::ABORTED) => "Run again after an interruption",
+        Some(stack_reason::UPDATE_CONFLICT) => "Retry after update conflict",
+        Some(update_reason::ABORTED) => "Retry after interruption",
         _ => "Backoff time elapsed",
     };
     let since = since(last, now).unwrap_or(wait);
@@ -128,7 +128,7 @@ fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
 /// Returns the number of interruptions in a row after a run that ended for this reason. Runs that found a lock or could not start in their
 /// workspace neither increase nor reset the number.
 pub fn interruptions_after(previous: Option<&LastUpdate>, current: &Inputs, reason: Option<&str>) -> i64 {
-    let before = previous.filter(|last| answers(last, current)).map_or(0, |last| last.interruptions);
+    let before = previous.filter(|last| had_inputs(last, current)).map_or(0, |last| last.interruptions);
     match reason {
         Some(update_reason::ABORTED) => before.saturating_add(1),
         Some(stack_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED) => before,
@@ -153,24 +153,24 @@ pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, reason: &
         update_reason::UPDATE_CONFLICT => !backoff.waits_for_locks,
         _ => !UNCOUNTED.contains(&reason),
     };
-    let before = previous.filter(|last| answers(last, current)).filter(same_kind);
+    let before = previous.filter(|last| had_inputs(last, current)).filter(same_kind);
     before.map_or(0, |last| last.failures).saturating_add(i64::from(counts))
 }
 
 /// Whether the run has the same inputs as the last one, so that it is scheduled or a retry.
 pub fn is_repetition(last: Option<&LastUpdate>, inputs: &Inputs) -> bool {
-    last.is_some_and(|last| answers(last, inputs))
+    last.is_some_and(|last| had_inputs(last, inputs))
 }
 
 /// Whether the run had exactly these inputs.
-fn answers(last: &LastUpdate, inputs: &Inputs) -> bool {
+fn had_inputs(last: &LastUpdate, inputs: &Inputs) -> bool {
     last.generation == inputs.generation
         && last.reconcile_request == inputs.reconcile_request
         && last.requested_at == inputs.requested_at
         && last.force_at == inputs.force_at
         && last.reset_at == inputs.reset_at
         && is_same_source(last, inputs)
-        && input_changes::reason(last, inputs).is_none()
+        && run::changed_input(last, inputs).is_none()
 }
 
 /// Whether the run used this artifact, or one with the same selected files or content.
@@ -184,13 +184,9 @@ fn is_same_artifact(last: &LastUpdate, inputs: &Inputs) -> bool {
 }
 
 /// Whether the source has another archive with the content of the last run. It is delivered without a run.
-pub fn is_packed_again(last: &LastUpdate, inputs: &Inputs) -> bool {
+pub fn is_repacked(last: &LastUpdate, inputs: &Inputs) -> bool {
     last.digest.as_ref().is_some_and(|digest| *digest != inputs.digest) && is_same_artifact(last, inputs)
 }
 
-#[cfg(test)]
-mod course_tests;
-#[cfg(test)]
-mod request_tests;
 #[cfg(test)]
 mod tests;

@@ -11,15 +11,15 @@ use futures::channel::mpsc;
 use futures::{SinkExt, Stream, StreamExt};
 use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Client, Error};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::pulumi::Stack;
-use crate::controller::stack::groups::{StackGroup, Stacks};
+use crate::controller::stack::dependents::{StackGroup, Stacks};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
@@ -94,7 +94,7 @@ impl SourceWatches {
         let kind = GroupKind::new(&resource.group, &resource.kind);
         let mut watched = self.0.lock();
         if let Some(watch) = watched.get(&kind) {
-            return watch.refused.as_ref().map_or(Ok(()), |said| Err(flux::missing_right(resource, said)));
+            return watch.refused.as_ref().map_or(Ok(()), |message| Err(flux::missing_right(resource, message)));
         }
         watched.insert(kind.clone(), Watched::default());
         drop(watched);
@@ -106,12 +106,12 @@ impl SourceWatches {
 
 impl Shared {
     async fn run(&self, kind: &GroupKind, resource: &ApiResource) {
-        tracing::info!(kind = %kind, version = resource.version, "watching sources");
+        tracing::info!(kind = %kind, version = resource.version, "started to watch sources");
         let ended = tokio::select! {
             () = self.end.cancelled() => return,
             ended = self.follow(kind, resource) => ended,
         };
-        tracing::info!(kind = %kind, ?ended, "watching these sources no more");
+        tracing::info!(kind = %kind, ?ended, "stopped watching sources");
         if ended == Ended::NotServed {
             self.lock().remove(kind);
             self.sources.doubt().await;
@@ -149,12 +149,12 @@ impl Shared {
                 Some(Ok(Event::Init | Event::InitApply(_))) => {}
                 Some(Err(error)) => match refusal(&error) {
                     Some((404, _)) => return Ended::NotServed,
-                    Some((403, said)) => {
-                        if self.set_refused(kind, Some(said)) {
+                    Some((403, message)) => {
+                        if self.set_refused(kind, Some(message)) {
                             self.wake(&StackGroup::SourceKind(kind.clone())).await;
                         }
                     }
-                    _ => tracing::debug!(kind = %kind, %error, "a watch was interrupted"),
+                    _ => tracing::debug!(kind = %kind, %error, "watch was interrupted"),
                 },
                 None => return Ended::NotServed,
             }
@@ -162,11 +162,11 @@ impl Shared {
     }
 
     /// Records the API server's refusal. Returns whether the watch became refused or allowed.
-    fn set_refused(&self, kind: &GroupKind, said: Option<String>) -> bool {
+    fn set_refused(&self, kind: &GroupKind, message: Option<String>) -> bool {
         let mut watched = self.lock();
         let Some(watch) = watched.get_mut(kind) else { return false };
-        let has_changed = watch.refused.is_some() != said.is_some();
-        watch.refused = said;
+        let has_changed = watch.refused.is_some() != message.is_some();
+        watch.refused = message;
         has_changed
     }
 

@@ -5,17 +5,16 @@ use jiff::Timestamp;
 use crate::api::auto::UpdateKind;
 use crate::api::conditions::{self, READY, RECONCILING, STALLED, Status, stack_reason};
 use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
-use crate::controller::stack::inputs::{Baseline, Inputs};
-use crate::controller::stack::resolve;
-use crate::controller::stack::run::queued;
-use crate::controller::stack::state::State;
+use crate::controller::stack::action::Baseline;
+use crate::controller::stack::annotations;
+use crate::controller::stack::run::{Inputs, queued};
 use crate::telemetry::stacks::Standing;
 
-mod claims;
-mod ended;
+mod result;
+mod state;
 
-pub use claims::{WITHOUT_DESTROY, changes, is_conflict, with_state};
-pub use ended::with_result;
+pub use result::with_result;
+pub use state::{State, WITHOUT_DESTROY, changes, is_conflict, with_state};
 
 /// Returns the state of a Stack with this status for the metrics.
 pub fn standing(status: &StackStatus) -> Standing {
@@ -47,12 +46,12 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
     status.current_update = Some(current.clone());
-    status.handled_resolve = resolve::acted_on(stack).or(status.handled_resolve);
+    status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
     status
 }
 
 /// Returns the status without an announced run whose Update was never created.
-pub fn forgotten(stack: &Stack) -> StackStatus {
+pub fn without_current_update(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
 }
 
@@ -72,7 +71,7 @@ pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
 }
 
 /// Returns the status after the source has a new revision with the same selected files; `None` if the status already has it.
-pub fn moved_on(stack: &Stack, revision: &str) -> Option<StackStatus> {
+pub fn with_new_revision(stack: &Stack, revision: &str) -> Option<StackStatus> {
     let status = stack.status.as_ref()?;
     let last = status.last_update.as_ref()?;
     let is_up_to_date = last.paths_digest.is_some()
@@ -86,7 +85,7 @@ pub fn moved_on(stack: &Stack, revision: &str) -> Option<StackStatus> {
 }
 
 /// Returns the status after a repacked archive has replaced that of the last run.
-pub fn packed_again(stack: &Stack, inputs: &Inputs) -> StackStatus {
+pub fn with_repacked_archive(stack: &Stack, inputs: &Inputs) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {
         last.digest = Some(inputs.digest.clone());

@@ -1,17 +1,23 @@
-//! Helpers that end a reconcile step: they write the status, then continue or requeue.
+//! The end of a reconcile step: writes the status, then continues or requeues.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+use crate::api::names;
 use crate::api::pulumi::{Stack, StackStatus};
 use crate::controller::stack::context::Context;
-use crate::controller::stack::requeue::rest_after;
-use crate::controller::stack::state::State;
-use crate::controller::stack::status;
+use crate::controller::stack::status::{self, State};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
+
+/// Requeue interval for changes that a watch normally reports.
+pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
+/// Retry interval after the API server has forbidden a write. No watch reports when the permission is granted.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
+/// Retry interval after the API server has rejected an object as invalid, possibly because of an admission policy.
+pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 
 /// Continuation after a reconcile step.
 #[derive(Debug)]
@@ -46,4 +52,127 @@ pub async fn rest(
 ) -> Result<Next, ReconcileError> {
     write(stack, &status::with_state(stack, state, now), context).await?;
     Ok(Next::Rest(rest_after(state, known, context.requeue_dependency)))
+}
+
+/// Handles a failed write of an Update or a Workspace. A rejection by the API server, such as a quota, a policy or missing RBAC
+/// permissions, is reported and retried, because its cause can be outside the Stack.
+pub async fn write_rejected(
+    stack: &Stack,
+    error: WriteError,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let Some(retry) = retry_after_rejection(&error) else { return Err(error.into()) };
+    tracing::warn!(error = &error as &dyn std::error::Error, "API server rejected a write for a run");
+    let state = match error.is_namespace_terminating() {
+        true => State::NamespaceTerminating(format!(
+            "{error}. Runs cannot start in a terminating namespace. To delete the resources of the stack, run `pulumi destroy`. \
+             Then remove the finalizer {} from the Stack",
+            names::STACK_FINALIZER
+        )),
+        false => State::WorkspaceFailed(error.to_string()),
+    };
+    rest(stack, &state, Some(retry), context, now).await
+}
+
+/// Returns the retry interval after a rejected write. `None` for errors that are unrelated to the object, such as a lost connection.
+fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
+    match error {
+        error if error.is_invalid() || error.is_denied_by_admission() => Some(REJECTED_RETRY),
+        error if error.is_forbidden() => Some(REFUSED_RETRY),
+        _ => None,
+    }
+}
+
+/// Returns the requeue interval of a state; `None` to wait for a watch event. `known` overrides the default of the state, for example with
+/// the time of the next run or the `Retry-After` of a server.
+fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
+    match state {
+        // A retry would find the same state; a watch event wakes the Stack.
+        State::Denied(_)
+        | State::GivenUp
+        | State::Unanswered(_)
+        | State::Abandoned
+        | State::Canceled
+        | State::Suspended
+        | State::DeletionSuspended => None,
+        State::Done | State::Failed | State::Invalid(_) => known,
+        State::SourceUnavailable(_) | State::SourceStalled(_) | State::PrerequisiteNotSatisfied(_) => {
+            known.or(Some(requeue_dependency))
+        }
+        State::NamespaceTerminating(_) => known.or(Some(REFUSED_RETRY)),
+        State::Working(_)
+        | State::WorkspaceFailed(_)
+        | State::VersionTooLow(_)
+        | State::Conflict(_)
+        | State::InDoubt(..) => known.or(Some(WATCHED_RETRY)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::writes::Attempt;
+
+    #[test]
+    fn an_update_rejected_by_admission_is_retried() {
+        let denied = "admission webhook \"freeze.example.com\" denied the request: no changes today";
+        let rows = [
+            (400, denied, Some(180)),
+            (403, denied, Some(180)),
+            (
+                422,
+                "updates.auto.pulumi.com \"web-1\" is forbidden: ValidatingAdmissionPolicy denied request",
+                Some(180),
+            ),
+            (422, "spec.type: Unsupported value", Some(180)),
+            (403, "exceeded quota: updates", Some(30)),
+            (409, "the object has been modified", None),
+            (500, "etcdserver: request timed out", None),
+        ];
+        for (code, message, wanted) in rows {
+            let (kind, namespace, name) = ("Update".to_owned(), "apps".to_owned(), "web-1".to_owned());
+            let attempt = Box::new(Attempt { verb: "create", kind, namespace, name });
+            let error = WriteError::Refused { attempt, code, reason: "Reason".to_owned(), message: message.to_owned() };
+            assert_eq!(retry_after_rejection(&error).map(|retry| retry.as_secs()), wanted, "{code} {message}");
+        }
+    }
+
+    #[test]
+    fn the_requeue_interval_depends_on_the_state() {
+        let why = || "why".to_owned();
+        let reason = "RunOutcomeUnknown";
+        // The state, the known time in seconds, and the expected requeue interval in seconds.
+        let rows = [
+            (State::SourceUnavailable(why()), None, Some(7)),
+            (State::SourceUnavailable(why()), Some(120), Some(120)),
+            (State::SourceStalled(why()), None, Some(7)),
+            (State::SourceStalled(why()), Some(120), Some(120)),
+            (State::PrerequisiteNotSatisfied(why()), None, Some(7)),
+            (State::Invalid(why()), None, None),
+            (State::Invalid(why()), Some(180), Some(180)),
+            (State::Denied(why()), None, None),
+            (State::GivenUp, None, None),
+            (State::Unanswered(reason), None, None),
+            (State::Abandoned, None, None),
+            (State::Canceled, None, None),
+            (State::Suspended, None, None),
+            (State::DeletionSuspended, None, None),
+            (State::Done, None, None),
+            (State::Done, Some(3600), Some(3600)),
+            (State::Failed, Some(10), Some(10)),
+            (State::Working(why()), None, Some(60)),
+            (State::Working(why()), Some(3), Some(3)),
+            (State::WorkspaceFailed(why()), None, Some(60)),
+            (State::VersionTooLow(why()), None, Some(60)),
+            (State::WorkspaceFailed(why()), Some(30), Some(30)),
+            (State::Conflict(why()), None, Some(60)),
+            (State::InDoubt(reason, why()), None, Some(60)),
+            (State::NamespaceTerminating(why()), None, Some(30)),
+        ];
+        for (state, known, wanted) in rows {
+            let rest = rest_after(&state, known.map(Duration::from_secs), Duration::from_secs(7));
+            assert_eq!(rest.map(|rest| rest.as_secs()), wanted, "{state:?}");
+        }
+    }
 }

@@ -273,7 +273,7 @@ async fn borrows(scene: &Scene, lender: &Scene) {
     stack.spec.flux_source.as_mut().expect("it has a source").source_ref.namespace = namespace.clone();
     stack.spec.depends_on = vec![DependencyReference { name: "base".to_owned(), namespace, ready_expr: None }];
     let main = scene.start(stack).await;
-    let waits = format!("waits for {}/base: it is not ready", lender.namespace);
+    let waits = format!("waiting for {}/base: not ready", lender.namespace);
     main.until(&format!("to say that it {waits}"), WaitLimit::Reaction, |stack| {
         says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             && condition(stack, READY).is_some_and(|ready| ready.message.starts_with(&waits))

@@ -1,7 +1,8 @@
 //! Table tests of the next action.
 
 mod inputs;
-mod packed_again;
+mod open_run;
+mod repacked;
 mod source;
 
 use std::sync::Arc;
@@ -11,12 +12,11 @@ use crate::api::auto::{
     ArtifactReference, PendingCreates, Update, UpdateKind, UpdateSpec, UpdateStatus, Workspace, WorkspaceStatus,
 };
 use crate::api::conditions::{Claim, PROGRESSING, Status};
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, StackSpec, StackStatus, WorkspaceReclaimPolicy};
+use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus, WorkspaceReclaimPolicy};
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
-use crate::controller::stack::next_run::{current_update, inputs};
 use crate::controller::stack::observed::Deletion;
-use crate::controller::stack::prerequisites::{Needed, Rule};
-use crate::controller::stack::run::reference;
+use crate::controller::stack::prerequisites::{Dependency, Rule};
+use crate::controller::stack::run::{current_update, reference};
 use crate::controller::stack::status;
 use crate::source::{Origin, Resolved};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -83,6 +83,18 @@ fn last(kind: &str, state: &str) -> LastUpdate {
         last_resync_time: Some(Time(now())),
         ..LastUpdate::default()
     }
+}
+
+fn open(status: Status, reason: &str) -> Observed {
+    let mut open = stack();
+    let current = current_update(&observed(open.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
+    let mut update = Update::new(&current.name, UpdateSpec::default());
+    open.status.as_mut().expect("there").current_update = Some(current);
+    let mut conditions = Vec::new();
+    conditions::set(&mut conditions, &Claim { kind: PROGRESSING, status, reason, message: "said" }, 1, now());
+    let run = Some(crate::api::auto::RunBinding::default());
+    update.status = Some(UpdateStatus { conditions, run, ..UpdateStatus::default() });
+    Observed { update: Some(update), workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(open) }
 }
 
 /// Returns the name of an action and its message.
@@ -184,27 +196,27 @@ fn a_workspace_with_reclaim_policy_delete_is_deleted_after_success() {
 
 #[test]
 fn a_run_waits_for_its_dependencies_but_a_destroy_does_not() {
-    let missing = || vec![Needed { name: "base".to_owned(), rule: Rule::Ready, stack: None, answer: None }];
-    let waits = Action::WaitForOthers("waits for base: it does not exist".to_owned(), Vec::new());
-    let new = Observed { needed: missing(), ..observed(stack()) };
+    let missing = || vec![Dependency { name: "base".to_owned(), rule: Rule::Ready, stack: None, answer: None }];
+    let waits = Action::WaitForDependencies("waiting for base: not found".to_owned(), Vec::new());
+    let new = Observed { dependencies: missing(), ..observed(stack()) };
     assert_eq!(decide(&new, now()), waits, "nothing is prepared before");
     let rule = Rule::Expression("dep.spec.suspend".to_owned());
-    let unknown = Needed { name: "base".to_owned(), rule, stack: Some(Arc::new(stack())), answer: None };
-    let evaluating = Observed { needed: vec![unknown], ..observed(stack()) };
+    let unknown = Dependency { name: "base".to_owned(), rule, stack: Some(Arc::new(stack())), answer: None };
+    let evaluating = Observed { dependencies: vec![unknown], ..observed(stack()) };
     assert_eq!(decide(&evaluating, now()), Action::AwaitExpression, "the answer is not known yet");
     let in_a_cycle = Observed { cycle: Some(["app", "base", "app"].map(str::to_owned).into()), ..new };
     let Action::Invalid(message) = decide(&in_a_cycle, now()) else { panic!("a cycle never ends") };
-    assert!(message.starts_with("app needs base needs app: none of them"), "{message}");
+    assert!(message.starts_with("dependency cycle: app -> base -> app;"), "{message}");
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     let there = Some(workspace(&done, Status::True, "Succeeded"));
-    let settled = Observed { needed: missing(), workspace: there.clone(), ..observed(done.clone()) };
+    let settled = Observed { dependencies: missing(), workspace: there.clone(), ..observed(done.clone()) };
     assert_eq!(decide(&settled, now()), Action::Settled(Settled::Done(None)), "only a run that is due waits");
     done.spec.destroy_on_finalize = Some(true);
     done.status.as_mut().expect("there").applied_stack =
         Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
     done.metadata.deletion_timestamp = Some(Time(now()));
-    let deleted = Observed { needed: missing(), workspace: there, ..observed(done) };
+    let deleted = Observed { dependencies: missing(), workspace: there, ..observed(done) };
     assert_eq!(brief(&decide(&deleted, now())), "Start destroy: Stack marked for deletion");
 }
 
@@ -252,28 +264,6 @@ fn a_stack_with_a_rejected_source_is_destroyed_from_the_source_in_its_pod() {
     assert_eq!(wanted.spec.artifact, Some(reference(&resolved())));
     let placed = Observed { workspace: Some(workspace(&stack, Status::True, "Succeeded")), ..refused };
     assert_eq!(brief(&decide(&placed, now())), "Start destroy: Stack marked for deletion");
-}
-
-#[test]
-fn an_announced_run_is_created_awaited_and_recorded() {
-    let mut announced = stack();
-    let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
-    announced.status.as_mut().expect("there").current_update = Some(current.clone());
-    let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
-    let made = Observed { workspace: ready.clone(), ..observed(announced.clone()) };
-    assert_eq!(decide(&made, now()), Action::CreateUpdate(current));
-    let gone = Observed { workspace: None, ..observed(announced.clone()) };
-    assert_eq!(decide(&gone, now()), Action::ForgetUpdate);
-    let mut update = Update::new("app-1", UpdateSpec::default());
-    let bound = UpdateStatus { run: Some(crate::api::auto::RunBinding::default()), ..UpdateStatus::default() };
-    update.status = Some(bound);
-    let open = Observed { update: Some(update.clone()), workspace: ready, ..observed(announced) };
-    assert!(matches!(decide(&open, now()), Action::AwaitUpdate(_)));
-    let mut conditions = Vec::new();
-    let claim = Claim { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
-    conditions::set(&mut conditions, &claim, 1, now());
-    update.status = Some(UpdateStatus { conditions, ..UpdateStatus::default() });
-    assert_eq!(decide(&Observed { update: Some(update), ..open }, now()), Action::RecordResult);
 }
 
 #[test]
@@ -347,132 +337,11 @@ fn the_interval_until_the_next_run_uses_the_configured_jitter() {
 }
 
 #[test]
-fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
-    let announced = |change: fn(&mut Stack)| {
-        let mut announced = stack();
-        let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
-        announced.status.as_mut().expect("there").current_update = Some(current);
-        change(&mut announced);
-        Observed {
-            update: Some(Update::new("app-1", UpdateSpec::default())),
-            workspace: Some(workspace(&stack(), Status::True, "Succeeded")),
-            ..observed(announced)
-        }
-    };
-    let revoked = |observed: &Observed| matches!(decide(observed, now()), Action::RevokeUpdate(_));
-    assert!(matches!(decide(&announced(|_| {}), now()), Action::AwaitUpdate(_)));
-    let mut queued = announced(|_| {});
-    let update = queued.update.as_mut().expect("there");
-    let claim = Claim { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "queued: all" };
-    let status = update.status.get_or_insert_default();
-    conditions::set(&mut status.conditions, &claim, 1, now());
-    match decide(&queued, now()) {
-        Action::AwaitUpdate(message) => assert!(message.ends_with(" queued: all"), "{message}"),
-        other => panic!("{other:?}"),
-    }
-    assert!(revoked(&announced(|s| s.spec.suspend = Some(true))));
-    assert!(revoked(&announced(|s| s.metadata.generation = Some(2))));
-    assert!(revoked(&announced(|s| s.metadata.deletion_timestamp = Some(Time(now())))));
-    assert!(revoked(&Observed { workspace: None, ..announced(|_| {}) }));
-    let moved = Resolved { digest: crate::artifact::Digest::of(b"other"), ..resolved() };
-    assert!(revoked(&Observed { source: Some(Ok(moved)), ..announced(|_| {}) }));
-    let mut emptied = workspace(&stack(), Status::False, "ArtifactUnavailable");
-    emptied.status.as_mut().expect("there").artifact = None;
-    let lost = Observed { workspace: Some(emptied), in_store: false, ..announced(|_| {}) };
-    assert!(matches!(decide(&lost, now()), Action::Fetch(_)));
-}
-
-/// Returns an artifact of a Git repository with this digest of the selected files.
-fn selected(content: &[u8], selection: &str) -> Resolved {
-    let spec = StackSpec {
-        project_repo: Some("https://git.example.com/app.git".to_owned()),
-        branch: Some("main".to_owned()),
-        ..StackSpec::default()
-    };
-    let wanted = crate::source::git::wanted(&spec, "apps").expect("valid").expect("a repository");
-    let origin = crate::source::git::Origin {
-        key: std::sync::Arc::new(wanted.key),
-        commit: "a".repeat(40),
-        selection: Some(selection.to_owned()),
-        warnings: Vec::new(),
-    };
-    Resolved { origin: Origin::Git(Box::new(origin)), digest: crate::artifact::Digest::of(content), ..resolved() }
-}
-
-#[test]
-fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
-    let first = selected(b"first", "paths-1");
-    let mut announced = stack();
-    let current = current_update(&observed(announced.clone()), &first, UpdateKind::Up, "why".to_owned());
-    announced.status.as_mut().expect("there").current_update = Some(current);
-    let mut placed = build_workspace::workspace(&announced, &reference(&first)).expect("valid");
-    placed.status = Some(WorkspaceStatus { artifact: placed.spec.artifact.clone(), ..WorkspaceStatus::default() });
-    let mut lost = placed.clone();
-    lost.status = None;
-    let is_revoked = |source: Resolved, workspace: &Workspace| {
-        let observed = Observed {
-            source: Some(Ok(source)),
-            update: Some(Update::new("app-1", UpdateSpec::default())),
-            workspace: Some(workspace.clone()),
-            ..observed(announced.clone())
-        };
-        matches!(decide(&observed, now()), Action::RevokeUpdate(_))
-    };
-    assert!(!is_revoked(first.clone(), &placed));
-    assert!(!is_revoked(selected(b"second", "paths-1"), &placed), "it may run on the older artifact");
-    assert!(is_revoked(selected(b"second", "paths-2"), &placed));
-    assert!(is_revoked(selected(b"second", "paths-1"), &lost), "nobody can bring the older artifact again");
-    assert!(is_revoked(Resolved { digest: crate::artifact::Digest::of(b"second"), ..resolved() }, &placed));
-}
-
-#[test]
 fn a_destroyed_stack_is_finalized_even_without_its_source() {
     let destroyed = deleted(true, Some(last("destroy", "succeeded")));
     let gone = Some(Err(Unavailable::NotYet("the source does not exist".to_owned())));
     assert_eq!(decide(&Observed { source: gone, ..observed(destroyed.clone()) }, now()), Action::RemoveFinalizer);
     assert_eq!(decide(&Observed { source: None, ..observed(destroyed) }, now()), Action::RemoveFinalizer);
-}
-
-/// Returns a Stack with an open run, whose Update has this `Progressing` condition.
-fn open(status: Status, reason: &str) -> Observed {
-    let mut open = stack();
-    let current = current_update(&observed(open.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
-    let mut update = Update::new(&current.name, UpdateSpec::default());
-    open.status.as_mut().expect("there").current_update = Some(current);
-    let mut conditions = Vec::new();
-    conditions::set(&mut conditions, &Claim { kind: PROGRESSING, status, reason, message: "said" }, 1, now());
-    let run = Some(crate::api::auto::RunBinding::default());
-    update.status = Some(UpdateStatus { conditions, run, ..UpdateStatus::default() });
-    Observed { update: Some(update), workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(open) }
-}
-
-#[test]
-fn an_unknown_outcome_is_reported_and_a_user_answer_is_forwarded_once() {
-    let doubt = || open(Status::Unknown, "RunOutcomeUnknown");
-    assert_eq!(decide(&doubt(), now()), Action::Doubt("said".to_owned()));
-    let name = doubt().update.expect("there").name_any();
-    let answered = |value: String| {
-        let mut observed = doubt();
-        observed.stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), value);
-        observed
-    };
-    let answer = format!("{name}=retry");
-    let mut told = answered(answer.clone());
-    assert_eq!(decide(&told, now()), Action::Answer(answer.clone()));
-    let update = told.update.as_mut().expect("there");
-    update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer);
-    assert_eq!(decide(&told, now()), Action::Doubt("said".to_owned()), "its Update knows");
-    assert_eq!(decide(&answered("app-0=retry".to_owned()), now()), Action::Doubt("said".to_owned()));
-}
-
-#[test]
-fn a_run_that_waits_for_an_interactive_session_says_so() {
-    let Action::AwaitUpdate(message) = decide(&open(Status::False, "InteractiveSession"), now()) else {
-        panic!("it waits")
-    };
-    assert!(message.starts_with("up of revision main@sha1:a") && message.ends_with("waits: said"), "{message}");
-    let Action::AwaitUpdate(message) = decide(&open(Status::True, "Progressing"), now()) else { panic!("it runs") };
-    assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
 }
 
 #[test]
@@ -499,10 +368,10 @@ fn pending_creates_are_handled_according_to_last_run_and_user_answer() {
             }
         }
     };
-    let again = "Run again after an interruption: 0s".to_owned();
+    let again = "Retry after interruption: 0s".to_owned();
     assert_eq!(started(None), Some((Some(PendingCreates::Stop), again.clone())));
     assert_eq!(started(Some("app-0=clear")), Some((Some(PendingCreates::Stop), again)), "it names another run");
-    let answered = "A person has answered".to_owned();
+    let answered = "Retry requested by user".to_owned();
     assert_eq!(started(Some("app-1=retry")), Some((Some(PendingCreates::Keep), answered.clone())));
     assert_eq!(started(Some("app-1=clear")), Some((Some(PendingCreates::Clear), answered)));
     assert_eq!(started(Some("app-1=abandon")), None);
@@ -531,14 +400,14 @@ fn two_leaders_announce_the_same_run() {
 
 #[test]
 fn force_and_reset_require_the_value_of_the_reconcile_request() {
-    use crate::controller::stack::requests::requests_beside;
+    use crate::controller::stack::annotations::force_and_reset_requests;
     let asked = |requested: Option<&str>, value: &str| {
         let mut stack = stack();
         let annotations = stack.annotations_mut();
         annotations.extend(requested.map(|value| (names::ANNOTATION_REQUESTED_AT.to_owned(), value.to_owned())));
         annotations.insert(names::ANNOTATION_FORCE_AT.to_owned(), value.to_owned());
         annotations.insert(names::ANNOTATION_RESET_AT.to_owned(), value.to_owned());
-        requests_beside(&stack)
+        force_and_reset_requests(&stack)
     };
     assert_eq!(asked(Some("t"), "t"), (Some("t".to_owned()), Some("t".to_owned())));
     assert_eq!(asked(Some("t"), "u"), (None, None));
@@ -582,12 +451,12 @@ fn a_duplicate_starts_no_run_and_destroys_only_its_applied_stack() {
     let end_of = |applied, destroys| end_beside(&first, applied, destroys);
     assert_eq!(end_of(None, true), Action::RemoveFinalizer, "it has applied nothing");
     let Action::Conflict(message) = end_of(Some("dev"), true) else { panic!("it destroys what both have applied") };
-    assert!(message.contains("or delete that Stack first"), "{message}");
+    assert!(message.contains("otherwise delete Stack"), "{message}");
     assert_eq!(end_of(Some("dev"), false), Action::RemoveFinalizer, "nothing is to be destroyed");
     let elsewhere = DuplicateStack { namespace: "others".to_owned(), ..first.clone() };
     let end = end_beside(&elsewhere, Some("dev"), true);
     assert!(matches!(end, Action::Start(_)), "a Stack of another namespace cannot keep it from that: {end:?}");
     let Action::Conflict(message) = end_of(Some("prod"), true) else { panic!("it destroys what is not its own") };
-    assert!(message.contains("Restore spec.stack and spec.backend to destroy them"), "{message}");
+    assert!(message.contains("To delete them, restore spec.stack and spec.backend"), "{message}");
     assert_eq!(end_of(Some("prod"), false), Action::RemoveFinalizer, "nothing is to be destroyed");
 }

@@ -103,7 +103,7 @@ fn a_destroy_uses_the_best_available_source() {
         ("it could not be fetched", vec![found, |o| deletion(o).is_stored = true], "ApplyWorkspace state-alone"),
         (
             "the Workspace asks for one that is at hand",
-            vec![|o| deletion(o).asked = Some(Resolved { revision: "asked".to_owned(), ..resolved(b"asked") })],
+            vec![|o| deletion(o).requested = Some(Resolved { revision: "asked".to_owned(), ..resolved(b"asked") })],
             "ApplyWorkspace asked",
         ),
         (
@@ -157,10 +157,10 @@ fn without_source_and_project_a_destroy_waits_and_suggests_a_fix() {
         }
     };
     let unknown = waits(|stack| stack.status.as_mut().expect("there").project_info = None);
-    assert!(unknown.starts_with("cannot destroy yet: GitRepository apps/app does not exist; "), "{unknown}");
-    assert!(unknown.contains("give it in spec.stack"), "{unknown}");
+    assert!(unknown.starts_with("failed to destroy the stack: GitRepository apps/app does not exist; "), "{unknown}");
+    assert!(unknown.contains("set spec.stack to"), "{unknown}");
     let program = waits(|stack| stack.spec.run_program = Some(true));
-    assert!(program.contains("spec.runProgram asks for the program"), "{program}");
+    assert!(program.contains("unset spec.runProgram"), "{program}");
     let named = waits(|stack| {
         stack.status.as_mut().expect("there").project_info = None;
         stack.spec.stack = "org/web/dev".to_owned();
@@ -198,7 +198,12 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
         ("deleted too", vec![dependent(true, &ours)], now(), "waits for upper"),
         ("done already", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
         ("it lives", vec![dependent(false, &ours)], now(), "Fetch state-alone"),
-        ("it lives, a moment ago", vec![dependent(false, &ours)], at(DELETED_AT + 1), "looks for a moment"),
+        (
+            "it lives, a moment ago",
+            vec![dependent(false, &ours)],
+            at(DELETED_AT + 1),
+            "checking whether dependent Stacks",
+        ),
         ("one of both", vec![dependent(false, &ours), dependent(true, &ours)], now(), "waits for upper"),
     ];
     for (name, dependents, now, wanted) in rows {
@@ -300,7 +305,7 @@ fn a_foreign_workspace_is_neither_changed_nor_deleted() {
     let theirs = json!({"metadata": {"name": "app", "namespace": "apps"}, "spec": {}});
     observed.workspace = Some(serde_json::from_value(theirs).expect("a workspace"));
     let Action::Invalid(message) = decide(&observed, now()) else { panic!("it is taken for its own") };
-    assert!(message.contains("the Workspace app is there and is not this Stack's"), "{message}");
+    assert!(message.contains("Workspace app already exists"), "{message}");
 }
 
 /// Returns a Stack whose last destroy ended for this reason.
@@ -365,7 +370,7 @@ fn an_unstarted_destroy_is_revoked_if_only_another_source_is_left() {
     assert!(!has_another_source(&in_pod, &bound_to(b"a")));
     let with = |source| Observed { source: Some(source), ..observed(stack()) };
     assert!(!has_another_source(&with(Ok(resolved(b"a"))), &bound_to(b"a")), "it can be fetched again");
-    assert!(has_another_source(&with(Ok(resolved(b"b"))), &bound_to(b"a")), "the source has moved on");
+    assert!(has_another_source(&with(Ok(resolved(b"b"))), &bound_to(b"a")), "the source has a newer revision");
     assert!(has_another_source(&observed(stack()), &bound_to(b"a")), "the state alone is left");
     let looking = with(Err(Unavailable::Looking("asking the repository".to_owned())));
     assert!(!has_another_source(&looking, &bound_to(b"a")));

@@ -12,7 +12,7 @@ use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::decide::decide;
 use crate::controller::stack::observed::Deletion;
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::state::State;
+use crate::controller::stack::status::State;
 use crate::controller::stack::{build_workspace, deletion, status};
 use crate::source::{Origin, Unavailable};
 

@@ -112,20 +112,20 @@ impl Evaluator {
             Evaluation { shared: Arc::clone(&self.0), hash }
         };
         let of = key(this);
-        let (tell, mut told) = oneshot::channel();
+        let (sender, mut receiver) = oneshot::channel();
         let end = self.0.end.clone();
         self.0.tasks.spawn(async move {
             tokio::select! {
                 () = end.cancelled() => {}
-                () = evaluation.run(of, request, tell) => {}
+                () = evaluation.run(of, request, sender) => {}
             }
         });
-        match tokio::time::timeout(ANSWER_TIMEOUT, &mut told).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, &mut receiver).await {
             Ok(answer) => answer.ok(),
             Err(_) => {
                 // Closing the channel makes the task wake the Stack. A result sent just before is still received.
-                told.close();
-                told.try_recv().ok()
+                receiver.close();
+                receiver.try_recv().ok()
             }
         }
     }
@@ -138,7 +138,7 @@ fn key(stack: &Stack) -> ObjectKey {
 
 fn too_large() -> ExpressionError {
     ExpressionError::LimitExceeded(format!(
-        "cannot be evaluated: the two Stacks have more than {MAX_REQUEST} bytes together. Reduce their outputs"
+        "failed to evaluate: the two Stacks exceed {MAX_REQUEST} bytes in total; reduce their outputs"
     ))
 }
 
@@ -155,7 +155,7 @@ impl Drop for Evaluation {
 }
 
 impl Evaluation {
-    async fn run(self, of: ObjectKey, request: Vec<u8>, tell: oneshot::Sender<Answer>) {
+    async fn run(self, of: ObjectKey, request: Vec<u8>, sender: oneshot::Sender<Answer>) {
         let mut began = Instant::now();
         let (answer, mut slot) = match self.shared.slots.acquire(&of.0).await {
             Ok(slot) => {
@@ -164,7 +164,7 @@ impl Evaluation {
             }
             Err(busy) => (
                 Err(Failed::Now(format!(
-                    "{} other expressions of this namespace already wait to be evaluated",
+                    "{} other expressions of this namespace are already waiting for evaluation",
                     busy.waiting
                 ))),
                 None,
@@ -177,7 +177,7 @@ impl Evaluation {
             Err(Failed::Now(why)) => (Err(ExpressionError::Failed(why)), Some(Instant::now() + FAILURE_TTL)),
         };
         self.shared.lock().set(self.hash, Known { answer: answer.clone(), until });
-        drop(self.tell(&of, answer, tell));
+        drop(self.deliver(&of, answer, sender));
         if let Some(backoff) = backoff {
             slot.iter_mut().for_each(Slot::release_total);
             tokio::time::sleep(backoff).await;
@@ -185,11 +185,11 @@ impl Evaluation {
     }
 
     /// Sends the result to the caller, or wakes the Stack if the caller no longer waits.
-    fn tell(self, of: &ObjectKey, answer: Answer, tell: oneshot::Sender<Answer>) -> Self {
-        if tell.send(answer).is_err() {
+    fn deliver(self, of: &ObjectKey, answer: Answer, sender: oneshot::Sender<Answer>) -> Self {
+        if sender.send(answer).is_err() {
             let stack = ObjectRef::new(&of.1).within(&of.0);
             if self.shared.wake.clone().try_send(stack).is_err() {
-                tracing::debug!(namespace = of.0, stack = of.1, "it could not be woken; it looks again by itself");
+                tracing::debug!(namespace = of.0, stack = of.1, "dropped a wake-up: queue is full");
             }
         }
         self
@@ -228,7 +228,7 @@ impl Shared {
 
 fn limit_exceeded(failure: &Failure) -> ExpressionError {
     ExpressionError::LimitExceeded(format!(
-        "cannot be evaluated: {failure}. Simplify the expression, or have it look at less data"
+        "failed to evaluate: {failure}; simplify the expression or reduce the data that it reads"
     ))
 }
 
@@ -284,7 +284,7 @@ mod tests {
             }
         }
         assert!(answers.recent.len() + answers.older.len() <= 2 * MAX_REMEMBERED);
-        assert_eq!(answers.get(&hash(1), now), None, "what nobody asks for is forgotten");
+        assert_eq!(answers.get(&hash(1), now), None, "an unused result is dropped");
     }
 
     #[test]
@@ -301,9 +301,9 @@ mod tests {
     #[test]
     fn a_cached_transient_failure_expires() {
         let (mut answers, now) = (Answers::default(), Instant::now());
-        let failed = || Err(ExpressionError::Failed("it was not done in time".to_owned()));
+        let failed = || Err(ExpressionError::Failed("timed out".to_owned()));
         answers.set(hash(0), Known { answer: failed(), until: Some(now + FAILURE_TTL) });
-        assert_eq!(answers.get(&hash(0), now), Some(failed()), "whoever is woken by it hears of it");
+        assert_eq!(answers.get(&hash(0), now), Some(failed()), "the woken Stack receives the failure");
         assert_eq!(answers.get(&hash(0), now + FAILURE_TTL), None);
     }
 }

@@ -26,11 +26,11 @@ pub struct Request<Text, Object> {
 /// Reason why an expression has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExpressionError {
-    /// The expression has to be changed. The message continues a sentence that starts with the expression.
+    /// The expression must be changed.
     Invalid(String),
     /// The evaluation failed for the current objects.
     Failed(String),
-    /// The evaluation exceeded a limit. The message continues a sentence that starts with the expression.
+    /// The evaluation exceeded a limit.
     LimitExceeded(String),
 }
 
@@ -55,7 +55,7 @@ fn evaluate(expression: &str, this: serde_json::Value, dep: serde_json::Value) -
         Ok(program) => program,
         Err(errors) => {
             let first = errors.errors.first().map(|error| error.msg.clone()).unwrap_or_default();
-            return invalid(format!("cannot be read: {first}"));
+            return invalid(format!("failed to compile: {first}"));
         }
     };
     let mut context = Context::with_env(environment.clone());
@@ -63,9 +63,9 @@ fn evaluate(expression: &str, this: serde_json::Value, dep: serde_json::Value) -
     context.add_variable_from_value("dep", as_kubernetes_reads_it(dep));
     match program.execute(&context) {
         Ok(Value::Bool(answer)) => Ok(answer),
-        Ok(other) => invalid(format!("is not a condition: it gives {}", other.type_of())),
+        Ok(other) => invalid(format!("result must be a bool, not {}", other.type_of())),
         Err(error @ (ExecutionError::UndeclaredReference(_) | ExecutionError::NoSuchOverload { .. })) => {
-            invalid(format!("cannot be evaluated: {error}"))
+            invalid(format!("failed to evaluate: {error}"))
         }
         Err(error) => Err(ExpressionError::Failed(clipped(&error.to_string()))),
     }
@@ -147,10 +147,10 @@ mod tests {
     #[test]
     fn invalid_expressions_are_distinguished_from_failed_evaluations() {
         let invalid = [
-            ("dep.spec.(", "cannot be read"),
-            ("other.spec == 1", "cannot be evaluated: Undeclared reference to 'other'"),
+            ("dep.spec.(", "failed to compile"),
+            ("other.spec == 1", "failed to evaluate: Undeclared reference to 'other'"),
             ("sum(dep.status.outputs)", "sum"),
-            ("dep.status.outputs.count", "is not a condition: it gives int"),
+            ("dep.status.outputs.count", "result must be a bool, not int"),
         ];
         for (expression, words) in invalid {
             let answer = said(expression);

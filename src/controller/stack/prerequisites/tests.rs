@@ -38,21 +38,21 @@ fn ran(change: impl FnOnce(&mut LastUpdate)) -> Option<Stack> {
 }
 
 fn one(rule: Rule, stack: Option<Stack>, second: i64) -> Standing {
-    judge_all(&[needed("base", rule, stack)], second)
+    check_all(&[needed("base", rule, stack)], second)
 }
 
 /// Returns a dependency with the fields that the cache keeps.
-fn needed(name: &str, rule: Rule, stack: Option<Stack>) -> Needed {
+fn needed(name: &str, rule: Rule, stack: Option<Stack>) -> Dependency {
     let stack = stack.map(|stack| Arc::new(Stack { status: stack.status.map(part_of_status), ..stack }));
-    Needed { name: name.to_owned(), rule, stack, answer: None }
+    Dependency { name: name.to_owned(), rule, stack, answer: None }
 }
 
-fn judge_all(needed: &[Needed], second: i64) -> Standing {
-    judge(&Stack::new("app", StackSpec::default()), "main@sha1:2", needed, at(second))
+fn check_all(needed: &[Dependency], second: i64) -> Standing {
+    check(&Stack::new("app", StackSpec::default()), "main@sha1:2", needed, at(second))
 }
 
 fn waits(message: &str) -> Standing {
-    Standing::Waits { message: format!("waits for base: {message}"), stale: Vec::new() }
+    Standing::Unmet { message: format!("waits for base: {message}"), stale: Vec::new() }
 }
 
 #[test]
@@ -61,16 +61,16 @@ fn a_prerequisite_must_have_succeeded_for_its_current_inputs() {
         stack.annotations_mut().insert(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), "again".to_owned());
     };
     let rows = [
-        ("missing", None, waits("it does not exist")),
-        ("never ran", changed(|stack| stack.status = None), waits("it has not run yet")),
+        ("missing", None, waits("not found")),
+        ("never ran", changed(|stack| stack.status = None), waits("has not run")),
         ("succeeded", Some(succeeded()), Standing::Satisfied),
-        ("failed", ran(|last| last.state = Some("failed".to_owned())), waits("its last run has failed")),
+        ("failed", ran(|last| last.state = Some("failed".to_owned())), waits("last run failed")),
         (
             "changed since",
             changed(|stack| stack.metadata.generation = Some(3)),
-            waits("its spec has changed, and has not run yet"),
+            waits("spec has changed since the last run"),
         ),
-        ("asked for", changed(annotate), waits("it is asked to run again, and has not yet")),
+        ("asked for", changed(annotate), waits("requested run has not ended")),
         ("has answered", ran(|last| last.reconcile_request = Some("before".to_owned())), Standing::Satisfied),
     ];
     for (name, stack, wanted) in rows {
@@ -83,13 +83,13 @@ fn a_stale_prerequisite_gets_the_same_run_request_each_time() {
     let hour = Rule::Succeeded { within: Some(SignedDuration::from_hours(1)) };
     assert_eq!(one(hour.clone(), Some(succeeded()), 4600), Standing::Satisfied);
     let stale = vec![Stale { name: "base".to_owned(), request: "after-base-1".to_owned() }];
-    let message = "waits for base: it ran more than 1h0m0s ago and is asked to run again".to_owned();
+    let message = "waiting for base: last run ended more than 1h0m0s ago; requested another run".to_owned();
     for second in [4601, 99_999] {
-        let wanted = Standing::Waits { message: message.clone(), stale: stale.clone() };
+        let wanted = Standing::Unmet { message: message.clone(), stale: stale.clone() };
         assert_eq!(one(hour.clone(), Some(succeeded()), second), wanted);
     }
     let failed = ran(|last| last.state = Some("failed".to_owned()));
-    assert_eq!(one(hour, failed, 99_999), waits("its last run has failed"), "it tries again by itself");
+    assert_eq!(one(hour, failed, 99_999), waits("last run failed"), "it retries on its own");
 }
 
 #[test]
@@ -103,11 +103,11 @@ fn a_dependency_must_be_ready_for_its_current_generation() {
     let mut edited = ready(Status::True, "ProcessingCompleted");
     edited.as_mut().unwrap().metadata.generation = Some(3);
     let rows = [
-        ("missing", None, waits("it does not exist")),
-        ("nothing is said", Some(succeeded()), waits("it is not ready")),
+        ("missing", None, waits("not found")),
+        ("nothing is said", Some(succeeded()), waits("not ready")),
         ("ready", ready(Status::True, "ProcessingCompleted"), Standing::Satisfied),
-        ("not ready", ready(Status::False, "UpdateFailed"), waits("it is not ready (UpdateFailed)")),
-        ("edited", edited, waits("its spec has changed")),
+        ("not ready", ready(Status::False, "UpdateFailed"), waits("not ready (UpdateFailed)")),
+        ("edited", edited, waits("spec has changed")),
     ];
     for (name, stack, wanted) in rows {
         assert_eq!(one(Rule::Ready, stack, 1000), wanted, "{name}");
@@ -122,10 +122,10 @@ fn all_unsatisfied_prerequisites_are_reported() {
         needed("b", Rule::Ready, None),
         needed("c", short, ran(|last| last.name = Some("c-7".to_owned()))),
     ];
-    let Standing::Waits { message, stale } = judge_all(&all, 9999) else { panic!("they are not satisfied") };
-    assert!(message.contains("a: it ran") && message.contains("; b: it does not exist; c: it ran"), "{message}");
+    let Standing::Unmet { message, stale } = check_all(&all, 9999) else { panic!("they are not satisfied") };
+    assert!(message.contains("a: last run") && message.contains("; b: not found; c: last run"), "{message}");
     assert_eq!(stale.iter().map(|stale| stale.request.as_str()).collect::<Vec<_>>(), ["after-base-1", "after-c-7"]);
-    assert_eq!(judge_all(&[], 0), Standing::Satisfied);
+    assert_eq!(check_all(&[], 0), Standing::Satisfied);
 }
 
 #[test]
@@ -148,12 +148,12 @@ fn prerequisites_and_dependencies_are_read_from_the_spec() {
         ("apps", "d", Rule::Expression("dep.spec.suspend".to_owned())),
     ];
     assert_eq!(
-        asked(&spec, "apps"),
+        rules(&spec, "apps"),
         wanted.map(|(namespace, name, rule)| ((namespace.to_owned(), name.to_owned()), rule))
     );
-    let elsewhere = named_elsewhere(&spec, "apps");
+    let elsewhere = cross_namespace_reference(&spec, "apps");
     assert_eq!(elsewhere.as_deref(), Some("spec.dependsOn: Stack base/c is in another namespace"));
-    assert_eq!(named_elsewhere(&StackSpec { depends_on: Vec::new(), ..spec }, "apps"), None);
+    assert_eq!(cross_namespace_reference(&StackSpec { depends_on: Vec::new(), ..spec }, "apps"), None);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_shared_source_is_rolled_out_in_dependency_order() {
         stack.status = Some(status);
         stack
     };
-    let behind = waits("it has not applied main@sha1:2 of the same source yet");
+    let behind = waits("has not applied main@sha1:2 of the same source");
     let rows = [
         ("applied", on("apps", "app", Some("main@sha1:2")), Standing::Satisfied),
         ("another one", on("apps", "app", Some("main@sha1:1")), behind.clone()),
@@ -178,7 +178,7 @@ fn a_shared_source_is_rolled_out_in_dependency_order() {
     ];
     for (name, stack, wanted) in rows {
         let needed = needed("base", Rule::Ready, Some(stack));
-        assert_eq!(judge(&on("apps", "app", None), "main@sha1:2", &[needed], at(9)), wanted, "{name}");
+        assert_eq!(check(&on("apps", "app", None), "main@sha1:2", &[needed], at(9)), wanted, "{name}");
     }
 }
 
@@ -186,25 +186,22 @@ fn a_shared_source_is_rolled_out_in_dependency_order() {
 fn an_expression_replaces_the_default_readiness_check() {
     let rule = || Rule::Expression("dep.spec.suspend".to_owned());
     let stalled = Standing::Invalid(
-        "spec.dependsOn: the readyExpr of base, \"dep.spec.suspend\", is not a condition: it gives int".to_owned(),
+        "invalid spec.dependsOn: readyExpr of base, \"dep.spec.suspend\": result must be a bool, not int".to_owned(),
     );
     let rows = [
         (Ok(true), Standing::Satisfied),
-        (Ok(false), waits("its readyExpr is not true")),
-        (
-            Err(ExpressionError::Failed("no such key: spec".to_owned())),
-            waits("its readyExpr failed: no such key: spec"),
-        ),
-        (Err(ExpressionError::Invalid("is not a condition: it gives int".to_owned())), stalled.clone()),
-        (Err(ExpressionError::LimitExceeded("is not a condition: it gives int".to_owned())), stalled),
+        (Ok(false), waits("readyExpr is false")),
+        (Err(ExpressionError::Failed("no such key: spec".to_owned())), waits("readyExpr failed: no such key: spec")),
+        (Err(ExpressionError::Invalid("result must be a bool, not int".to_owned())), stalled.clone()),
+        (Err(ExpressionError::LimitExceeded("result must be a bool, not int".to_owned())), stalled),
     ];
     for (answer, wanted) in rows {
         let text = format!("{answer:?}");
-        let needed = Needed { answer: Some(answer), ..needed("base", rule(), Some(succeeded())) };
-        assert_eq!(judge_all(&[needed], 9), wanted, "{text}");
+        let needed = Dependency { answer: Some(answer), ..needed("base", rule(), Some(succeeded())) };
+        assert_eq!(check_all(&[needed], 9), wanted, "{text}");
     }
     let unknown = needed("base", rule(), Some(succeeded()));
-    assert_eq!(judge_all(&[unknown], 9), Standing::Evaluating);
+    assert_eq!(check_all(&[unknown], 9), Standing::Evaluating);
     let missing = needed("base", rule(), None);
-    assert_eq!(judge_all(&[missing], 9), waits("it does not exist"));
+    assert_eq!(check_all(&[missing], 9), waits("not found"));
 }

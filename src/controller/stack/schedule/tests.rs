@@ -1,16 +1,18 @@
 //! Table tests of the schedule of runs.
 
+mod course;
+
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::api::pulumi::StackSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-pub(super) fn at(second: i64) -> Timestamp {
+fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
-pub(super) fn inputs() -> Inputs {
+fn inputs() -> Inputs {
     Inputs {
         generation: 1,
         reconcile_request: None,
@@ -26,11 +28,11 @@ pub(super) fn inputs() -> Inputs {
     }
 }
 
-pub(super) fn plain() -> StackBackoff {
+fn plain() -> StackBackoff {
     StackBackoff::of(&StackSpec::default())
 }
 
-pub(super) fn last(state: &str, failures: i64) -> LastUpdate {
+fn last(state: &str, failures: i64) -> LastUpdate {
     LastUpdate {
         kind: Some("up".to_owned()),
         state: Some(state.to_owned()),
@@ -108,7 +110,7 @@ fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
             Due::Invalid("why".to_owned()),
         ),
         (
-            "nobody knows how it ended",
+            "its end is unknown",
             Some(LastUpdate { reason: Some("RunOutcomeUnknown".to_owned()), ..last("failed", 0) }),
             inputs(),
             999_999,
@@ -157,7 +159,7 @@ fn a_stack_with_an_interval_runs_again_after_any_outcome() {
         ("many failures, now", last("failed", 8), 4600, Due::Now("Backoff time elapsed: 3600s".to_owned())),
         ("given up by the operator", operators(8), 1600, Due::After(seconds(3000))),
         ("given up by the operator, now", operators(8), 4600, elapsed),
-        ("creations in doubt wait for a person", doubt("PendingCreates"), 99_999, Due::Unanswered("PendingCreates")),
+        ("pending creates wait for a user", doubt("PendingCreates"), 99_999, Due::Unanswered("PendingCreates")),
         ("and so does a run in doubt", doubt("RunOutcomeUnknown"), 99_999, Due::Unanswered("RunOutcomeUnknown")),
     ];
     for (name, last, second, wanted) in rows {
@@ -213,7 +215,7 @@ fn a_destroy_runs_once_and_not_for_a_new_commit() {
 fn a_rotated_config_input_starts_one_run() {
     let with = |last: LastUpdate, word: Option<&str>| LastUpdate { config_inputs: word.map(str::to_owned), ..last };
     let seen = |word: Option<&str>| Inputs { config_inputs: word.map(str::to_owned), ..inputs() };
-    let rotated = Due::Now("A Secret or a ConfigMap behind the configuration has changed".to_owned());
+    let rotated = Due::Now("A Secret or ConfigMap referenced by the configuration has changed".to_owned());
     let (up, destroy) = (UpdateKind::Up, UpdateKind::Destroy);
     let destroyed = LastUpdate { kind: Some("destroy".to_owned()), ..last("succeeded", 0) };
     let rows = [
@@ -276,9 +278,13 @@ fn an_interrupted_run_is_retried_immediately_without_limit() {
         ..last("failed", failures)
     };
     let up = UpdateKind::Up;
-    let again = Due::Now("Run again after an interruption: 0s".to_owned());
+    let again = Due::Now("Retry after interruption: 0s".to_owned());
     assert_eq!(due(Some(&aborted(1, 0)), None, &inputs(), up, &plain(), at(1000)), again);
-    assert_eq!(due(Some(&aborted(1, 99)), None, &inputs(), up, &plain(), at(1000)), again, "it is nobody's failure");
+    assert_eq!(
+        due(Some(&aborted(1, 99)), None, &inputs(), up, &plain(), at(1000)),
+        again,
+        "an interruption is no failure"
+    );
     assert_eq!(failures_after(Some(&last("failed", 2)), &inputs(), update_reason::ABORTED, &plain()), 2);
     let after = |previous: &LastUpdate, reason| interruptions_after(Some(previous), &inputs(), reason);
     assert_eq!(after(&aborted(2, 0), Some(update_reason::ABORTED)), 3);
@@ -293,7 +299,7 @@ fn an_interrupted_run_is_retried_immediately_without_limit() {
 fn a_run_with_unknown_outcome_waits_for_an_answer_or_new_input() {
     let up = UpdateKind::Up;
     let doubt = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
-    let now = Due::Now("A person has answered".to_owned());
+    let now = Due::Now("Retry requested by user".to_owned());
     for (reason, waits) in [
         (update_reason::PENDING_CREATES, Due::Unanswered("PendingCreates")),
         (update_reason::RUN_OUTCOME_UNKNOWN, Due::Unanswered("RunOutcomeUnknown")),
@@ -341,4 +347,55 @@ fn a_run_canceled_by_a_user_waits_for_a_new_input() {
         assert!(matches!(due(&canceled, &inputs, UpdateKind::Up), Due::Now(_)), "{inputs:?}");
     }
     assert!(matches!(due(&canceled, &inputs(), UpdateKind::Destroy), Due::Now(_)), "its Stack is deleted");
+}
+
+#[test]
+fn each_flux_request_runs_a_stack_once() {
+    let asked = |requested: Option<&str>, force: Option<&str>, reset: Option<&str>| Inputs {
+        requested_at: requested.map(str::to_owned),
+        force_at: force.map(str::to_owned),
+        reset_at: reset.map(str::to_owned),
+        ..inputs()
+    };
+    let t = Some("t");
+    let rows = [
+        (asked(t, None, None), Some("Requested at: \"t\""), Some("Requested at: \"t\"")),
+        (asked(t, t, None), Some("Forced at: \"t\""), Some("Forced at: \"t\"")),
+        (asked(t, None, t), Some("Requested at: \"t\""), Some("Requested at: \"t\"")),
+    ];
+    for (inputs, after_success, after_failures) in rows {
+        for (state, failures, wanted) in [("succeeded", 0, after_success), ("failed", 3, after_failures)] {
+            let before = last(state, failures);
+            let due = |last: &LastUpdate| due(Some(last), None, &inputs, UpdateKind::Up, &plain(), at(1001));
+            assert_eq!(due(&before), Due::Now(wanted.unwrap_or_default().to_owned()), "{state} {inputs:?}");
+            let answered = LastUpdate {
+                requested_at: inputs.requested_at.clone(),
+                force_at: inputs.force_at.clone(),
+                reset_at: inputs.reset_at.clone(),
+                ..before
+            };
+            assert!(!matches!(due(&answered), Due::Now(_)), "once: {state} {inputs:?}");
+        }
+    }
+}
+
+#[test]
+fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
+    let requested = |state: &str, failures| LastUpdate { requested_at: Some("t".to_owned()), ..last(state, failures) };
+    let inputs = |force: bool, reset: bool| Inputs {
+        requested_at: Some("t".to_owned()),
+        force_at: force.then(|| "t".to_owned()),
+        reset_at: reset.then(|| "t".to_owned()),
+        ..inputs()
+    };
+    let due = |last: &LastUpdate, inputs: &Inputs| due(Some(last), None, inputs, UpdateKind::Up, &plain(), at(1001));
+    let forced = Due::Now("Forced at: \"t\"".to_owned());
+    let reset = Due::Now("Failure count reset at: \"t\"".to_owned());
+    assert_eq!(due(&requested("succeeded", 0), &inputs(true, false)), forced);
+    assert_eq!(due(&requested("failed", 3), &inputs(true, false)), forced);
+    assert_eq!(due(&requested("failed", 3), &inputs(false, true)), reset);
+    assert_eq!(due(&requested("succeeded", 0), &inputs(false, true)), Due::Done(None), "there is nothing to forget");
+    let failed = update_reason::UPDATE_FAILED;
+    assert_eq!(failures_after(Some(&requested("failed", 3)), &inputs(false, true), failed, &plain()), 1);
+    assert_eq!(failures_after(Some(&requested("failed", 2)), &inputs(false, false), failed, &plain()), 3);
 }

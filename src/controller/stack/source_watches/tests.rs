@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::pulumi::{FluxSource, SourceReference, StackSpec};
-use crate::controller::stack::groups;
+use crate::controller::stack::dependents;
 use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
 use crate::source;
@@ -120,7 +120,7 @@ impl Scene {
         let server = Arc::new(Server::default());
         let answering = server.clone();
         let (client, log) = client(move |asked| answering.answer(asked));
-        let (store, mut stacks) = groups::stacks();
+        let (store, mut stacks) = dependents::stacks();
         for stack in [stack("main", "app"), stack("other", "b")] {
             stacks.apply(&Event::Apply(stack));
         }

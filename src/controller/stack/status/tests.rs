@@ -1,20 +1,18 @@
 //! Tests each row of the table of conditions.
 
+mod queue_simulation;
 mod repeated;
+mod result;
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use k8s_openapi::api::core::v1::Secret;
+use std::collections::BTreeSet;
 
 use super::*;
 use crate::api::auto::{PendingCreates, Update};
 use crate::api::conditions::Claim;
 use crate::api::names;
-use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec};
-use k8s_openapi::ByteString;
+use crate::api::pulumi::{LastUpdate, StackSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
-use serde_json::Value;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
@@ -44,31 +42,13 @@ fn brief(status: &StackStatus) -> Vec<String> {
 }
 
 #[test]
-fn the_last_update_keeps_the_inputs_seen_at_its_announcement() {
-    let mut stack = stack(None);
-    let words = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-        pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
-    };
-    let mounted = words(&[("Secret/a", "1")]);
-    let seen = CurrentUpdate { config_inputs: Some("a".to_owned()), mounted_inputs: mounted.clone(), ..current() };
-    stack.status = Some(started(&stack, &seen, at(10)));
-    let last = |status: StackStatus| status.last_update.map(|last| (last.config_inputs, last.mounted_inputs));
-    let ended = with_result(&stack, &ended(None), None, at(20));
-    assert_eq!(last(ended.clone()), Some((Some("a".to_owned()), mounted)));
-    stack.status = Some(ended);
-    let first = Baseline { config: Some("b".to_owned()), mounted: words(&[("Secret/b", "2")]) };
-    let both = words(&[("Secret/a", "1"), ("Secret/b", "2")]);
-    assert_eq!(last(with_first_inputs(&stack, &first)), Some((Some("b".to_owned()), both)));
-}
-
-#[test]
 fn a_failed_destroy_message_says_how_to_keep_the_resources() {
     let last = LastUpdate { kind: Some("destroy".to_owned()), ..failed("UpdateFailed", 5) };
     let status = with_state(&stack(Some(last)), &State::Failed, at(10));
     let message = |kind| conditions::find(&status.conditions, kind).map(|c| c.message.clone()).unwrap_or_default();
-    assert_eq!(message("Ready"), "the destroy before the deletion failed: boom");
+    assert_eq!(message("Ready"), "failed to destroy the stack before deletion: boom");
     let retry = message("Reconciling");
-    assert!(retry.starts_with("5 destroy failure(s); tried again after"), "{retry}");
+    assert!(retry.starts_with("5 destroy failure(s); retrying after"), "{retry}");
     assert!(retry.ends_with("set spec.destroyOnFinalize to false"), "{retry}");
 }
 
@@ -307,42 +287,13 @@ fn a_preview_message_lists_the_planned_changes() {
         ..LastUpdate::default()
     };
     for (changes, wanted) in [
-        (&[("same", 3)][..], "nothing would change"),
+        (&[("same", 3)][..], "no changes"),
         (&[("create", 2), ("delete", 1), ("same", 3)][..], "2 to create, 1 to delete"),
     ] {
         let status = with_state(&stack(Some(preview(changes))), &State::Done, at(10));
         let ready = conditions::find(&status.conditions, READY).map(|c| c.message.clone()).unwrap_or_default();
         assert_eq!(ready, format!("preview of revision main@sha1:a: {wanted}"));
     }
-}
-
-#[test]
-fn a_preview_does_not_change_the_applied_revision() {
-    let ran = |before: Option<StackStatus>, kind: UpdateKind, revision: &str| {
-        let mut stack = stack(None);
-        stack.status = before.or(stack.status);
-        let current = CurrentUpdate { kind, commit: Some(revision.to_owned()), ..current() };
-        stack.status = Some(started(&stack, &current, at(10)));
-        with_result(&stack, &ended(None), None, at(20))
-    };
-    let brief_of = |status: &StackStatus| {
-        let last = status.last_update.clone().unwrap_or_default();
-        let outcome = status.history.first().map(|newest| newest.last_reconciled_status.clone());
-        (brief(status), last.last_attempted_commit, last.last_successful_commit, outcome.unwrap_or_default())
-    };
-    let text = |text: &str| Some(text.to_owned());
-    let (previewed, applied) =
-        (|| vec!["Ready=True/Previewed".to_owned()], vec!["Ready=True/ProcessingCompleted".to_owned()]);
-    let first = ran(None, UpdateKind::Preview, "main@sha1:a");
-    assert_eq!(brief_of(&first), (previewed(), text("main@sha1:a"), None, "Previewed".to_owned()));
-    let second = ran(Some(first), UpdateKind::Up, "main@sha1:a");
-    assert_eq!(
-        brief_of(&second),
-        (applied, text("main@sha1:a"), text("main@sha1:a"), "ProcessingCompleted".to_owned())
-    );
-    let third = ran(Some(second), UpdateKind::Preview, "main@sha1:b");
-    assert_eq!(brief_of(&third), (previewed(), text("main@sha1:b"), text("main@sha1:a"), "Previewed".to_owned()));
-    assert_eq!(third.last_applied_revision.as_deref(), Some("main@sha1:a"));
 }
 
 #[test]
@@ -447,109 +398,10 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
     }
 }
 
-#[test]
-fn the_result_of_an_update_is_copied_to_the_status() {
-    let mut stack = stack(None);
-    stack.status = Some(started(&stack, &current(), at(10)));
-    assert_eq!(stack.status.as_ref().and_then(|s| s.attempts), Some(1));
-    let mut outputs = Secret::default();
-    outputs.metadata.annotations = Some([(names::ANNOTATION_SECRETS.to_owned(), "[\"token\"]".to_owned())].into());
-    outputs.data = Some(
-        [("url", "\"http://x\""), ("token", "\"hidden\""), ("count", "3")]
-            .map(|(k, v)| (k.to_owned(), ByteString(v.as_bytes().to_vec())))
-            .into(),
-    );
-    let status = with_result(&stack, &ended(None), Some(&outputs), at(20));
-    assert_eq!(status.current_update, None);
-    assert_eq!(status.last_applied_revision.as_deref(), Some("main@sha1:b"));
-    let text = serde_json::to_string(&status.outputs).expect("json");
-    assert_eq!(text, r#"{"count":3,"token":"[secret]","url":"http://x"}"#);
-    let last = status.last_update.expect("there");
-    assert_eq!((last.state.as_deref(), last.failures), (Some("succeeded"), 0));
-    assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:b"));
-}
-
-#[test]
-fn canceled_runs_are_recorded_and_revoked_ones_are_not() {
-    let absorbed_so = |change: fn(&mut Update)| {
-        let mut stack = stack(None);
-        stack.status = Some(started(&stack, &current(), at(10)));
-        let mut update = ended(Some("Canceled"));
-        change(&mut update);
-        with_result(&stack, &update, None, at(20))
-    };
-    let deleted = |update: &mut Update| update.metadata.deletion_timestamp = Some(Time(at(15)));
-    let canceled = absorbed_so(deleted);
-    assert_eq!(brief(&canceled), ["Ready=False/Canceled", "Stalled=True/Canceled"]);
-    assert_eq!(canceled.history.first().map(|run| run.last_reconciled_status.as_str()), Some("Canceled"));
-    let last = canceled.last_update.expect("it is recorded");
-    assert_eq!((last.reason.as_deref(), last.canceled_by_user, last.failures), (Some("Canceled"), Some(true), 1));
-    let killed = absorbed_so(|update| {
-        *update = ended(Some("Aborted"));
-        update.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
-    });
-    assert_eq!(brief(&killed), ["Ready=False/Canceled", "Stalled=True/Canceled"], "however it ended");
-    let timed_out = absorbed_so(|_| {});
-    assert_eq!(brief(&timed_out), ["Ready=False/UpdateFailed", "Reconciling=True/RetryingAfterFailure"]);
-    assert_eq!(timed_out.last_update.and_then(|last| last.canceled_by_user), None);
-    let taken_back = absorbed_so(|update| {
-        update.metadata.deletion_timestamp = Some(Time(at(15)));
-        update.annotations_mut().insert(names::ANNOTATION_REVOKED.to_owned(), "the source has moved on".to_owned());
-    });
-    assert_eq!((taken_back.last_update, taken_back.current_update), (None, None));
-}
-
-#[test]
-fn a_failure_is_counted_and_keeps_the_last_successful_revision() {
-    let good = LastUpdate {
-        generation: 3,
-        state: Some("failed".to_owned()),
-        last_attempted_commit: Some("main@sha1:b".to_owned()),
-        last_successful_commit: Some("main@sha1:a".to_owned()),
-        failures: 1,
-        ..LastUpdate::default()
-    };
-    let mut stack = stack(Some(good));
-    stack.status = Some(started(&stack, &current(), at(10)));
-    let last = with_result(&stack, &ended(Some("UpdateFailed")), None, at(20)).last_update.expect("there");
-    assert_eq!(last.failures, 2);
-    assert_eq!(last.message.as_deref(), Some("boom"));
-    assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:a"));
-    let last = with_result(&stack, &ended(Some("UpdateConflict")), None, at(20)).last_update.expect("there");
-    assert_eq!(last.failures, 1, "a lock spends no retry");
-}
-
 fn failed_so(reason: &str, interrupted: bool) -> Update {
     let mut update = ended(Some(reason));
     update.status.as_mut().expect("there").interrupted = interrupted.then_some(true);
     update
-}
-
-#[test]
-fn runs_check_for_pending_creates_until_one_succeeds() {
-    let next = |before: Option<PendingCreates>, update: &Update| {
-        let mut stack = stack(None);
-        stack.status = Some(started(&stack, &CurrentUpdate { pending_creates: before, ..current() }, at(10)));
-        with_result(&stack, update, None, at(20)).last_update.expect("there").pending_creates
-    };
-    let (stop, keep) = (Some(PendingCreates::Stop), Some(PendingCreates::Keep));
-    let rows = [
-        ("it failed in order", None, failed_so("UpdateFailed", false), None),
-        ("it was cut off", None, failed_so("Aborted", true), stop),
-        ("it was cancelled hard", None, failed_so("Canceled", true), stop),
-        ("it ended with its pod, in order", None, failed_so("Aborted", false), None),
-        ("nobody knows how it ended", None, failed_so("RunOutcomeUnknown", false), stop),
-        ("creations are in doubt", stop, failed_so("PendingCreates", false), stop),
-        ("the stack was locked then", stop, failed_so("UpdateConflict", false), stop),
-        ("a person has answered, and the stack was locked", keep, failed_so("UpdateConflict", true), keep),
-        ("a person has answered, and the run could not start", keep, failed_so("RunRefused", false), keep),
-        ("the stack was locked, and the state is in doubt", None, failed_so("UpdateConflict", true), stop),
-        ("a person has answered, and it was cut off again", keep, failed_so("Aborted", true), stop),
-        ("it succeeded", stop, ended(None), None),
-    ];
-    for (name, before, update, wanted) in rows {
-        assert_eq!(next(before, &update), wanted, "{name}");
-    }
 }
 
 #[test]
@@ -566,24 +418,9 @@ fn an_answer_is_handled_once_and_a_wrong_one_is_reported() {
     let wrong = with_state(&doubtful("app-9=retry"), &State::Unanswered("PendingCreates"), at(10));
     assert_eq!(wrong.handled_resolve, None);
     for condition in &wrong.conditions {
-        assert!(condition.message.contains("names app-9; the run in doubt is app-0"), "{}", condition.message);
+        assert!(condition.message.contains("names app-9, but the run to resolve is app-0"), "{}", condition.message);
         assert!(condition.message.contains("app-0=clear"), "{}", condition.message);
     }
-}
-
-#[test]
-fn unavailable_outputs_keep_their_previous_values() {
-    let mut stack = stack(None);
-    stack.status = Some(started(&stack, &current(), at(10)));
-    stack.status.as_mut().expect("there").outputs = [("url".to_owned(), Value::from("http://x"))].into();
-    let mut lost = ended(None);
-    let ended_so = lost.status.as_mut().expect("there");
-    (ended_so.outputs_unavailable, ended_so.message) = (Some(true), Some("no room for its outputs".to_owned()));
-    let absorbed_so = with_result(&stack, &lost, None, at(20));
-    assert_eq!(absorbed_so.outputs.len(), 1);
-    assert!(absorbed_so.conditions[0].message.ends_with("main@sha1:b; no room for its outputs"), "{absorbed_so:?}");
-    assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "it is no failure");
-    assert!(with_result(&stack, &ended(None), None, at(20)).outputs.is_empty());
 }
 
 #[test]
@@ -606,84 +443,4 @@ fn handled_requests_are_recorded_in_every_state_and_persist() {
         stack.status = Some(status);
         assert_eq!(echoes(&with_state(&stack, &state, at(20))), ["1", "2", "3"], "{state:?}");
     }
-}
-
-#[test]
-fn the_revisions_and_outcome_of_a_run_are_recorded() {
-    let run = |origin: Option<&str>, before: Option<StackStatus>, failed: Option<&str>| {
-        let mut stack = stack(None);
-        stack.status = before.or(stack.status);
-        let current = CurrentUpdate { origin_revision: origin.map(str::to_owned), ..current() };
-        stack.status = Some(started(&stack, &current, at(10)));
-        with_result(&stack, &ended(failed), None, at(20))
-    };
-    let outcomes = |status: &StackStatus| {
-        status
-            .history
-            .iter()
-            .map(|s| format!("{} {}", s.last_reconciled_status, s.total_reconciliations))
-            .collect::<Vec<_>>()
-    };
-    let first = run(Some("main@sha1:a"), None, None);
-    assert_eq!(first.last_applied_origin_revision.as_deref(), Some("main@sha1:a"));
-    assert_eq!(first.last_attempted_revision.as_deref(), Some("main@sha1:b"));
-    let second = run(Some("main@sha1:c"), Some(first), Some("UpdateFailed"));
-    assert_eq!(second.last_applied_origin_revision.as_deref(), Some("main@sha1:a"), "it was not applied");
-    let third = run(None, Some(second), None);
-    assert_eq!(third.last_applied_origin_revision, None);
-    assert_eq!(outcomes(&third), ["ProcessingCompleted 2", "UpdateFailed 1"]);
-    let locked = run(None, Some(third), Some("UpdateConflict"));
-    assert_eq!(outcomes(&locked), ["UpdateConflict 1", "ProcessingCompleted 2", "UpdateFailed 1"]);
-}
-
-#[test]
-fn a_destroy_without_a_stack_fails_only_if_resources_may_exist() {
-    let (here, there) = (Some("s3://a".to_owned()), Some("s3://b".to_owned()));
-    let pulumi_stack = |backend| PulumiStack { name: "dev".to_owned(), project: None, backend };
-    let destroyed = |applied: Option<PulumiStack>| {
-        let mut stack = stack(None);
-        stack.status.as_mut().expect("there").applied_stack = applied;
-        let current =
-            CurrentUpdate { kind: UpdateKind::Destroy, pulumi_stack: Some(pulumi_stack(here.clone())), ..current() };
-        stack.status = Some(started(&stack, &current, at(10)));
-        with_result(&stack, &ended(Some("StackNotFound")), None, at(20))
-    };
-    let message = |status: &StackStatus| {
-        conditions::find(&status.conditions, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default()
-    };
-    let not_found = destroyed(Some(pulumi_stack(here.clone())));
-    assert_eq!(brief(&not_found), ["Ready=False/StackNotFound", "Stalled=True/StackNotFound"]);
-    assert_eq!(not_found.applied_stack, Some(pulumi_stack(here.clone())), "it may still have resources");
-    let said = message(&not_found);
-    assert!(said.starts_with("boom. ") && said.contains("app-1=abandon") && !said.contains("clear"), "{said}");
-    let moved = message(&destroyed(Some(pulumi_stack(there))));
-    assert!(moved.contains("the last update of this Stack was made to stack dev in backend s3://b"), "{moved}");
-    let never_applied = destroyed(None);
-    assert_eq!(brief(&never_applied), ["Ready=True/ProcessingCompleted"]);
-    assert_eq!(never_applied.last_update.and_then(|last| last.state).as_deref(), Some("succeeded"));
-}
-
-#[test]
-fn the_applied_stack_is_recorded_until_a_destroy_succeeds() {
-    let after = |before: StackStatus, kind: UpdateKind, failure: Option<&str>, changes: &[(&str, i64)]| {
-        let mut stack = stack(None);
-        stack.status = Some(before);
-        stack.status = Some(started(&stack, &CurrentUpdate { kind, ..current() }, at(10)));
-        let mut update = ended(failure);
-        update.spec.kind = kind;
-        let result = update.status.as_mut().expect("there");
-        result.changes = changes.iter().map(|(operation, count)| ((*operation).to_owned(), *count)).collect();
-        result.termination_evidence = Some(crate::api::auto::TerminationEvidence::Agent);
-        result.backend = Some("s3://a".to_owned());
-        with_result(&stack, &update, None, at(20))
-    };
-    let backend = |status: &StackStatus| status.applied_stack.as_ref().and_then(|applied| applied.backend.clone());
-    let failed = after(StackStatus::default(), UpdateKind::Up, Some("UpdateFailed"), &[]);
-    assert_eq!(failed.applied_stack, None);
-    let partly = after(failed, UpdateKind::Up, Some("UpdateFailed"), &[("create", 1)]);
-    assert_eq!(backend(&partly).as_deref(), Some("s3://a"));
-    let failed_to_destroy = after(partly, UpdateKind::Destroy, Some("UpdateFailed"), &[("delete", 1)]);
-    assert_eq!(backend(&failed_to_destroy).as_deref(), Some("s3://a"));
-    let destroyed = after(failed_to_destroy, UpdateKind::Destroy, None, &[("delete", 1)]);
-    assert_eq!(destroyed.applied_stack, None);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::api::auto::{RunProgress, UpdatePhase};
-use crate::controller::stack::inputs::Baseline;
+use crate::controller::stack::action::Baseline;
 
 #[test]
 fn a_rotated_config_input_starts_a_run_and_the_first_value_is_recorded() {
@@ -149,8 +149,8 @@ fn the_message_shows_the_progress_of_an_open_run() {
             conditions::set(&mut status.conditions, &claim, 1, now());
         }
     };
-    assert_eq!(said(&unbound("Queued")).as_deref(), Some("up said"));
-    assert_eq!(said(&unbound("WorkspaceNotReady")).as_deref(), Some("up waits: said"));
+    assert_eq!(said(&unbound("Queued")).as_deref(), Some("up: said"));
+    assert_eq!(said(&unbound("WorkspaceNotReady")).as_deref(), Some("up: said"));
     let new = |observed: &mut Observed| *status(observed) = UpdateStatus::default();
     assert_eq!(said(&new).as_deref(), Some("up is queued"));
 }

@@ -1,7 +1,7 @@
 //! Tests missing sources, and artifacts that the store has lost.
 
 use super::*;
-use crate::controller::stack::state::State;
+use crate::controller::stack::status::State;
 use crate::controller::stack::status::with_state;
 
 fn missing() -> Option<Result<Resolved, Unavailable>> {

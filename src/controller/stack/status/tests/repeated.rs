@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::auto::{RunBinding, TerminationEvidence};
+use crate::api::pulumi::PulumiStack;
 use crate::controller::stack::identity;
 
 /// Returns the status after another run of this type with this result.
@@ -41,7 +42,7 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
     let message = |status: &StackStatus| {
         conditions::find(&status.conditions, RECONCILING).map(|condition| condition.message.clone()).unwrap_or_default()
     };
-    assert_eq!(message(&third), "the stack is locked by alice; tried again after 120s");
+    assert_eq!(message(&third), "the stack is locked by alice; retrying after 120s");
 }
 
 /// Returns a destroy that started and ended with this reason.
@@ -84,7 +85,7 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
         assert_eq!(last(&found).state.as_deref() == Some("succeeded"), wanted, "{name}: {:?}", last(&found));
         assert_eq!(found.applied_stack.is_none(), wanted, "{name}");
         let said = last(&found).message.unwrap_or_default();
-        assert_eq!(said.contains("an earlier destroy, which was cut off, had removed it"), wanted, "{name}: {said}");
+        assert_eq!(said.contains("already removed by an earlier, interrupted destroy"), wanted, "{name}: {said}");
     }
     let cut_off_up =
         after(Some(applied()), UpdateKind::Up, &destroy(Some("Aborted"), TerminationEvidence::Container, true));

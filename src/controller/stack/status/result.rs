@@ -1,24 +1,35 @@
-//! The status of a Stack after a run.
+//! The status of a Stack after a run: result, outputs and history.
 
-use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
+use serde_json::Value;
 
 use crate::api::auto::{PendingCreates, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, stack_reason, update_reason};
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Snapshot, Stack, StackStatus};
+use crate::api::{bounds, duration, names};
 use crate::artifact::Revision;
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::inputs::inputs_of;
-use crate::controller::stack::outputs::masked;
-use crate::controller::stack::state::State;
-use crate::controller::stack::status::claims::{failure_reason, is_conflict, success_reason, with_state};
-use crate::controller::stack::{cancel, history, identity, pko_migration, resolve, schedule};
+use crate::controller::stack::run::inputs_of;
+use crate::controller::stack::status::state::{State, failure_reason, is_conflict, success_reason, with_state};
+use crate::controller::stack::{annotations, identity, pko_migration, schedule};
 use crate::source::git::names_git;
 
 /// Maximum length of a failure message in the status, in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
+/// Replaces secret outputs in the status.
+const SECRET: &str = "[secret]";
+/// Maximum size of all outputs in the status, in bytes. It leaves room for other fields below the size limit of etcd.
+const MAX_STATUS_BYTES: usize = 256 * 1024;
+/// Maximum number of outputs in the status, which the schema limits. The Secret has all outputs.
+const MAX_OUTPUTS: usize = bounds::ENTRIES as usize;
+/// Maximum number of snapshots in the history.
+const MAX_SNAPSHOTS: usize = 5;
 
 /// Returns the status with the result of the run. If the spec has changed meanwhile, the next step sets the conditions from `lastUpdate`.
 pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
@@ -26,7 +37,11 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     let Some(current) = pko_migration::take_run(&mut status, update.spec.kind) else { return status };
     let result = update.status.clone().unwrap_or_default();
     let is_deleted = update.metadata.deletion_timestamp.is_some();
-    if result.run.is_none() && result.interrupted != Some(true) && is_deleted && !cancel::is_by_user(stack, update) {
+    if result.run.is_none()
+        && result.interrupted != Some(true)
+        && is_deleted
+        && !annotations::is_canceled_by_user(stack, update)
+    {
         // The Update was revoked before it started.
         return status;
     }
@@ -49,7 +64,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
             status.outputs = masked(outputs);
         }
     }
-    history::add(&mut status.history, &current, &result, outcome(&last), now);
+    add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
     status.last_update = Some(last);
     // A user may suspend the Stack before the next step, which preserves the conditions of that moment. Therefore they are set together
     // with the result.
@@ -58,7 +73,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         let state = match last.and_then(|last| last.reason.as_deref()) {
             None => State::Done,
             Some(_) if last.is_some_and(|last| last.canceled_by_user.unwrap_or_default()) => State::Canceled,
-            Some(reason) => resolve::question(reason).map_or(State::Failed, State::Unanswered),
+            Some(reason) => annotations::pending_reason(reason).map_or(State::Failed, State::Unanswered),
         };
         return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
     }
@@ -91,7 +106,7 @@ fn last_update(
         message: match (not_found, is_removed) {
             (Some(_), true) => Some(removed_before(&pulumi_stack)),
             (Some(not_found), false) if failed.is_some() => {
-                Some(said_not_found(stack, &not_found.message, &pulumi_stack))
+                Some(not_found_message(stack, &not_found.message, &pulumi_stack))
             }
             _ => message(&result, failed, outputs),
         },
@@ -116,12 +131,7 @@ fn last_update(
         interruptions: schedule::interruptions_after(previous, &inputs, failed.map(|f| f.reason.as_str())),
         conflicts: conflicts_after(previous, failed, &result),
         stack_may_be_removed: failed.filter(|_| may_be_removed(previous, update)).map(|_| true),
-        pending_creates: match (failed, current.kind) {
-            // A preview does not resolve pending creations.
-            (_, UpdateKind::Preview) => current.pending_creates,
-            (None, _) => None,
-            (Some(failed), _) => creations_after(current.pending_creates, &failed.reason, result.interrupted),
-        },
+        pending_creates: pending_creates_after(current, failed.map(|f| f.reason.as_str()), result.interrupted),
         permalink: result.permalink,
         changes: result.changes,
         pulumi_stack: Some(pulumi_stack),
@@ -135,7 +145,7 @@ fn outcome(last: &LastUpdate) -> &'static str {
         None => success_reason(Some(last)),
         Some(update_reason::UPDATE_CONFLICT) => stack_reason::UPDATE_CONFLICT,
         Some(_) if last.canceled_by_user.unwrap_or_default() => stack_reason::CANCELED,
-        Some(reason) => resolve::question(reason).unwrap_or_else(|| failure_reason(Some(last))),
+        Some(reason) => annotations::pending_reason(reason).unwrap_or_else(|| failure_reason(Some(last))),
     }
 }
 
@@ -150,7 +160,7 @@ fn recorded(stack: &Stack, revision: Option<String>) -> Option<String> {
 /// Returns the failure message of a run, or a note about a successful one.
 fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&Secret>) -> Option<String> {
     let gone = result.outputs.as_ref().filter(|_| outputs.is_none() && failed.is_none());
-    let gone = gone.map(|name| format!("the Secret {name}, which had its outputs, is gone"));
+    let gone = gone.map(|name| format!("outputs Secret {name} not found"));
     let of_failure = || failed.map(|failed| failed.message.as_str());
     let message = result.message.as_deref().or_else(of_failure).or(gone.as_deref())?;
     Some(conditions::shorten(message, MAX_MESSAGE))
@@ -158,7 +168,7 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
 
 /// Whether a user canceled the run, regardless of how it ended.
 fn is_canceled_by_user(stack: &Stack, update: &Update, failed: &Condition) -> bool {
-    resolve::question(&failed.reason).is_none() && cancel::is_by_user(stack, update)
+    annotations::pending_reason(&failed.reason).is_none() && annotations::is_canceled_by_user(stack, update)
 }
 
 /// Returns the number of runs in a row that found the same lock. The message contains holder and time of the lock, so equal messages mean
@@ -186,25 +196,176 @@ fn read_since(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> 
 
 /// Returns the message about a destroy that succeeded although it did not find the Pulumi stack.
 fn removed_before(looked_up: &PulumiStack) -> String {
-    format!("{looked_up} not found: an earlier destroy, which was cut off, had removed it")
+    format!("{looked_up} not found: already removed by an earlier, interrupted destroy")
 }
 
 /// Returns the message about a missing Pulumi stack. It names the Pulumi stack that has the resources, if that is known to be another one.
-fn said_not_found(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
+fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
     match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
-        Some(applied) => format!("{message}; the last update of this Stack was made to {applied}"),
+        Some(applied) => format!("{message}; this Stack last updated {applied}"),
         None => message.to_owned(),
     }
 }
 
-/// Returns the handling of pending creations in the next run. Only a successful run clears it; an uninterrupted failure keeps the previous
-/// value.
-fn creations_after(before: Option<PendingCreates>, reason: &str, interrupted: Option<bool>) -> Option<PendingCreates> {
-    match reason {
+/// Returns the handling of pending creates in the next run. Only a successful run clears it; an uninterrupted failure keeps the previous
+/// value. A preview does not resolve pending creates.
+fn pending_creates_after(
+    current: &CurrentUpdate,
+    failure: Option<&str>,
+    interrupted: Option<bool>,
+) -> Option<PendingCreates> {
+    let before = current.pending_creates;
+    if current.kind == UpdateKind::Preview {
+        return before;
+    }
+    match failure? {
         update_reason::RUN_OUTCOME_UNKNOWN | update_reason::PENDING_CREATES => Some(PendingCreates::Stop),
         // Nothing has run, so an earlier decision by a user remains valid.
         update_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED if before.is_some() => before,
         _ if interrupted == Some(true) => Some(PendingCreates::Stop),
         _ => before,
+    }
+}
+
+/// Returns the outputs of a Secret for the status. Secret values are replaced with `[secret]`. If the outputs exceed the maximum size, the
+/// largest values are replaced with a reference to the Secret.
+fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
+    let Some(secret) = outputs else { return BTreeMap::new() };
+    let secret_keys: Vec<String> = secret
+        .annotations()
+        .get(names::ANNOTATION_SECRETS)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let size = |(key, bytes): &(&String, &ByteString)| match secret_keys.contains(key) {
+        true => SECRET.len(),
+        false => bytes.0.len(),
+    };
+    let mut all: Vec<_> = secret.data.iter().flatten().collect();
+    all.sort_by_key(size);
+    let mut remaining = MAX_STATUS_BYTES;
+    let value = |output: (&String, &ByteString)| {
+        let (key, bytes) = output;
+        remaining = remaining.saturating_sub(size(&output));
+        let value = match secret_keys.contains(key) {
+            true => Value::from(SECRET),
+            false if remaining == 0 => Value::from(format!("[too large: see Secret {}]", secret.name_any())),
+            false => serde_json::from_slice(&bytes.0).unwrap_or(Value::Null),
+        };
+        (key.clone(), value)
+    };
+    all.into_iter().take(MAX_OUTPUTS).map(value).collect()
+}
+
+/// Adds a completed run. If a snapshot with the same artifact and outcome exists, its count is increased and it becomes the newest.
+fn add_snapshot(
+    history: &mut Vec<Snapshot>,
+    run: &CurrentUpdate,
+    result: &UpdateStatus,
+    outcome: &str,
+    now: Timestamp,
+) {
+    let Some(digest) = run.digest.clone() else { return };
+    let is_same = |known: &Snapshot| known.digest == digest && known.last_reconciled_status == outcome;
+    let before = history.iter().position(is_same).map(|at| history.remove(at));
+    let snapshot = Snapshot {
+        first_reconciled: before.as_ref().map_or(Time(now), |before| before.first_reconciled.clone()),
+        last_reconciled: Time(now),
+        last_reconciled_duration: duration::display(took(result)),
+        last_reconciled_status: outcome.to_owned(),
+        total_reconciliations: before.map_or(0, |before| before.total_reconciliations).saturating_add(1),
+        metadata: [("revision", &run.commit), ("originRevision", &run.origin_revision)]
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)))
+            .collect(),
+        digest,
+    };
+    history.insert(0, snapshot);
+    history.truncate(MAX_SNAPSHOTS);
+}
+
+/// Returns the duration of a run; zero if it never started.
+fn took(result: &UpdateStatus) -> SignedDuration {
+    match (&result.start_time, &result.end_time) {
+        (Some(start), Some(end)) => end.0.duration_since(start.0),
+        _ => SignedDuration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn secret_outputs_are_masked_and_large_ones_are_omitted() {
+        let text = |length: usize| format!("\"{}\"", "x".repeat(length)).into_bytes();
+        let values = [
+            ("token", b"\"hidden\"".to_vec()),
+            ("hidden", text(400 * 1024)),
+            ("count", b"3".to_vec()),
+            ("half", text(200 * 1024)),
+            ("more", text(220 * 1024)),
+        ];
+        let mut secret = Secret::default();
+        secret.metadata.name = Some("app-1-stack-outputs".to_owned());
+        let secrets = json!(["token", "hidden"]).to_string();
+        secret.metadata.annotations = Some([(names::ANNOTATION_SECRETS.to_owned(), secrets)].into());
+        secret.data = Some(values.map(|(key, value)| (key.to_owned(), ByteString(value))).into());
+        let mut shown = masked(Some(&secret));
+        assert_eq!(shown.remove("half").and_then(|half| half.as_str().map(str::len)), Some(200 * 1024));
+        let wanted = json!({
+            "token": "[secret]", "hidden": "[secret]", "count": 3,
+            "more": "[too large: see Secret app-1-stack-outputs]",
+        });
+        assert_eq!(json!(shown), wanted);
+        assert!(masked(None).is_empty());
+        let many = (0..2000).map(|number| (format!("o{number}"), ByteString(b"1".to_vec()))).collect();
+        assert_eq!(masked(Some(&Secret { data: Some(many), ..Secret::default() })).len(), MAX_OUTPUTS);
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn run(digest: &str) -> CurrentUpdate {
+        CurrentUpdate {
+            digest: Some(digest.to_owned()),
+            commit: Some(format!("latest@{digest}")),
+            origin_revision: Some("main@sha1:a".to_owned()),
+            ..CurrentUpdate::default()
+        }
+    }
+
+    fn brief(history: &[Snapshot]) -> Vec<String> {
+        let line = |s: &Snapshot| format!("{} {} {}", s.digest, s.last_reconciled_status, s.total_reconciliations);
+        history.iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_repeated_artifact_and_outcome_updates_its_history_entry() {
+        let mut history = Vec::new();
+        let ended =
+            UpdateStatus { start_time: Some(Time(at(100))), end_time: Some(Time(at(162))), ..Default::default() };
+        let runs = [("a", "Done"), ("a", "Failed"), ("b", "Done"), ("a", "Done"), ("a", "Done")];
+        for (second, (digest, outcome)) in (1..).zip(runs) {
+            add_snapshot(&mut history, &run(digest), &ended, outcome, at(second));
+        }
+        assert_eq!(brief(&history), ["a Done 3", "b Done 1", "a Failed 1"]);
+        let newest = &history[0];
+        assert_eq!((newest.first_reconciled.0, newest.last_reconciled.0), (at(1), at(5)));
+        assert_eq!(newest.last_reconciled_duration, "1m2s");
+        let metadata: Vec<(&str, &str)> = newest.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(metadata, [("originRevision", "main@sha1:a"), ("revision", "latest@a")]);
+    }
+
+    #[test]
+    fn the_history_keeps_the_newest_five_entries() {
+        let mut history = Vec::new();
+        for (second, digest) in (1..).zip(["a", "b", "c", "d", "e", "f", "g"]) {
+            add_snapshot(&mut history, &run(digest), &UpdateStatus::default(), "Done", at(second));
+        }
+        assert_eq!(brief(&history), ["g Done 1", "f Done 1", "e Done 1", "d Done 1", "c Done 1"]);
+        assert_eq!(history[0].last_reconciled_duration, "0s", "nothing is known of how long it took");
     }
 }

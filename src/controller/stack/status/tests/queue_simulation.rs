@@ -14,8 +14,7 @@ use crate::api::auto::{RunBinding, Update, UpdateStatus};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack, StackSpec, StackStatus};
 use crate::controller::stack::build_update;
-use crate::controller::stack::state::State;
-use crate::controller::stack::status::{started, with_result, with_state};
+use crate::controller::stack::status::{State, started, with_result, with_state};
 use crate::controller::update::run_in;
 use crate::runtime::fair_queue::{FairQueue, Limits};
 
@@ -122,7 +121,7 @@ impl Simulation {
             if let Some(mut update) = self.members[number].update.take() {
                 self.queue.withdraw(&update.uid().unwrap(), self.instant());
                 update.metadata.deletion_timestamp = Some(Time(self.now()));
-                let revoked = (names::ANNOTATION_REVOKED.to_owned(), "the source has moved on".to_owned());
+                let revoked = (names::ANNOTATION_REVOKED.to_owned(), "the source has a newer revision".to_owned());
                 update.metadata.annotations = Some([revoked].into());
                 self.members[number].stack.status =
                     Some(with_result(&self.members[number].stack, &update, None, self.now()));

@@ -1,5 +1,4 @@
-//! Detects changes that others make to a Stack's Workspace. The next run restores the fields that the Stack sets and keeps additional
-//! fields.
+//! The state of a Stack's Workspace: readiness, the artifact in its pod, and drift.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,10 +6,78 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::api::auto::Workspace;
+use crate::api::auto::{ArtifactReference, Workspace};
+use crate::api::conditions::{self, workspace_reason};
+use crate::source::{Origin, Resolved};
 
 /// Maximum number of remembered Workspaces. A forgotten Workspace is applied once more.
 const MAX_REMEMBERED: usize = 1000;
+
+pub enum Readiness {
+    Ready,
+    Waiting(String),
+    Failed(String),
+    VersionTooLow(String),
+    /// The installation of the source's dependencies failed.
+    NotInstalled(String),
+    /// The pod is ready with its current source, and rejected the new one as unusable.
+    SourceRefused(String),
+    /// The pod waits for bytes that the store does not have.
+    LacksSource(String),
+}
+
+pub fn readiness(workspace: &Workspace) -> Readiness {
+    let status = workspace.status.clone().unwrap_or_default();
+    let observed = status.observed_generation == workspace.metadata.generation;
+    let Some(ready) = conditions::find(&status.conditions, conditions::READY).filter(|_| observed) else {
+        return Readiness::Waiting(String::new());
+    };
+    let message = format!("{}: {}", ready.reason, ready.message);
+    // The cause comes first because `kubectl get` truncates the message.
+    let waiting = format!("{} ({}); ", ready.message, ready.reason);
+    match ready.reason.as_str() {
+        _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
+        workspace_reason::ARTIFACT_REFUSED => Readiness::SourceRefused(ready.message.clone()),
+        workspace_reason::ARTIFACT_UNAVAILABLE => Readiness::LacksSource(waiting),
+        workspace_reason::INSTALLATION_FAILED => Readiness::NotInstalled(message),
+        workspace_reason::INCOMPATIBLE_CONFIGURATION => Readiness::VersionTooLow(message),
+        workspace_reason::POD_FAILED | workspace_reason::SPEC_INVALID => Readiness::Failed(message),
+        _ => Readiness::Waiting(waiting),
+    }
+}
+
+/// Whether the pod of a Workspace needs the bytes of this artifact. A new pod has no artifact, and a running one keeps only one directory
+/// of an archive, so another directory of the same archive has to be delivered too.
+pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool {
+    let placed = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
+    let is_placed = placed.is_some_and(|placed| placed.digest == artifact.digest && placed.dir == artifact.dir);
+    let asks_for_it = workspace.spec.artifact.as_ref() == Some(artifact);
+    !is_placed || asks_for_it && matches!(readiness(workspace), Readiness::LacksSource(_))
+}
+
+/// Returns the artifact that is in the pod, if it is the artifact in the Workspace's spec.
+pub fn in_place(workspace: &Workspace) -> Option<Resolved> {
+    let reference = workspace.status.as_ref()?.artifact.as_ref()?;
+    (workspace.spec.artifact.as_ref() == Some(reference)).then_some(())?;
+    from_reference(reference)
+}
+
+/// Returns the artifact that is in the pod. It can differ from the artifact in the spec, because the pod may have rejected a newer one.
+pub fn last_in_place(workspace: &Workspace) -> Option<Resolved> {
+    from_reference(workspace.status.as_ref()?.artifact.as_ref()?)
+}
+
+/// Converts a reference to an artifact without an origin, which cannot be fetched.
+pub fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
+    Some(Resolved {
+        origin: Origin::Url(String::new()),
+        revision: reference.revision.clone(),
+        origin_revision: None,
+        content_id: None,
+        digest: reference.digest.parse().ok()?,
+        directory: reference.dir.parse().ok()?,
+    })
+}
 
 /// UIDs of Workspaces that admission changed during an apply, for example with a mutating webhook, and the resulting generation. Applying
 /// such a Workspace again would have no effect. Cheap to clone.

@@ -1,6 +1,8 @@
 //! Tests repacked archives of the revision of the last run.
 
 use super::*;
+use crate::api::pulumi::CurrentUpdate;
+use crate::controller::stack::run::current_inputs;
 
 const COMMIT: &str = "main@sha1:a";
 
@@ -77,7 +79,8 @@ fn a_repacked_archive_is_only_recorded_without_a_workspace() {
 fn a_failed_run_keeps_its_retry_time_when_the_archive_is_repacked() {
     let mut observed = seen(ran("failed", Some("a")), packed_again(Some("a")));
     assert_eq!(decide(&observed, now()).name(), "ReplaceWorkspace");
-    observed.stack.status = Some(status::packed_again(&observed.stack, &inputs(&observed, &packed_again(Some("a")))));
+    observed.stack.status =
+        Some(status::with_repacked_archive(&observed.stack, &current_inputs(&observed, &packed_again(Some("a")))));
     assert!(matches!(decide(&observed, now()), Action::Settled(Settled::RetryAfter(_))));
     let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref()).expect("there");
     assert_eq!(last.last_attempted_commit.as_deref(), Some(COMMIT));

@@ -1,69 +1,10 @@
-//! The annotation that cancels the open run.
+//! Tests of the annotations that cancel and resolve runs.
 
-use kube::ResourceExt;
-
-use crate::api::auto::Update;
-use crate::api::conditions::shorten;
-use crate::api::names::{self, ANNOTATION_CANCEL};
-use crate::api::pulumi::Stack;
-use crate::controller::stack::action::Action;
-use crate::controller::stack::observed::Observed;
-
-/// Maximum length of the recorded value in bytes. It is written to the status, an event and the Update; longer values are cut.
-const MAX_VALUE: usize = 256;
-
-/// Returns the action for a new value of the annotation. Each value is handled once: the name of an Update cancels that Update, any other
-/// value cancels the currently open run.
-pub fn decide(observed: &Observed) -> Option<Action> {
-    let stack = &observed.stack;
-    let value = asked(stack)?;
-    let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    let Some(open) = open else {
-        let message = format!(
-            "the annotation {ANNOTATION_CANCEL}={value} cancels nothing: no run is open. To stop retries and new runs, set spec.suspend"
-        );
-        return Some(Action::RejectCancel(value, message));
-    };
-    if names_update(stack, &value) && value != open.name {
-        let message = format!(
-            "the annotation {ANNOTATION_CANCEL}={value} cancels nothing: the run that is open is {}",
-            open.name
-        );
-        return Some(Action::RejectCancel(value, message));
-    }
-    // An announced run is created before it is canceled, and a completed run is recorded first.
-    observed.update.as_ref().filter(|update| !update.is_complete())?;
-    Some(Action::CancelUpdate(value))
-}
-
-fn asked(stack: &Stack) -> Option<String> {
-    let value = shorten(stack.annotations().get(ANNOTATION_CANCEL)?, MAX_VALUE);
-    let handled = stack.status.as_ref().and_then(|status| status.handled_cancel.as_ref());
-    (handled != Some(&value)).then_some(value)
-}
-
-/// Whether the value has the format of an Update name of this Stack.
-fn names_update(stack: &Stack, value: &str) -> bool {
-    let hash = value.strip_prefix(&stack.name_any()).and_then(|rest| rest.strip_prefix('-')).unwrap_or_default();
-    hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// Whether a user canceled the run by annotating or deleting its Update. The deletion of an Update together with its Stack does not count,
-/// nor does that of an Update that the controller revoked. The controller revokes only Updates without a run.
-pub fn is_by_user(stack: &Stack, update: &Update) -> bool {
-    let has = |name: &str| update.annotations().contains_key(name);
-    let is_deleted = update.metadata.deletion_timestamp.is_some() && stack.metadata.deletion_timestamp.is_none();
-    let has_run = update.status.as_ref().is_some_and(|status| status.run.is_some());
-    let is_revoked = has(names::ANNOTATION_REVOKED) && !has_run;
-    has(ANNOTATION_CANCEL) || (is_deleted && !is_revoked)
-}
-
-#[cfg(test)]
-mod tests {
+mod cancel {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
-    use super::*;
+    use super::super::*;
     use crate::api::auto::{RunBinding, UpdateSpec};
     use crate::api::pulumi::{CurrentUpdate, StackSpec, StackStatus};
 
@@ -86,7 +27,7 @@ mod tests {
             current_update: open.then(|| CurrentUpdate { name: OPEN.to_owned(), ..CurrentUpdate::default() }),
             ..StackStatus::default()
         });
-        match decide(&Observed { update, ..Observed::of(stack) }) {
+        match cancel(&Observed { update, ..Observed::of(stack) }) {
             None => String::new(),
             Some(Action::CancelUpdate(value)) => format!("cancel {value}"),
             Some(Action::RejectCancel(_, message)) => message,
@@ -113,7 +54,7 @@ mod tests {
         let nothing = decided(Some("now"), None, false, None);
         assert!(nothing.contains("no run is open") && nothing.contains("spec.suspend"), "{nothing}");
         let other = decided(Some("app-fedcba98765"), None, true, open());
-        assert!(other.contains(&format!("the run that is open is {OPEN}")), "{other}");
+        assert!(other.contains(&format!("the open run is {OPEN}")), "{other}");
     }
 
     #[test]
@@ -133,7 +74,7 @@ mod tests {
             stack.metadata.deletion_timestamp = deleted_at(stack_deleted);
             update.metadata.deletion_timestamp = deleted_at(deleted);
             update.metadata.annotations = annotation.map(|name| [(name.to_owned(), "x".to_owned())].into());
-            is_by_user(&stack, &update)
+            is_canceled_by_user(&stack, &update)
         };
         let rows = [
             ("a time limit", of(false, false, None), false),
@@ -151,6 +92,63 @@ mod tests {
         marked.metadata.deletion_timestamp = deleted_at(true);
         marked.metadata.annotations = Some([(names::ANNOTATION_REVOKED.to_owned(), "x".to_owned())].into());
         marked.status.as_mut().expect("a status").run = Some(RunBinding::default());
-        assert!(is_by_user(&stack, &marked), "it ran although it was to be revoked");
+        assert!(is_canceled_by_user(&stack, &marked), "it ran although it was to be revoked");
+    }
+}
+
+mod resolve {
+    use super::super::*;
+    use crate::api::pulumi::{CurrentUpdate, StackSpec, StackStatus};
+
+    fn stack(value: &str, handled: Option<&str>, reason: Option<&str>) -> Stack {
+        let mut stack = Stack::new("app", StackSpec::default());
+        stack.annotations_mut().insert(ANNOTATION_RESOLVE.to_owned(), value.to_owned());
+        let last =
+            LastUpdate { name: Some("app-1".to_owned()), reason: reason.map(str::to_owned), ..LastUpdate::default() };
+        stack.status = Some(StackStatus {
+            handled_resolve: handled.map(str::to_owned),
+            last_update: Some(last),
+            ..StackStatus::default()
+        });
+        stack
+    }
+
+    #[test]
+    fn an_answer_applies_once_to_the_named_run() {
+        let doubt = Some("PendingCreates");
+        let rows = [
+            ("app-1=retry", None, doubt, Some(Answer::Retry), ""),
+            ("app-1=clear", Some("app-1=retry"), Some("RunOutcomeUnknown"), Some(Answer::Clear), ""),
+            ("app-1=retry", Some("app-1=retry"), doubt, None, ""),
+            ("app-1=abandon", None, Some("Aborted"), Some(Answer::Abandon), ""),
+            ("app-1=abandon", Some("app-1=abandon"), doubt, Some(Answer::Abandon), ""),
+            ("app-0=retry", None, doubt, None, "names app-0, but the run to resolve is app-1"),
+            ("app-0=retry", Some("app-0=retry"), doubt, None, ""),
+            ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, which needs no resolution"),
+            ("app-1=retry", None, None, None, "names app-1, which needs no resolution"),
+            ("app-1=yes", None, doubt, None, "is not of the form"),
+            ("app-1=retry", None, Some("StackNotFound"), Some(Answer::Retry), ""),
+            ("app-1=abandon", None, Some("StackNotFound"), Some(Answer::Abandon), ""),
+            ("app-1=clear", None, Some("StackNotFound"), None, "set it to app-1=retry or app-1=abandon"),
+        ];
+        for (value, handled, reason, wanted, wanted_warning) in rows {
+            let stack = stack(value, handled, reason);
+            assert_eq!(resolution(&stack), wanted, "{value} {handled:?} {reason:?}");
+            let warning = resolution_warning(&stack).unwrap_or_default();
+            assert!(
+                if wanted_warning.is_empty() { warning.is_empty() } else { warning.contains(wanted_warning) },
+                "{value}: {warning}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_to_the_open_run_is_passed_to_its_update() {
+        let mut stack = stack("app-2=retry", None, Some("UpdateFailed"));
+        let open = CurrentUpdate { name: "app-2".to_owned(), ..CurrentUpdate::default() };
+        stack.status.as_mut().expect("there").current_update = Some(open);
+        assert_eq!(resolution_of_open_run(&stack, "app-2"), Some("app-2=retry"));
+        assert_eq!(resolution_of_open_run(&stack, "app-1"), None);
+        assert_eq!((resolution(&stack), resolution_warning(&stack)), (None, None));
     }
 }

@@ -1,4 +1,4 @@
-//! Derives the conditions of a Stack from its state.
+//! The states of a Stack, and the conditions derived from them.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -8,18 +8,51 @@ use crate::api::auto::UpdateKind;
 use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
 use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::{columns, names};
+use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::requests::requests;
-use crate::controller::stack::resolve;
 use crate::controller::stack::run::named;
-use crate::controller::stack::state::State;
 
 /// Advice for a Stack that does not retry.
-const REVIVAL: &str = "It runs again when the spec or the source changes, or when the annotation \
+const RESUME_ADVICE: &str = "It runs again when the spec or the source changes, or when the annotation \
                        pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
-
 /// Advice for a Stack whose destroy cannot succeed.
 pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, set spec.destroyOnFinalize to false";
+
+/// State of a Stack: one row of the table of conditions in `docs/spec/v1/stack.md`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The message names the step and the revision.
+    Working(String),
+    WorkspaceFailed(String),
+    /// The Pulumi CLI in the image is too old.
+    VersionTooLow(String),
+    SourceUnavailable(String),
+    /// The source does not exist or is not usable, and requires a change by a user.
+    SourceStalled(String),
+    /// The namespace is terminating: no object can be created in it, and its objects are being deleted.
+    NamespaceTerminating(String),
+    /// Another Stack manages the same Pulumi stack.
+    Conflict(String),
+    /// A dependency is not ready or has not run yet.
+    PrerequisiteNotSatisfied(String),
+    /// The last run failed and is retried.
+    Failed,
+    /// The Pulumi Kubernetes Operator stopped retrying the last run.
+    GivenUp,
+    /// The controller cannot tell whether the open run is still running. Contains the reason and the message of the Update.
+    InDoubt(&'static str, String),
+    /// The outcome of the last run requires a decision by a user. Contains the reason.
+    Unanswered(&'static str),
+    /// The last run was abandoned by a user.
+    Abandoned,
+    /// The last run was canceled by a user.
+    Canceled,
+    Invalid(String),
+    Denied(String),
+    Done,
+    Suspended,
+    DeletionSuspended,
+}
 
 /// Returns the status with the conditions of the state. Other fields are kept, except those that reflect conditions and annotations.
 pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
@@ -33,13 +66,13 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
         let last = status.last_update.clone();
         status.suspended = None;
         let mut claims = claims(state, last.as_ref(), &StackBackoff::of_stack(stack));
-        if let Some(complaint) = resolve::complaint(stack) {
-            claims.complain(&complaint);
+        if let Some(warning) = annotations::resolution_warning(stack) {
+            claims.add_warning(&warning);
         }
         claim(&mut status.conditions, &claims, generation, now);
     }
     if *state == State::Abandoned {
-        status.handled_resolve = resolve::acted_on(stack).or(status.handled_resolve);
+        status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
     }
     status.short_revision = status.last_applied_revision.as_deref().and_then(columns::revision);
     status.summary = conditions::summary(&status.conditions);
@@ -78,21 +111,21 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
 }
 
 /// Reason and message of a condition.
-struct Words(&'static str, String);
+struct Detail(&'static str, String);
 
 /// The contents of the three conditions. `None` removes the condition.
 struct Claims {
-    ready: (Status, Words),
-    reconciling: Option<Words>,
-    stalled: Option<Words>,
+    ready: (Status, Detail),
+    reconciling: Option<Detail>,
+    stalled: Option<Detail>,
 }
 
 impl Claims {
     /// Appends a note about an invalid `pulumi.com/resolve` annotation to all messages.
-    fn complain(&mut self, complaint: &str) {
+    fn add_warning(&mut self, warning: &str) {
         let others = [&mut self.reconciling, &mut self.stalled].into_iter().flatten();
-        for Words(_, message) in std::iter::once(&mut self.ready.1).chain(others) {
-            message.push_str(&format!(" ({complaint})"));
+        for Detail(_, message) in std::iter::once(&mut self.ready.1).chain(others) {
+            message.push_str(&format!(" ({warning})"));
         }
     }
 }
@@ -101,8 +134,8 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
     let cause = last.and_then(|l| l.message.clone()).unwrap_or_else(|| "the run failed without a message".to_owned());
     match state {
         State::Working(message) => Claims {
-            ready: (Status::Unknown, Words(stack_reason::NOT_READY_IN_PROGRESS, message.clone())),
-            reconciling: Some(Words(stack_reason::STACK_PROCESSING, message.clone())),
+            ready: (Status::Unknown, Detail(stack_reason::NOT_READY_IN_PROGRESS, message.clone())),
+            reconciling: Some(Detail(stack_reason::STACK_PROCESSING, message.clone())),
             stalled: None,
         },
         State::VersionTooLow(message) => given_up(stack_reason::PULUMI_VERSION_TOO_LOW, message, message),
@@ -115,12 +148,12 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
         State::Failed => failed(last, cause, backoff),
         State::GivenUp => {
             let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
-            let message = format!("the Pulumi Kubernetes Operator gave up the {kind}. {REVIVAL}");
+            let message = format!("the Pulumi Kubernetes Operator stopped retrying the {kind}. {RESUME_ADVICE}");
             given_up(failure_reason(last), &cause, &message)
         }
         State::InDoubt(reason, doubt) => stalled(reason, doubt, doubt),
         State::Unanswered(reason) => {
-            let message = format!("{cause}. {}. {REVIVAL}", how_to_answer(reason, last));
+            let message = format!("{cause}. {}. {RESUME_ADVICE}", resolution_advice(reason, last));
             stalled(reason, &message, &message)
         }
         State::Abandoned => {
@@ -128,16 +161,17 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
                 Some(update_reason::PENDING_CREATES) => stack_reason::PENDING_CREATES,
                 _ => stack_reason::RUN_OUTCOME_UNKNOWN,
             };
-            stalled(reason, &cause, &format!("a person has given up the last run. {REVIVAL}"))
+            stalled(reason, &cause, &format!("last run abandoned by user. {RESUME_ADVICE}"))
         }
-        State::Canceled => stalled(stack_reason::CANCELED, &cause, &format!("{cause}. {REVIVAL}")),
+        State::Canceled => stalled(stack_reason::CANCELED, &cause, &format!("{cause}. {RESUME_ADVICE}")),
         State::Invalid(message) => given_up(stack_reason::SPEC_INVALID, message, message),
         State::Denied(message) => given_up(stack_reason::ACCESS_DENIED, message, message),
         State::Done | State::Suspended => {
-            Claims { ready: (Status::True, Words(success_reason(last), done(last))), reconciling: None, stalled: None }
+            Claims { ready: (Status::True, Detail(success_reason(last), done(last))), reconciling: None, stalled: None }
         }
         State::DeletionSuspended => {
-            let message = "deleted while suspended: resume the Stack to destroy its resources and let it go";
+            let message =
+                "deleted while suspended; set spec.suspend to false to destroy the resources and delete the Stack";
             waiting(stack_reason::STACK_PROCESSING, message)
         }
     }
@@ -146,8 +180,8 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
 /// Not ready, and a retry can succeed.
 fn waiting(reason: &'static str, message: &str) -> Claims {
     Claims {
-        ready: (Status::False, Words(reason, message.to_owned())),
-        reconciling: Some(Words(reason, message.to_owned())),
+        ready: (Status::False, Detail(reason, message.to_owned())),
+        reconciling: Some(Detail(reason, message.to_owned())),
         stalled: None,
     }
 }
@@ -156,23 +190,23 @@ fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> C
     let seconds = last.map_or(0, |last| backoff.pause_after(last).as_secs());
     if last.is_some_and(is_conflict) {
         return Claims {
-            ready: (Status::False, Words(stack_reason::UPDATE_CONFLICT, cause.clone())),
-            reconciling: Some(Words(stack_reason::UPDATE_CONFLICT, format!("{cause}; tried again after {seconds}s"))),
+            ready: (Status::False, Detail(stack_reason::UPDATE_CONFLICT, cause.clone())),
+            reconciling: Some(Detail(stack_reason::UPDATE_CONFLICT, format!("{cause}; retrying after {seconds}s"))),
             stalled: None,
         };
     }
     let failures = last.map_or(1, |last| last.failures);
     let is_destroy = last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Destroy.as_str());
     let retry = match last.and_then(|l| l.reason.as_deref()) {
-        Some(update_reason::RUN_REFUSED) => format!("nothing has run; tried again after {seconds}s"),
-        Some(update_reason::ABORTED) => format!("the run was interrupted; it runs again after {seconds}s"),
-        _ if is_destroy => format!("{failures} destroy failure(s); tried again after {seconds}s. {WITHOUT_DESTROY}"),
-        _ => format!("{failures} update failure(s); tried again after {seconds}s"),
+        Some(update_reason::RUN_REFUSED) => format!("nothing has run; retrying after {seconds}s"),
+        Some(update_reason::ABORTED) => format!("the run was interrupted; retrying after {seconds}s"),
+        _ if is_destroy => format!("{failures} destroy failure(s); retrying after {seconds}s. {WITHOUT_DESTROY}"),
+        _ => format!("{failures} update failure(s); retrying after {seconds}s"),
     };
-    let cause = if is_destroy { format!("the destroy before the deletion failed: {cause}") } else { cause };
+    let cause = if is_destroy { format!("failed to destroy the stack before deletion: {cause}") } else { cause };
     Claims {
-        ready: (Status::False, Words(failure_reason(last), cause)),
-        reconciling: Some(Words(stack_reason::RETRYING_AFTER_FAILURE, retry)),
+        ready: (Status::False, Detail(failure_reason(last), cause)),
+        reconciling: Some(Detail(stack_reason::RETRYING_AFTER_FAILURE, retry)),
         stalled: None,
     }
 }
@@ -190,35 +224,35 @@ fn is_preview(last: Option<&LastUpdate>) -> bool {
 }
 
 /// Returns the instructions for a decision about the last run.
-fn how_to_answer(reason: &str, last: Option<&LastUpdate>) -> String {
+fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
     let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
     let annotation = names::ANNOTATION_RESOLVE;
     if reason == stack_reason::STACK_NOT_FOUND {
         return format!(
-            "Correct the backend, its credentials, the stack's name or the project's name, and set the annotation {annotation} to \
-             {name}=retry to destroy again; or set it to {name}=abandon to delete the Stack and leave its resources"
+            "Correct the backend, its credentials, the stack name or the project name, and set the annotation {annotation} to \
+             {name}=retry to retry the destroy; or set it to {name}=abandon to delete the Stack and keep its resources"
         );
     }
     format!(
-        "Answer with the annotation {annotation}: {name}=retry runs again with what is in the state, {name}=clear takes \
-         creations in doubt out of the state before, {name}=abandon leaves all as it is"
+        "Set the annotation {annotation} to {name}=retry to run again with the current state, to {name}=clear to remove the \
+         pending creates from the state and run again, or to {name}=abandon to stop retrying"
     )
 }
 
 /// Not ready until a user intervenes.
 fn stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
     Claims {
-        ready: (Status::False, Words(reason, cause.to_owned())),
+        ready: (Status::False, Detail(reason, cause.to_owned())),
         reconciling: None,
-        stalled: Some(Words(reason, message.to_owned())),
+        stalled: Some(Detail(reason, message.to_owned())),
     }
 }
 
 fn given_up(reason: &'static str, cause: &str, message: &str) -> Claims {
     Claims {
-        ready: (Status::False, Words(stack_reason::NOT_READY_STALLED, cause.to_owned())),
+        ready: (Status::False, Detail(stack_reason::NOT_READY_STALLED, cause.to_owned())),
         reconciling: None,
-        stalled: Some(Words(reason, message.to_owned())),
+        stalled: Some(Detail(reason, message.to_owned())),
     }
 }
 
@@ -233,16 +267,16 @@ fn done(last: Option<&LastUpdate>) -> String {
     };
     // The message of a successful run is an additional note, for example about missing outputs.
     match last.filter(|last| last.state.as_deref() == Some("succeeded")).and_then(|last| last.message.as_deref()) {
-        Some(but) => format!("{done}; {but}"),
+        Some(note) => format!("{done}; {note}"),
         None => done,
     }
 }
 
 /// Returns the changes of a preview, such as `2 to create, 1 to delete`.
 pub fn changes(last: &LastUpdate) -> String {
-    let told = last.changes.iter().filter(|(operation, _)| *operation != "same");
-    let told: Vec<String> = told.map(|(operation, count)| format!("{count} to {operation}")).collect();
-    if told.is_empty() { "nothing would change".to_owned() } else { told.join(", ") }
+    let changes = last.changes.iter().filter(|(operation, _)| *operation != "same");
+    let changes: Vec<String> = changes.map(|(operation, count)| format!("{count} to {operation}")).collect();
+    if changes.is_empty() { "no changes".to_owned() } else { changes.join(", ") }
 }
 
 fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
@@ -256,7 +290,7 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
         _ => (
             Status::False,
             stack_reason::NOT_READY_IN_PROGRESS.to_owned(),
-            "the Stack is suspended and no run has ended yet".to_owned(),
+            "the Stack is suspended and has no completed run".to_owned(),
         ),
     };
     const NOTE: &str = " (suspended: a later change of the spec has not been run)";
@@ -276,11 +310,11 @@ fn was_suspended(status: &StackStatus) -> bool {
 }
 
 fn claim(into: &mut Vec<Condition>, claims: &Claims, generation: i64, now: Timestamp) {
-    let (ready, Words(reason, message)) = &claims.ready;
+    let (ready, Detail(reason, message)) = &claims.ready;
     conditions::set(into, &Claim { kind: READY, status: *ready, reason, message }, generation, now);
-    for (kind, words) in [(RECONCILING, &claims.reconciling), (STALLED, &claims.stalled)] {
-        match words {
-            Some(Words(reason, message)) => {
+    for (kind, detail) in [(RECONCILING, &claims.reconciling), (STALLED, &claims.stalled)] {
+        match detail {
+            Some(Detail(reason, message)) => {
                 conditions::set(into, &Claim { kind, status: Status::True, reason, message }, generation, now);
             }
             None => conditions::remove(into, kind),

@@ -1,0 +1,165 @@
+//! The annotations with which a user controls the runs of a Stack: requests, `pulumi.com/cancel` and `pulumi.com/resolve`.
+
+use kube::ResourceExt;
+
+use crate::api::auto::Update;
+use crate::api::conditions::{shorten, stack_reason, update_reason};
+use crate::api::names::{self, ANNOTATION_CANCEL, ANNOTATION_RESOLVE};
+use crate::api::pulumi::{LastUpdate, Stack};
+use crate::api::resolve::{Answer, parse};
+use crate::controller::stack::action::Action;
+use crate::controller::stack::observed::Observed;
+
+/// Maximum length of the recorded value in bytes. It is written to the status, an event and the Update; longer values are cut.
+const MAX_VALUE: usize = 256;
+/// Failure reasons that a user can resolve with `pulumi.com/resolve`.
+const ANSWERABLE: [&str; 4] = [
+    update_reason::RUN_OUTCOME_UNKNOWN,
+    update_reason::PENDING_CREATES,
+    update_reason::STACK_NOT_FOUND,
+    update_reason::ABORTED,
+];
+
+/// Returns the values of the annotations `pulumi.com/reconciliation-request` and `reconcile.fluxcd.io/requestedAt`.
+pub fn requests(stack: &Stack) -> (Option<String>, Option<String>) {
+    let value = |key: &str| stack.annotations().get(key).cloned();
+    (value(names::ANNOTATION_RECONCILIATION_REQUEST), value(names::ANNOTATION_REQUESTED_AT))
+}
+
+/// Returns the values of Flux's `forceAt` and `resetAt` annotations, which are valid only if they equal `requestedAt`. `forceAt` forces a
+/// run; `resetAt` resets the failure count.
+pub fn force_and_reset_requests(stack: &Stack) -> (Option<String>, Option<String>) {
+    let (_, requested_at) = requests(stack);
+    let value = |key: &str| stack.annotations().get(key).filter(|value| Some(*value) == requested_at.as_ref()).cloned();
+    (value(names::ANNOTATION_FORCE_AT), value(names::ANNOTATION_RESET_AT))
+}
+
+/// Returns the action for a new value of `pulumi.com/cancel`. Each value is handled once: the name of an Update cancels that Update, any other
+/// value cancels the currently open run.
+pub fn cancel(observed: &Observed) -> Option<Action> {
+    let stack = &observed.stack;
+    let value = cancel_value(stack)?;
+    let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+    let Some(open) = open else {
+        let message = format!(
+            "ignored annotation {ANNOTATION_CANCEL}={value}: no run is open. To stop retries and new runs, set spec.suspend"
+        );
+        return Some(Action::RejectCancel(value, message));
+    };
+    if names_update(stack, &value) && value != open.name {
+        let message = format!("ignored annotation {ANNOTATION_CANCEL}={value}: the open run is {}", open.name);
+        return Some(Action::RejectCancel(value, message));
+    }
+    // An announced run is created before it is canceled, and a completed run is recorded first.
+    observed.update.as_ref().filter(|update| !update.is_complete())?;
+    Some(Action::CancelUpdate(value))
+}
+
+fn cancel_value(stack: &Stack) -> Option<String> {
+    let value = shorten(stack.annotations().get(ANNOTATION_CANCEL)?, MAX_VALUE);
+    let handled = stack.status.as_ref().and_then(|status| status.handled_cancel.as_ref());
+    (handled != Some(&value)).then_some(value)
+}
+
+/// Whether the value has the format of an Update name of this Stack.
+fn names_update(stack: &Stack, value: &str) -> bool {
+    let hash = value.strip_prefix(&stack.name_any()).and_then(|rest| rest.strip_prefix('-')).unwrap_or_default();
+    hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether a user canceled the run by annotating or deleting its Update. The deletion of an Update together with its Stack does not count,
+/// nor does that of an Update that the controller revoked. The controller revokes only Updates without a run.
+pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
+    let has = |name: &str| update.annotations().contains_key(name);
+    let is_deleted = update.metadata.deletion_timestamp.is_some() && stack.metadata.deletion_timestamp.is_none();
+    let has_run = update.status.as_ref().is_some_and(|status| status.run.is_some());
+    let is_revoked = has(names::ANNOTATION_REVOKED) && !has_run;
+    has(ANNOTATION_CANCEL) || (is_deleted && !is_revoked)
+}
+
+/// Returns the reason for which a Stack waits for a decision after a run that failed with `failure`.
+pub fn pending_reason(failure: &str) -> Option<&'static str> {
+    match failure {
+        update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
+        update_reason::PENDING_CREATES => Some(stack_reason::PENDING_CREATES),
+        update_reason::STACK_NOT_FOUND => Some(stack_reason::STACK_NOT_FOUND),
+        _ => None,
+    }
+}
+
+/// Returns the decision about the last run that is in force. A handled decision is no longer in force, except for an abandoned run, which
+/// stays abandoned.
+pub fn resolution(stack: &Stack) -> Option<Answer> {
+    let value = resolve_value(stack)?;
+    let parsed = parse(value).ok()?;
+    let names_it = |last: &&LastUpdate| last.name.as_deref() == Some(parsed.update) && is_answerable(last);
+    last(stack).filter(names_it)?;
+    if parsed.answer == Answer::Clear && is_stack_not_found(stack) {
+        return None;
+    }
+    (!is_handled(stack, value) || parsed.answer == Answer::Abandon).then_some(parsed.answer)
+}
+
+/// Whether the destroy did not find the Pulumi stack, and the user decided to leave the resources.
+pub fn is_abandoned_destroy(stack: &Stack) -> bool {
+    is_stack_not_found(stack) && resolution(stack) == Some(Answer::Abandon)
+}
+
+/// Whether the last run did not find the Pulumi stack to destroy.
+pub fn is_stack_not_found(stack: &Stack) -> bool {
+    last(stack).is_some_and(|last| last.reason.as_deref() == Some(update_reason::STACK_NOT_FOUND))
+}
+
+/// Returns the annotation value to record as handled.
+pub fn handled_resolution(stack: &Stack) -> Option<String> {
+    resolution(stack).and_then(|_| resolve_value(stack)).map(str::to_owned)
+}
+
+/// Returns the annotation value if it names this Update, whose run is open.
+pub fn resolution_of_open_run<'a>(stack: &'a Stack, update: &str) -> Option<&'a str> {
+    resolve_value(stack).filter(|value| parse(value).is_ok_and(|parsed| parsed.update == update))
+}
+
+/// Returns the message about an annotation value that has no effect.
+pub fn resolution_warning(stack: &Stack) -> Option<String> {
+    let value = resolve_value(stack).filter(|value| !is_handled(stack, value))?;
+    let parsed = match parse(value) {
+        Ok(parsed) => parsed,
+        Err(what) => return Some(format!("annotation {ANNOTATION_RESOLVE} {what}")),
+    };
+    let status = stack.status.as_ref();
+    let is_open = status.and_then(|s| s.current_update.as_ref()).is_some_and(|open| open.name == parsed.update);
+    if is_open || resolution(stack).is_some() {
+        return None;
+    }
+    let named = parsed.update;
+    Some(match last(stack).filter(|last| is_answerable(last)).and_then(|last| last.name.as_deref()) {
+        Some(not_found) if not_found == named && is_stack_not_found(stack) => format!(
+            "annotation {ANNOTATION_RESOLVE} requests clear, but there is no state to clear; set it to {named}=retry or \
+             {named}=abandon"
+        ),
+        Some(expected) => {
+            format!("annotation {ANNOTATION_RESOLVE} names {named}, but the run to resolve is {expected}")
+        }
+        None => format!("annotation {ANNOTATION_RESOLVE} names {named}, which needs no resolution"),
+    })
+}
+
+fn resolve_value(stack: &Stack) -> Option<&str> {
+    stack.annotations().get(ANNOTATION_RESOLVE).map(String::as_str)
+}
+
+fn is_handled(stack: &Stack, value: &str) -> bool {
+    stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref()) == Some(value)
+}
+
+fn last(stack: &Stack) -> Option<&LastUpdate> {
+    stack.status.as_ref()?.last_update.as_ref()
+}
+
+fn is_answerable(last: &LastUpdate) -> bool {
+    last.reason.as_deref().is_some_and(|reason| ANSWERABLE.contains(&reason))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Tests of the events.
+
+use super::*;
+use crate::api::pulumi::{StackSpec, StackStatus};
+
+fn stack(before: Option<LastUpdate>) -> Stack {
+    let mut stack = Stack::new("app", StackSpec::default());
+    stack.metadata.namespace = Some("apps".to_owned());
+    stack.status = Some(StackStatus { current_update: Some(current()), last_update: before, ..StackStatus::default() });
+    stack
+}
+
+fn current() -> CurrentUpdate {
+    CurrentUpdate {
+        generation: 1,
+        message: "New commit detected".to_owned(),
+        commit: Some("latest@sha256:b".to_owned()),
+        origin_revision: Some("main@sha1:b".to_owned()),
+        digest: Some("sha256:b".to_owned()),
+        ..CurrentUpdate::default()
+    }
+}
+
+fn last(kind: &str, state: &str, changes: &[(&str, i64)]) -> LastUpdate {
+    LastUpdate {
+        kind: Some(kind.to_owned()),
+        state: Some(state.to_owned()),
+        generation: 1,
+        message: (state == "failed").then(|| "boom".to_owned()),
+        last_attempted_commit: Some("latest@sha256:b".to_owned()),
+        digest: Some("sha256:b".to_owned()),
+        changes: changes.iter().map(|(operation, count)| ((*operation).to_owned(), *count)).collect(),
+        ..LastUpdate::default()
+    }
+}
+
+fn brief(events: &[Event]) -> Vec<String> {
+    let line = |event: &Event| {
+        let status = if event.metadata.contains_key(COMMIT_STATUS.0) { " (commit status)" } else { "" };
+        format!("{:?} {}: {}{status}", event.kind, event.reason, event.message)
+    };
+    events.iter().map(line).collect()
+}
+
+#[test]
+fn events_at_the_end_of_a_run_follow_its_result() {
+    let done = "Normal StackCreated: Successfully updated stack (commit status)";
+    let up = |state: &str, changes: &[(&str, i64)]| last("up", state, changes);
+    let rows: [(&str, Option<LastUpdate>, LastUpdate, &[&str]); 7] = [
+        ("nothing has changed", None, up("succeeded", &[("same", 3)]), &[done]),
+        (
+            "something has",
+            Some(up("succeeded", &[])),
+            up("succeeded", &[("create", 2), ("delete", 1), ("same", 3)]),
+            &[done, "Normal ProcessingCompleted: 2 created, 1 deleted"],
+        ),
+        (
+            "it works again",
+            Some(up("failed", &[])),
+            up("succeeded", &[("same", 3)]),
+            &[done, "Normal ProcessingCompleted: The stack has recovered from its last failure"],
+        ),
+        (
+            "it works again and has changed something",
+            Some(up("failed", &[])),
+            up("succeeded", &[("update", 1)]),
+            &[done, "Normal ProcessingCompleted: The stack has recovered from its last failure: 1 updated"],
+        ),
+        (
+            "it has failed",
+            None,
+            up("failed", &[("create", 1)]),
+            &["Warning StackUpdateFailure: Failed to update stack: boom"],
+        ),
+        (
+            "a preview",
+            None,
+            last("preview", "succeeded", &[("create", 1)]),
+            &[
+                "Normal StackCreated: Successfully previewed stack: 1 to create (commit status)",
+                "Normal ProcessingCompleted: Preview: 1 to create",
+            ],
+        ),
+        (
+            "a destroy",
+            None,
+            last("destroy", "succeeded", &[("delete", 1)]),
+            &[
+                "Normal StackCreated: Successfully destroyed stack (commit status)",
+                "Normal ProcessingCompleted: 1 deleted",
+            ],
+        ),
+    ];
+    for (name, before, last, wanted) in rows {
+        let events = ended(&stack(before), &last);
+        assert_eq!(brief(&events), wanted, "{name}");
+        for event in &events {
+            let revisions = [REVISION, ORIGIN_REVISION].map(|key| event.metadata.get(key).map(String::as_str));
+            assert_eq!(revisions, [Some("latest@sha256:b"), Some("main@sha1:b")], "{name}");
+        }
+    }
+}
+
+#[test]
+fn starting_an_automatic_run_sends_no_notification() {
+    let kind = |before: Option<LastUpdate>| begun(&stack(before), &current()).kind;
+    assert_eq!(kind(None), EventKind::Normal);
+    assert_eq!(kind(Some(last("up", "failed", &[]))), EventKind::Trace);
+    assert_eq!(kind(Some(last("up", "succeeded", &[]))), EventKind::Trace);
+    let older = LastUpdate { digest: Some("sha256:a".to_owned()), ..last("up", "succeeded", &[]) };
+    assert_eq!(kind(Some(older)), EventKind::Normal);
+}
+
+#[test]
+fn a_lock_conflict_is_reported_once() {
+    let locked = |holder: &str| LastUpdate {
+        reason: Some(update_reason::UPDATE_CONFLICT.to_owned()),
+        message: Some(format!("the stack is locked by {holder}")),
+        ..last("up", "failed", &[])
+    };
+    let told = |before: Option<LastUpdate>, holder: &str| brief(&ended(&stack(before), &locked(holder)));
+    let alice = ["Warning StackUpdateConflictDetected: Update conflict: the stack is locked by alice"];
+    assert_eq!(told(None, "alice"), alice);
+    assert_eq!(told(Some(last("up", "failed", &[])), "alice"), alice);
+    assert_eq!(told(Some(locked("alice")), "alice"), [""; 0]);
+    assert_eq!(told(Some(locked("bob")), "alice"), alice, "another lock");
+}
+
+#[test]
+fn resources_left_elsewhere_are_reported_when_the_change_is_first_seen() {
+    let of = |backend: Option<&str>| PulumiStack {
+        name: "dev".to_owned(),
+        project: Some("web".to_owned()),
+        backend: backend.map(str::to_owned),
+    };
+    let with = |announced: Option<&str>| {
+        let mut stack =
+            stack(Some(LastUpdate { pulumi_stack: Some(of(Some("s3://a"))), ..last("up", "succeeded", &[]) }));
+        let status = stack.status.as_mut().expect("there");
+        status.applied_stack = Some(of(Some("s3://a")));
+        status.current_update = Some(CurrentUpdate { pulumi_stack: Some(of(announced)), ..current() });
+        stack
+    };
+    let begun = |announced: Option<&str>| {
+        let stack = with(announced);
+        let current = stack.status.as_ref().and_then(|status| status.current_update.clone()).expect("there");
+        left_behind(&stack, &current).map(|event| brief(&[event]))
+    };
+    let ended_in = |announced: Option<&str>, backend: &str| {
+        let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last("up", "failed", &[]) };
+        brief(&ended(&with(announced), &last)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
+    };
+    let told = begun(Some("s3://b")).expect("it is reported");
+    assert!(
+        told[0].starts_with(
+            "Warning ResourcesOrphaned: the Stack now manages stack dev of project web in backend s3://b; its resources in \
+             stack dev of project web in backend s3://a remain"
+        ),
+        "{told:?}"
+    );
+    assert_eq!((begun(Some("s3://a")), begun(None)), (None, None));
+    assert_eq!(ended_in(Some("s3://b"), "s3://b"), 0, "it was reported when the run began");
+    assert_eq!(ended_in(None, "s3://b"), 1, "only the agent knew it");
+    assert_eq!(ended_in(None, "s3://a"), 0);
+}

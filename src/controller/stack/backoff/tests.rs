@@ -1,0 +1,136 @@
+//! Tests of the pauses between runs.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proptest::prelude::*;
+
+use super::*;
+
+fn backoff(spec: StackSpec) -> StackBackoff {
+    StackBackoff::of(&spec)
+}
+
+fn failed(reason: &str, failures: i64) -> LastUpdate {
+    LastUpdate { reason: Some(reason.to_owned()), failures, ..LastUpdate::default() }
+}
+
+#[test]
+fn the_resync_interval_follows_from_the_spec() {
+    let seconds = |spec: StackSpec| backoff(spec).resync.map(|every| every.as_secs());
+    let operators = |resync, frequency| StackSpec {
+        continue_resync_on_commit_match: resync,
+        resync_frequency_seconds: frequency,
+        ..StackSpec::default()
+    };
+    let interval = |text: &str| StackSpec { interval: Some(text.to_owned()), ..StackSpec::default() };
+    let rows = [
+        ("nothing is said", StackSpec::default(), None),
+        ("a frequency alone", operators(None, Some(600)), None),
+        ("switched off", operators(Some(false), Some(600)), None),
+        ("no frequency", operators(Some(true), None), Some(60)),
+        ("too often", operators(Some(true), Some(5)), Some(60)),
+        ("a frequency", operators(Some(true), Some(600)), Some(600)),
+        ("an interval", interval("1h"), Some(3600)),
+        ("no interval", interval("0s"), None),
+        ("both", StackSpec { interval: Some("5m".to_owned()), ..operators(Some(true), Some(600)) }, Some(300)),
+    ];
+    for (name, spec, wanted) in rows {
+        assert_eq!(seconds(spec), wanted, "{name}");
+    }
+}
+
+#[test]
+fn cooldowns_match_pko() {
+    let cooldowns = |longest: Option<i64>| -> Vec<i64> {
+        let backoff = backoff(StackSpec { retry_max_backoff_duration_seconds: longest, ..StackSpec::default() });
+        (1..=10).map(|failures| backoff.cooldown(failures).as_secs()).collect()
+    };
+    assert_eq!(cooldowns(None), [10, 30, 90, 270, 810, 2430, 7290, 21870, 65610, 86400]);
+    assert_eq!(cooldowns(Some(100))[..4], [10, 30, 90, 100]);
+    assert_eq!(cooldowns(Some(1))[..2], [10, 10], "the first wait is never shortened");
+    assert_eq!(backoff(StackSpec::default()).cooldown(1_000_000).as_secs(), 86400);
+}
+
+#[test]
+fn the_pause_after_a_failure_follows_from_spec_and_reason() {
+    let plain = backoff(StackSpec::default());
+    let paced = backoff(StackSpec { retry_interval: Some("20s".to_owned()), ..StackSpec::default() });
+    let often = backoff(StackSpec { interval: Some("5m".to_owned()), ..StackSpec::default() });
+    let impatient = backoff(StackSpec { retry_on_update_conflict: Some(false), ..StackSpec::default() });
+    let (failure, conflict) = (update_reason::UPDATE_FAILED, update_reason::UPDATE_CONFLICT);
+    let rows = [
+        ("a failure", plain, failed(failure, 3), 90),
+        ("many failures", plain, failed(failure, 99), 86_400),
+        ("at its own backoff", paced, failed(failure, 99), 20),
+        ("a failure within an interval", often, failed(failure, 2), 30),
+        ("many failures within an interval", often, failed(failure, 99), 300),
+        ("a lock", plain, failed(conflict, 2), 30),
+        ("a lock at its own backoff", paced, failed(conflict, 0), 30),
+        ("a lock is a failure", impatient, failed(conflict, 3), 90),
+        ("could not start", plain, failed(update_reason::RUN_REFUSED, 99), 60),
+        ("cut off", plain, failed(update_reason::ABORTED, 99), 0),
+    ];
+    for (name, backoff, last, wait) in rows {
+        assert_eq!(backoff.pause_after(&last).as_secs(), wait, "{name}");
+    }
+}
+
+#[test]
+fn pauses_after_lock_conflicts_grow_up_to_five_minutes() {
+    let waits: Vec<i64> = (0..8).chain([i64::MAX]).map(|n| pause_after_conflicts(n).as_secs()).collect();
+    assert_eq!(waits, [30, 30, 60, 120, 240, 300, 300, 300, 300]);
+}
+
+#[test]
+fn a_destroy_ignores_the_interval() {
+    let spec = StackSpec { interval: Some("5m".to_owned()), ..StackSpec::default() };
+    let mut stack = Stack::new("app", spec);
+    stack.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+    let backoff = StackBackoff::of_stack(&stack);
+    let wait = |failures| backoff.pause_after(&failed(update_reason::UPDATE_FAILED, failures)).as_secs();
+    assert_eq!([1, 2, 4, 8, 99].map(wait), [10, 30, 270, 21_870, 86_400]);
+    assert!(backoff.resync.is_none());
+}
+
+#[test]
+fn pauses_after_interruptions_grow_up_to_five_minutes() {
+    let pauses: Vec<i64> = (0..9).map(|n| pause_after_interruptions(n).as_secs()).collect();
+    assert_eq!(pauses, [0, 0, 10, 30, 90, 300, 300, 300, 300]);
+}
+
+#[test]
+fn interval_jitter_is_bounded_and_stable_per_run() {
+    let hourly = StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() };
+    let after = |name: &str| LastUpdate { name: Some(name.to_owned()), ..LastUpdate::default() };
+    let spread = |percentage: u8, spec: &StackSpec, name: &str| {
+        StackBackoff::of(spec).spread(percentage, spec, Some(&after(name))).spread.as_secs()
+    };
+    let all: Vec<i64> = (0..200).map(|run| spread(5, &hourly, &format!("app-{run}"))).collect();
+    let (least, most) = (all.iter().min().copied(), all.iter().max().copied());
+    assert!(least >= Some(-180) && least < Some(-150), "{least:?}");
+    assert!(most <= Some(180) && most > Some(150), "{most:?}");
+    assert_eq!(all[7], spread(5, &hourly, "app-7"));
+    assert_eq!(spread(0, &hourly, "app-7"), 0, "switched off");
+    assert_eq!(StackBackoff::of(&hourly).spread(5, &hourly, None).spread, SignedDuration::ZERO, "nothing has run");
+    let operators = StackSpec { continue_resync_on_commit_match: Some(true), ..StackSpec::default() };
+    assert_eq!(spread(5, &operators, "app-7"), 0, "the operator's fields are kept to");
+}
+
+proptest! {
+    #[test]
+    fn interval_jitter_stays_within_its_percentage_and_depends_on_the_name(
+        seconds in 1..=u32::MAX,
+        percentage in 0..100_u8,
+        name in "[a-z0-9-]{1,63}",
+        failures in 0..9_i64,
+    ) {
+        let spec = StackSpec { interval: Some(format!("{seconds}s")), ..StackSpec::default() };
+        let last = LastUpdate { name: Some(name), ..LastUpdate::default() };
+        let spread = StackBackoff::of(&spec).spread(percentage, &spec, Some(&last)).spread;
+        let most = i128::from(seconds) * 1000 * i128::from(percentage) / 100;
+        prop_assert!(spread.as_millis().abs() <= most, "{spread:?}, and not {most} ms");
+        let pause = SignedDuration::from_secs(i64::from(seconds)) + spread;
+        prop_assert!(pause.is_positive(), "it would never be at rest");
+        let later = LastUpdate { failures, generation: failures, ..last };
+        prop_assert_eq!(StackBackoff::of(&spec).spread(percentage, &spec, Some(&later)).spread, spread);
+    }
+}

@@ -1,0 +1,206 @@
+//! Tests of the generated Workspace.
+
+use super::*;
+use crate::api::pulumi::LiteralRef;
+
+fn stack(spec: StackSpec) -> Stack {
+    let mut stack = Stack::new("app", StackSpec { stack: "org/proj/dev".to_owned(), ..spec });
+    stack.metadata.namespace = Some("apps".to_owned());
+    stack.metadata.uid = Some("uid-1".to_owned());
+    stack
+}
+
+fn secret(namespace: Option<&str>) -> ResourceRef {
+    let namespace = namespace.map(str::to_owned);
+    let secret = Some(SecretSelector { namespace, name: "s".to_owned(), key: "k".to_owned() });
+    ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() }
+}
+
+fn planned(spec: StackSpec) -> Value {
+    let planned = planned_workspace(spec);
+    serde_json::to_value(planned).expect("json")
+}
+
+fn planned_workspace(spec: StackSpec) -> Workspace {
+    workspace(&stack(spec), &ArtifactReference { digest: "sha256:a".to_owned(), ..Default::default() })
+        .expect("it can be planned")
+}
+
+#[test]
+fn a_stack_is_converted_to_a_workspace() {
+    let spec = StackSpec {
+        backend: Some("s3://state".to_owned()),
+        env_refs: [("TOKEN".to_owned(), secret(Some("apps")))].into(),
+        config: [("a".to_owned(), json!(1))].into(),
+        ..StackSpec::default()
+    };
+    let workspace = planned(spec);
+    assert_eq!(workspace["spec"]["serviceAccountName"], json!("default"));
+    assert_eq!(workspace["spec"]["env"][0], json!({"name": "PULUMI_BACKEND_URL", "value": "s3://state"}));
+    assert_eq!(workspace["spec"]["env"][1]["valueFrom"]["secretKeyRef"], json!({"name": "s", "key": "k"}));
+    assert_eq!(workspace["spec"]["stacks"][0]["config"][0], json!({"key": "a", "value": 1}));
+    assert_eq!(workspace["metadata"]["labels"]["pulumi.com/stack-name"], json!("app"));
+    assert_eq!(workspace["metadata"]["ownerReferences"][0]["uid"], json!("uid-1"));
+}
+
+#[test]
+fn config_is_collected_from_all_of_its_fields() {
+    let spec = json!({
+        "stack": "dev",
+        "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}},
+        "config": {"plain": [1]},
+        "configRef": {"map": {"name": "m", "key": "k", "json": true}},
+        "secrets": {"inline": "x"},
+        "secretsRef": {
+            "literal": {"type": "Literal", "literal": {"value": "y"}},
+            "secret": {"type": "Secret", "secret": {"name": "s", "key": "k"}},
+        },
+        "environment": ["org/env"],
+        "pathKeys": ["literal"],
+    });
+    let read = |spec: Value| serde_json::from_value::<StackSpec>(spec).expect("a spec");
+    let planned = planned(read(spec.clone()));
+    assert_eq!(
+        planned["spec"]["stacks"][0]["config"],
+        json!([
+            {"key": "inline", "value": "x", "secret": true},
+            {"key": "literal", "value": "y", "path": true, "secret": true},
+            {"key": "map", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}, "json": true}},
+            {"key": "plain", "value": [1]},
+            {"key": "secret", "secret": true, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        ])
+    );
+    assert_eq!(planned["spec"]["stacks"][0]["environment"], json!(["org/env"]));
+    let refused = |field: &str, value: Value| {
+        let mut spec = spec.clone();
+        spec[field] = value;
+        config(&stack(read(spec))).expect_err("refused").to_string()
+    };
+    assert_eq!(
+        refused("secrets", json!({"plain": "x"})),
+        "config key plain is set in both spec.config and spec.secrets"
+    );
+    let unknown = refused("pathKeys", json!(["other"]));
+    assert!(unknown.starts_with("invalid spec.pathKeys: \"other\" is not a key of"), "{unknown}");
+    let other = json!({"a": {"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}}});
+    assert_eq!(refused("secretsRef", other), "invalid spec.secretsRef.a: cross-namespace refs are not allowed");
+    let env = refused("secretsRef", json!({"a": {"type": "Env", "env": {"name": "A"}}}));
+    assert!(env.starts_with("invalid spec.secretsRef.a: types Env and FS are not supported"), "{env}");
+}
+
+#[test]
+fn a_workspace_template_cannot_change_name_or_namespace() {
+    let template = json!({"metadata": {"labels": {"team": "a", "pulumi.com/component": "mine"}}});
+    let workspace = planned(StackSpec { workspace_template: Some(template), ..StackSpec::default() });
+    assert_eq!(workspace["metadata"]["name"], json!("app"));
+    assert_eq!(workspace["metadata"]["namespace"], json!("apps"));
+    assert_eq!(workspace["metadata"]["labels"]["team"], json!("a"));
+}
+
+#[test]
+fn the_largest_stack_allowed_by_the_schema_fits_into_its_workspace() {
+    let entries = usize::try_from(bounds::ENTRIES).expect("small");
+    let references = usize::try_from(bounds::REFERENCES).expect("small");
+    let names =
+        |prefix: &str, count: usize| -> Vec<String> { (0..count).map(|number| format!("{prefix}{number}")).collect() };
+    let map = |prefix: &str| names(prefix, entries).into_iter();
+    let config = ConfigReference { name: "m".to_owned(), key: "k".to_owned(), json: None };
+    let workspace = planned_workspace(StackSpec {
+        backend: Some("s3://state".to_owned()),
+        access_token_secret: Some("token".to_owned()),
+        envs: names("env", references),
+        env_secrets: names("secret", references),
+        env_refs: map("V").map(|name| (name, secret(None))).collect(),
+        config: map("c").map(|name| (name, json!(1))).collect(),
+        config_ref: map("r").map(|name| (name, config.clone())).collect(),
+        secrets: map("s").map(|name| (name, "x".to_owned())).collect(),
+        secrets_ref: map("t").map(|name| (name, secret(None))).collect(),
+        environment: names("org/env", references),
+        ..StackSpec::default()
+    });
+    let stack = &workspace.spec.stacks[0];
+    let counts = [
+        (workspace.spec.env.len(), bounds::WORKSPACE_ENV),
+        (workspace.spec.env_from.len(), bounds::WORKSPACE_ENV_FROM),
+        (stack.config.len(), bounds::WORKSPACE_CONFIG),
+        (stack.environment.len(), bounds::WORKSPACE_ENVIRONMENTS),
+    ];
+    for (found, limit) in counts {
+        assert!(found > 0 && u32::try_from(found).expect("small") < limit, "{counts:?}");
+    }
+}
+
+#[test]
+fn templates_over_the_size_limit_are_rejected_by_name() {
+    let template = json!({"spec": {"podTemplate": {"spec": {"hostname": "x".repeat(bounds::TEMPLATE_BYTES)}}}});
+    let spec = StackSpec { workspace_template: Some(template), ..StackSpec::default() };
+    let error = workspace(&stack(spec), &ArtifactReference::default()).expect_err("refused").to_string();
+    assert_eq!(error, "spec.workspaceTemplate has 262193 bytes as JSON; the limit is 262144 bytes");
+}
+
+#[test]
+fn an_invalid_duration_is_named() {
+    let fields = ["timeout", "idleTimeout", "interval", "retryInterval"];
+    for field in fields {
+        let with = |text: &str| -> Stack {
+            stack(
+                serde_json::from_value(
+                    json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}, field: text}),
+                )
+                .expect("a spec"),
+            )
+        };
+        assert_eq!(check_times(&with("1h30m")), Ok(()));
+        let error = check_times(&with("99999999999999999999h")).expect_err("it is refused").to_string();
+        assert!(error.contains(&format!("spec.{field}")), "{error}");
+    }
+    let within = json!([{"name": "base", "requirement": {"succeededWithinDuration": "soon"}}]);
+    let spec = StackSpec { prerequisites: serde_json::from_value(within).expect("a list"), ..StackSpec::default() };
+    let error = check_times(&stack(spec)).expect_err("it is refused").to_string();
+    assert!(error.contains("spec.prerequisites.base.requirement.succeededWithinDuration: \"soon\""), "{error}");
+}
+
+#[test]
+fn stack_name_and_backend_are_validated() {
+    let with = |name: &str, backend: Option<&str>| {
+        let spec = StackSpec { backend: backend.map(str::to_owned), ..StackSpec::default() };
+        let mut stack = stack(spec);
+        name.clone_into(&mut stack.spec.stack);
+        check_address(&stack).map_err(|error| error.to_string())
+    };
+    for backend in [None, Some(""), Some("s3://state")] {
+        assert_eq!(with("acme/web/dev", backend), Ok(()));
+    }
+    let error = with("a/b/c/d", None).expect_err("refused");
+    assert!(error.starts_with("invalid spec.stack: \"a/b/c/d\" is not the name of a stack"), "{error}");
+    let error = with("dev", Some("redis://state")).expect_err("refused");
+    assert!(error.starts_with("invalid spec.backend: \"redis://state\" is not the URL of a supported"), "{error}");
+}
+
+#[test]
+fn the_hash_changes_with_every_input() {
+    let with =
+        |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
+    assert_eq!(ownership::wanted_hash(&with("a")), ownership::wanted_hash(&with("a")));
+    assert_ne!(ownership::wanted_hash(&with("a")), ownership::wanted_hash(&with("b")));
+}
+
+#[test]
+fn an_invalid_reference_is_named() {
+    let literal = |literal| ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
+    let rows = [
+        (secret(Some("other")), "cross-namespace"),
+        (literal(None), "requires `literal.value`"),
+        (ResourceRef { secret: None, ..secret(None) }, "requires `secret.name`"),
+        (ResourceRef { kind: "ConfigMap".to_owned(), ..secret(None) }, "`configMap.name`"),
+        (ResourceRef { kind: "FS".to_owned(), ..secret(None) }, "not supported"),
+        (ResourceRef { kind: "fs".to_owned(), ..secret(None) }, "must be Literal, Secret or ConfigMap"),
+    ];
+    for (reference, wanted) in rows {
+        let error = variable("TOKEN", &reference, "apps").expect_err("it is refused").to_string();
+        assert!(error.contains(wanted) && error.contains("spec.envRefs.TOKEN"), "{error}");
+    }
+    assert!(variable("A", &literal(Some(LiteralRef { value: "x".to_owned() })), "apps").is_ok());
+    let null = StackSpec { config: [("a".to_owned(), Value::Null)].into(), ..StackSpec::default() };
+    assert_eq!(config(&stack(null)), Err(PlanError::NullConfig("a".to_owned())));
+}

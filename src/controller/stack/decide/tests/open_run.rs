@@ -1,0 +1,134 @@
+//! Tests of the decisions while a run is open.
+
+use super::*;
+
+#[test]
+fn an_announced_run_is_created_awaited_and_recorded() {
+    let mut announced = stack();
+    let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
+    announced.status.as_mut().expect("there").current_update = Some(current.clone());
+    let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
+    let made = Observed { workspace: ready.clone(), ..observed(announced.clone()) };
+    assert_eq!(decide(&made, now()), Action::CreateUpdate(current));
+    let gone = Observed { workspace: None, ..observed(announced.clone()) };
+    assert_eq!(decide(&gone, now()), Action::ForgetUpdate);
+    let mut update = Update::new("app-1", UpdateSpec::default());
+    let bound = UpdateStatus { run: Some(crate::api::auto::RunBinding::default()), ..UpdateStatus::default() };
+    update.status = Some(bound);
+    let open = Observed { update: Some(update.clone()), workspace: ready, ..observed(announced) };
+    assert!(matches!(decide(&open, now()), Action::AwaitUpdate(_)));
+    let mut conditions = Vec::new();
+    let claim = Claim { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
+    conditions::set(&mut conditions, &claim, 1, now());
+    update.status = Some(UpdateStatus { conditions, ..UpdateStatus::default() });
+    assert_eq!(decide(&Observed { update: Some(update), ..open }, now()), Action::RecordResult);
+}
+
+#[test]
+fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
+    let announced = |change: fn(&mut Stack)| {
+        let mut announced = stack();
+        let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
+        announced.status.as_mut().expect("there").current_update = Some(current);
+        change(&mut announced);
+        Observed {
+            update: Some(Update::new("app-1", UpdateSpec::default())),
+            workspace: Some(workspace(&stack(), Status::True, "Succeeded")),
+            ..observed(announced)
+        }
+    };
+    let revoked = |observed: &Observed| matches!(decide(observed, now()), Action::RevokeUpdate(_));
+    assert!(matches!(decide(&announced(|_| {}), now()), Action::AwaitUpdate(_)));
+    let mut queued = announced(|_| {});
+    let update = queued.update.as_mut().expect("there");
+    let claim = Claim { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "queued: all" };
+    let status = update.status.get_or_insert_default();
+    conditions::set(&mut status.conditions, &claim, 1, now());
+    match decide(&queued, now()) {
+        Action::AwaitUpdate(message) => assert!(message.ends_with(" queued: all"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(revoked(&announced(|s| s.spec.suspend = Some(true))));
+    assert!(revoked(&announced(|s| s.metadata.generation = Some(2))));
+    assert!(revoked(&announced(|s| s.metadata.deletion_timestamp = Some(Time(now())))));
+    assert!(revoked(&Observed { workspace: None, ..announced(|_| {}) }));
+    let moved = Resolved { digest: crate::artifact::Digest::of(b"other"), ..resolved() };
+    assert!(revoked(&Observed { source: Some(Ok(moved)), ..announced(|_| {}) }));
+    let mut emptied = workspace(&stack(), Status::False, "ArtifactUnavailable");
+    emptied.status.as_mut().expect("there").artifact = None;
+    let lost = Observed { workspace: Some(emptied), in_store: false, ..announced(|_| {}) };
+    assert!(matches!(decide(&lost, now()), Action::Fetch(_)));
+}
+
+/// Returns an artifact of a Git repository with this digest of the selected files.
+fn selected(content: &[u8], selection: &str) -> Resolved {
+    let spec = StackSpec {
+        project_repo: Some("https://git.example.com/app.git".to_owned()),
+        branch: Some("main".to_owned()),
+        ..StackSpec::default()
+    };
+    let wanted = crate::source::git::wanted(&spec, "apps").expect("valid").expect("a repository");
+    let origin = crate::source::git::Origin {
+        key: std::sync::Arc::new(wanted.key),
+        commit: "a".repeat(40),
+        selection: Some(selection.to_owned()),
+        warnings: Vec::new(),
+    };
+    Resolved { origin: Origin::Git(Box::new(origin)), digest: crate::artifact::Digest::of(content), ..resolved() }
+}
+
+#[test]
+fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
+    let first = selected(b"first", "paths-1");
+    let mut announced = stack();
+    let current = current_update(&observed(announced.clone()), &first, UpdateKind::Up, "why".to_owned());
+    announced.status.as_mut().expect("there").current_update = Some(current);
+    let mut placed = build_workspace::workspace(&announced, &reference(&first)).expect("valid");
+    placed.status = Some(WorkspaceStatus { artifact: placed.spec.artifact.clone(), ..WorkspaceStatus::default() });
+    let mut lost = placed.clone();
+    lost.status = None;
+    let is_revoked = |source: Resolved, workspace: &Workspace| {
+        let observed = Observed {
+            source: Some(Ok(source)),
+            update: Some(Update::new("app-1", UpdateSpec::default())),
+            workspace: Some(workspace.clone()),
+            ..observed(announced.clone())
+        };
+        matches!(decide(&observed, now()), Action::RevokeUpdate(_))
+    };
+    assert!(!is_revoked(first.clone(), &placed));
+    assert!(!is_revoked(selected(b"second", "paths-1"), &placed), "it may run on the older artifact");
+    assert!(is_revoked(selected(b"second", "paths-2"), &placed));
+    assert!(is_revoked(selected(b"second", "paths-1"), &lost), "nobody can bring the older artifact again");
+    assert!(is_revoked(Resolved { digest: crate::artifact::Digest::of(b"second"), ..resolved() }, &placed));
+}
+
+/// Returns a Stack with an open run, whose Update has this `Progressing` condition.
+#[test]
+fn an_unknown_outcome_is_reported_and_a_user_answer_is_forwarded_once() {
+    let doubt = || open(Status::Unknown, "RunOutcomeUnknown");
+    assert_eq!(decide(&doubt(), now()), Action::Doubt("said".to_owned()));
+    let name = doubt().update.expect("there").name_any();
+    let answered = |value: String| {
+        let mut observed = doubt();
+        observed.stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), value);
+        observed
+    };
+    let answer = format!("{name}=retry");
+    let mut told = answered(answer.clone());
+    assert_eq!(decide(&told, now()), Action::Answer(answer.clone()));
+    let update = told.update.as_mut().expect("there");
+    update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer);
+    assert_eq!(decide(&told, now()), Action::Doubt("said".to_owned()), "its Update knows");
+    assert_eq!(decide(&answered("app-0=retry".to_owned()), now()), Action::Doubt("said".to_owned()));
+}
+
+#[test]
+fn a_run_that_waits_for_an_interactive_session_says_so() {
+    let Action::AwaitUpdate(message) = decide(&open(Status::False, "InteractiveSession"), now()) else {
+        panic!("it waits")
+    };
+    assert!(message.starts_with("up of revision main@sha1:a") && message.ends_with("): said"), "{message}");
+    let Action::AwaitUpdate(message) = decide(&open(Status::True, "Progressing"), now()) else { panic!("it runs") };
+    assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
+}

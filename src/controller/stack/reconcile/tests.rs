@@ -1,0 +1,130 @@
+//! Tests of the watches, and that a reconcile waits until the caches are synced.
+
+mod watches {
+    use jiff::Timestamp;
+
+    use super::super::*;
+    use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};
+    use crate::api::conditions::{Claim, PROGRESSING, Status};
+
+    fn update(status: UpdateStatus) -> Update {
+        let mut update = Update::new("app-1", UpdateSpec::default());
+        update.status = Some(status);
+        update
+    }
+
+    fn says(progressing: Status, reason: &str, change: fn(&mut UpdateStatus)) -> String {
+        let mut status = UpdateStatus::default();
+        let claim = Claim { kind: PROGRESSING, status: progressing, reason, message: "said" };
+        conditions::set(&mut status.conditions, &claim, 1, Timestamp::UNIX_EPOCH);
+        change(&mut status);
+        update_state(&update(status))
+    }
+
+    #[test]
+    fn run_phases_wake_the_stack_and_resource_names_do_not() {
+        let progress = |done: i64, name: &str| {
+            let name = Some(name.to_owned());
+            Some(RunProgress { resources_done: done, resources_total: 2, name, ..RunProgress::default() })
+        };
+        let phases = [
+            update_state(&update(UpdateStatus::default())),
+            says(Status::False, "Queued", |_| ()),
+            says(Status::False, "WorkspaceNotReady", |_| ()),
+            says(Status::True, "Progressing", |status| status.run = Some(RunBinding::default())),
+            says(Status::True, "Progressing", |status| {
+                status.run = Some(RunBinding::default());
+                status.progress = Some(RunProgress { resources_total: 2, ..RunProgress::default() });
+            }),
+            says(Status::True, "Progressing", |status| {
+                status.run = Some(RunBinding::default());
+                status.phase = Some(UpdatePhase::Canceling);
+            }),
+            says(Status::Unknown, "RunOutcomeUnknown", |status| status.run = Some(RunBinding::default())),
+        ];
+        for (number, phase) in phases.iter().enumerate() {
+            assert!(!phases[..number].contains(phase), "phase {number}: {phase}");
+        }
+        let with = |progress| update_state(&update(UpdateStatus { progress, ..UpdateStatus::default() }));
+        assert_eq!(with(progress(1, "a")), with(progress(1, "b")));
+        assert_ne!(with(progress(1, "a")), with(progress(2, "a")));
+    }
+}
+
+mod caches {
+    use super::super::*;
+    use std::time::Duration;
+
+    use futures::channel::mpsc;
+    use serde_json::json;
+
+    use crate::controller::stack::{
+        Dependents, DuplicateStacks, Evaluator, MutatedWorkspaces, SourceWatches, StackCache, stacks,
+    };
+    use crate::controller::test_parts::TestParts;
+    use crate::controller::update::updates;
+    use crate::runtime::cache_sync::CacheSync;
+    use crate::runtime::fake_api::{Answer, client};
+    use crate::runtime::index::StoreWriter as _;
+    use crate::source::flux::Sources;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stack_waits_until_the_update_and_stack_caches_are_synced() {
+        let (client, log) = client(|_| Answer::refusal(404, "NotFound"));
+        let parts = TestParts::new(client);
+        let (stacks, mut stacks_writer) = stacks();
+        let (updates, mut updates_writer) = updates();
+        let (wake_workspace, _) = mpsc::channel(1);
+        let (dependents, _) = Dependents::new(stacks.clone(), true);
+        let sources = Sources::new(parts.client.clone());
+        let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
+        let (source_watches, _) =
+            SourceWatches::new(parts.client.clone(), parts.scope.clone(), stacks.clone(), sources.clone(), tasks, end);
+        let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
+        let context = Arc::new(Context {
+            evaluator: Evaluator::new(crate::subprocess::Subprocess::of_this_binary(), dependents.waker(), tasks, end),
+            duplicates: DuplicateStacks::new(dependents.waker(), true),
+            caches: CacheSync::default().with(&stacks).with(&updates),
+            sources,
+            source_watches,
+            git: parts.git.clone(),
+            dependents,
+            stack_cache: StackCache::default(),
+            mutated_workspaces: MutatedWorkspaces::default(),
+            scope: parts.scope.clone(),
+            reader: parts.reader.clone(),
+            writer: parts.writer.clone(),
+            fetcher: parts.fetcher.clone(),
+            store: parts.store.clone(),
+            events: parts.events.clone(),
+            metrics: parts.metrics.clone(),
+            stacks,
+            updates,
+            watched: None,
+            interval_jitter: 0,
+            same_revision_kinds: Arc::default(),
+            default_service_account: None,
+            no_cross_namespace_refs: true,
+            requeue_dependency: Duration::from_secs(30),
+            wake_workspace,
+        });
+        let stack: Stack = serde_json::from_value(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"namespace": "apps", "name": "web"}, "spec": {"stack": "dev"},
+        }))
+        .unwrap();
+        let stack = Arc::new(stack);
+        for missing in ["Stack, Update", "Update"] {
+            let error = reconcile(stack.clone(), context.clone()).await.expect_err("it waits").to_string();
+            assert_eq!(error, format!("waiting for the first list of {missing}"));
+            assert!(log.all().is_empty(), "nothing is read or written: {:?}", log.verbs());
+            for event in [Event::Init, Event::InitDone] {
+                stacks_writer.apply(&event);
+            }
+        }
+        for event in [Event::Init, Event::InitDone] {
+            updates_writer.apply(&event);
+        }
+        assert_eq!(reconcile(stack, context).await.expect("it is gone"), Outcome::Settled);
+        assert_eq!(log.verbs(), ["GET /apis/pulumi.com/v1/namespaces/apps/stacks/web"]);
+    }
+}
