@@ -26,8 +26,9 @@ pub fn reserve(termination_grace: Duration) -> Duration {
     RESERVE.min(termination_grace / RESERVED_PART)
 }
 
-/// Returns the time that a run has to end gracefully in a pod with this termination grace period.
-pub fn patience(termination_grace: Duration) -> Duration {
+/// Returns the time between the graceful and the forced cancellation of a run in a pod with this termination grace
+/// period.
+pub fn cancellation_grace(termination_grace: Duration) -> Duration {
     termination_grace.saturating_sub(reserve(termination_grace) * 2)
 }
 
@@ -48,29 +49,29 @@ impl fmt::Display for Cause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Requested => write!(formatter, "the run was cancelled"),
-            Cause::Terminated => write!(formatter, "the pod was terminated, and the run was ended"),
+            Cause::Terminated => write!(formatter, "the pod was terminated and the run was cancelled"),
             Cause::Timeout(limit) => {
-                write!(formatter, "the run took longer than its timeout of {} and was ended", Words(*limit))
+                write!(formatter, "the run exceeded its timeout of {} and was cancelled", HumanDuration(*limit))
             }
             Cause::Idle(limit) => write!(
                 formatter,
-                "the run neither went on nor printed anything for {}, its idle timeout, and was ended",
-                Words(*limit)
+                "the run exceeded its idle timeout of {} without progress or output and was cancelled",
+                HumanDuration(*limit)
             ),
         }
     }
 }
 
 /// Displays a duration in the form `1h30m`.
-struct Words(Duration);
+struct HumanDuration(Duration);
 
-impl fmt::Display for Words {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
-        let said: String =
+        let text: String =
             parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect();
-        formatter.write_str(if said.is_empty() { "0s" } else { &said })
+        formatter.write_str(if text.is_empty() { "0s" } else { &text })
     }
 }
 
@@ -78,9 +79,9 @@ impl fmt::Display for Words {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelRequest {
     /// Time of the graceful cancellation.
-    pub gracefully: Option<Instant>,
+    pub graceful_at: Option<Instant>,
     /// Time from which the CLI no longer waits for the steps in flight.
-    pub harder: Option<Instant>,
+    pub forced_at: Option<Instant>,
     /// Cause of the first request.
     pub cause: Option<Cause>,
     /// Whether a client has called `Cancel`.
@@ -90,21 +91,21 @@ pub struct CancelRequest {
 impl CancelRequest {
     /// Handles a `Cancel` call: the first call cancels gracefully, the second call forcefully. Further calls change
     /// nothing.
-    pub fn escalate(&mut self, now: Instant, patience: Duration) {
-        let harder = if self.called { now } else { now + patience };
+    pub fn escalate(&mut self, now: Instant, grace: Duration) {
+        let forced_at = if self.called { now } else { now + grace };
         self.called = true;
-        self.end(Cause::Requested, now, harder);
+        self.end(Cause::Requested, now, forced_at);
     }
 
-    /// Cancels gracefully at `now` and forcefully at `harder`. Earlier times and the first cause stay in force.
-    pub fn end(&mut self, cause: Cause, now: Instant, harder: Instant) {
+    /// Cancels gracefully at `now` and forcefully at `forced_at`. Earlier times and the first cause stay in force.
+    pub fn end(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
-        self.gracefully.get_or_insert(now);
-        self.harder = Some(self.harder.map_or(harder, |earlier| earlier.min(harder)));
+        self.graceful_at.get_or_insert(now);
+        self.forced_at = Some(self.forced_at.map_or(forced_at, |earlier| earlier.min(forced_at)));
     }
 
-    pub fn is_made(&self) -> bool {
-        self.gracefully.is_some()
+    pub fn is_requested(&self) -> bool {
+        self.graceful_at.is_some()
     }
 }
 
@@ -176,10 +177,12 @@ impl Cancellation {
     /// Returns the step that is due. Returns each step once.
     pub fn due(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
         let (sent, step) = match self.sent {
-            Sent::Nothing if cancel_request.gracefully.is_some_and(|at| self.engine_began || now >= at + HOLD_BACK) => {
+            Sent::Nothing
+                if cancel_request.graceful_at.is_some_and(|at| self.engine_began || now >= at + HOLD_BACK) =>
+            {
                 (Sent::First, Step::Interrupt)
             }
-            Sent::First if cancel_request.harder.is_some_and(|at| now >= at) => {
+            Sent::First if cancel_request.forced_at.is_some_and(|at| now >= at) => {
                 (Sent::Second { at: now }, Step::Interrupt)
             }
             Sent::Second { at } if now >= at + KILL_GRACE => (Sent::Kill, Step::Kill),
@@ -256,7 +259,7 @@ mod tests {
         let ask: Call = |cancel_request, now| cancel_request.escalate(now, GRACE_PERIOD);
         let terminate: Call = |cancel_request, now| cancel_request.end(Cause::Terminated, now, now + SECOND * 400);
         let late: Call = |cancel_request, now| cancel_request.end(Cause::Timeout(SECOND), now, now + GRACE_PERIOD);
-        for (calls, cause, harder) in [
+        for (calls, cause, forced_at) in [
             (vec![ask], Cause::Requested, later(60)),
             (vec![ask, ask], Cause::Requested, later(1)),
             (vec![ask, ask, terminate], Cause::Requested, later(1)),
@@ -270,8 +273,8 @@ mod tests {
             let mut cancel_request = CancelRequest::default();
             calls.iter().zip(0..).for_each(|(call, second)| call(&mut cancel_request, later(second)));
             assert_eq!(
-                (cancel_request.gracefully, cancel_request.cause, cancel_request.harder),
-                (Some(now), Some(cause), Some(harder))
+                (cancel_request.graceful_at, cancel_request.cause, cancel_request.forced_at),
+                (Some(now), Some(cause), Some(forced_at))
             );
         }
     }
@@ -303,16 +306,16 @@ mod tests {
 
     #[test]
     fn causes_show_durations_in_human_readable_form() {
-        for (seconds, words) in [(0, "0s"), (45, "45s"), (600, "10m"), (5400, "1h30m"), (3601, "1h1s")] {
-            let said = Cause::Timeout(Duration::from_secs(seconds)).to_string();
-            assert_eq!(said, format!("the run took longer than its timeout of {words} and was ended"));
+        for (seconds, shown) in [(0, "0s"), (45, "45s"), (600, "10m"), (5400, "1h30m"), (3601, "1h1s")] {
+            let message = Cause::Timeout(Duration::from_secs(seconds)).to_string();
+            assert_eq!(message, format!("the run exceeded its timeout of {shown} and was cancelled"));
         }
     }
 
     #[test]
-    fn patience_reserves_part_of_the_pod_grace_period_for_the_result() {
+    fn cancellation_grace_reserves_part_of_the_pod_grace_period_for_the_result() {
         for (grace, expected) in [(600, 480.0), (240, 120.0), (30, 15.0), (0, 0.0)] {
-            assert_eq!(patience(Duration::from_secs(grace)).as_secs_f64(), expected, "{grace}");
+            assert_eq!(cancellation_grace(Duration::from_secs(grace)).as_secs_f64(), expected, "{grace}");
         }
     }
 }

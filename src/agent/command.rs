@@ -26,12 +26,12 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    #[error("cannot start the CLI: {0}")]
+    #[error("failed to start the CLI: {0}")]
     Start(io::Error),
-    #[error("cannot wait for the CLI: {0}")]
+    #[error("failed to wait for the CLI: {0}")]
     Wait(io::Error),
-    #[error("it took longer than {} s and was ended", .0.as_secs())]
-    TooLong(Duration),
+    #[error("the CLI exceeded the timeout of {} s and was killed", .0.as_secs())]
+    Timeout(Duration),
 }
 
 /// Starts the CLI in its own session, with its output in pipes. `operation` marks all its descendants.
@@ -99,7 +99,7 @@ impl Ended {
         match (self.exit.code, self.exit.signal) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => format!("ended by signal {signal}"),
-            (None, None) => "it ended without a code".to_owned(),
+            (None, None) => "ended without an exit code".to_owned(),
         }
     }
 }
@@ -111,7 +111,7 @@ impl Call<'_> {
             Ok(ended) => ended,
             Err(_) => {
                 self.end().await.map_err(CallError::Wait)?;
-                Err(CallError::TooLong(self.limit))
+                Err(CallError::Timeout(self.limit))
             }
         }
     }

@@ -34,31 +34,30 @@ fn value(layout: &Layout, environment: &Environment, item: &proto::ConfigItem) -
     let what = format!("config key {}", item.key);
     if !item.file.is_empty() {
         let bytes = environment::read_value(&what, Path::new(&item.file), layout)?.into_encoded_bytes();
-        let text = String::from_utf8(bytes).map_err(|_| Refusal::Precondition(format!("{what} is no text")))?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| Refusal::Precondition(format!("the value of {what} is not valid UTF-8")))?;
         return typed(&what, text, item.json);
     }
     if !item.variable.is_empty() {
         let value = environment.variables.get(OsStr::new(&item.variable)).and_then(|value| value.to_str());
         let missing = || {
-            Refusal::Precondition(format!("{what} is to be environment variable {}, which is not set", item.variable))
+            Refusal::Precondition(format!("{what} refers to environment variable {}, which is not set", item.variable))
         };
         return typed(&what, value.ok_or_else(missing)?.to_owned(), item.json);
     }
-    serde_json::from_str(&item.value)
-        .map_err(|error| Refusal::Invalid(format!("the value of {what} is not JSON: {}", told(&error))))
+    serde_json::from_str(&item.value).map_err(|error| Refusal::Invalid(not_json(&what, &error)))
 }
 
 fn typed(what: &str, text: String, is_json: bool) -> Result<Value, Refusal> {
     if !is_json {
         return Ok(Value::String(text));
     }
-    serde_json::from_str(&text)
-        .map_err(|error| Refusal::Precondition(format!("{what} is to be JSON, but {}", told(&error))))
+    serde_json::from_str(&text).map_err(|error| Refusal::Precondition(not_json(what, &error)))
 }
 
-/// Describes the position of a JSON error without the text, which can be secret.
-fn told(error: &serde_json::Error) -> String {
-    format!("it cannot be read at line {}, column {}", error.line(), error.column())
+/// Describes a JSON error without the text, which can be secret.
+fn not_json(what: &str, error: &serde_json::Error) -> String {
+    format!("the value of {what} is not valid JSON: error at line {}, column {}", error.line(), error.column())
 }
 
 /// Returns all strings in a JSON value.
@@ -136,10 +135,10 @@ mod tests {
     fn invalid_config_values_are_named_without_revealing_them() {
         let place = Place::new(b"hidden");
         let rows = [
-            (place.file("other"), "key \"other\" of Secret \"keys\", but the Secret has no such key"),
+            (place.file("other"), "key \"other\" of Secret \"keys\": the Secret has no such key"),
             (
                 proto::ConfigItem { json: true, ..place.file("one") },
-                "config key k is to be JSON, but it cannot be read",
+                "value of config key k is not valid JSON: error at line 1, column 1",
             ),
             (
                 proto::ConfigItem { key: "k".into(), variable: "NONE".into(), ..Default::default() },
@@ -147,7 +146,7 @@ mod tests {
             ),
             (
                 proto::ConfigItem { key: "k".into(), value: "hidden".into(), ..Default::default() },
-                "value of config key k is not JSON",
+                "value of config key k is not valid JSON",
             ),
         ];
         for (item, wanted) in rows {
@@ -156,6 +155,6 @@ mod tests {
         }
         assert!(Place::new(b"\xff").read(place.file("one")).is_ok(), "each place has its own");
         let binary = Place::new(b"\xff");
-        assert!(binary.read(binary.file("one")).unwrap_err().contains("config key k is no text"));
+        assert!(binary.read(binary.file("one")).unwrap_err().contains("config key k is not valid UTF-8"));
     }
 }

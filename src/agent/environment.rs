@@ -27,7 +27,7 @@ const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 const MAX_HIDDEN: usize = 1000;
 /// Default of `$USER`. The CLI fails if the user ID has no name.
 const DEFAULT_USER: &str = "pulumi";
-const MOUNT_DELAY: &str = "; a change of it takes up to two minutes until it is in the running pod";
+const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
 
 /// Environment variables of a CLI call.
 #[derive(Clone, Debug, Default)]
@@ -70,8 +70,8 @@ impl Environment {
         }
     }
 
-    /// Adds variables that init containers left, for example tokens. The container's own variables take precedence.
-    fn take_left(&mut self, layout: &Layout) -> Result<(), Refusal> {
+    /// Adds variables from init containers, for example tokens. The container's own variables take precedence.
+    fn take_env_file(&mut self, layout: &Layout) -> Result<(), Refusal> {
         for (name, value) in env_file::read(&layout.env_file())? {
             if !self.variables.contains_key(OsStr::new(&name)) {
                 self.secrets.push(Zeroizing::new(value.clone()));
@@ -106,7 +106,7 @@ fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> 
     if !directory.join("..data").exists() {
         let object = mounts::described(layout, directory);
         return Err(Refusal::Precondition(format!(
-            "cannot use all keys of {object} as environment variables: {} is not mounted",
+            "failed to read environment variables from all keys of {object}: {} is not mounted",
             directory.display()
         )));
     }
@@ -120,7 +120,7 @@ pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environm
     // from any of them.
     let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
-    environment.take_left(layout)?;
+    environment.take_env_file(layout)?;
     for variable in wanted {
         environment.take(layout, variable)?;
     }
@@ -139,7 +139,9 @@ pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environm
 
 fn valid_name(name: &str) -> Result<&str, Refusal> {
     if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(Refusal::Invalid(format!("{name:?} cannot be the name of an environment variable")));
+        return Err(Refusal::Invalid(format!(
+            "invalid environment variable name {name:?}: must not be empty or contain '=' or NUL"
+        )));
     }
     Ok(name)
 }
@@ -147,15 +149,15 @@ fn valid_name(name: &str) -> Result<&str, Refusal> {
 /// Reads a value from a file. Errors describe it as `what`.
 pub fn read_value(what: &str, file: &Path, layout: &Layout) -> Result<OsString, Refusal> {
     let source = described(file, layout);
-    let refused = |reason: String| Refusal::Precondition(format!("{what} is to be {source}, but {reason}"));
+    let refused = |reason: String| Refusal::Precondition(format!("failed to read {what} from {source}: {reason}"));
     let missing = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => refused(why_missing(file, layout)),
+        io::ErrorKind::NotFound => refused(missing_reason(file, layout)),
         _ => refused(error.to_string()),
     };
     let mut value = Vec::new();
     File::open(file).map_err(missing)?.take(MAX_VALUE + 1).read_to_end(&mut value).map_err(missing)?;
     if value.len() as u64 > MAX_VALUE {
-        return Err(refused(format!("it is longer than {MAX_VALUE} bytes")));
+        return Err(refused(format!("the value exceeds {MAX_VALUE} bytes")));
     }
     Ok(OsString::from_vec(value))
 }
@@ -170,17 +172,17 @@ fn described(file: &Path, layout: &Layout) -> String {
         (Some(parent), Some(key)) if is_mounted(file, layout) => {
             format!("key {:?} of {}", key.to_string_lossy(), mounts::described(layout, parent))
         }
-        _ => format!("read from {}", file.display()),
+        _ => format!("file {}", file.display()),
     }
 }
 
-fn why_missing(file: &Path, layout: &Layout) -> String {
+fn missing_reason(file: &Path, layout: &Layout) -> String {
     let Some(parent) = file.parent().filter(|_| is_mounted(file, layout)) else {
-        return "there is no such file".to_owned();
+        return "no such file".to_owned();
     };
     let kind = if file.starts_with(layout.secrets()) { "Secret" } else { "ConfigMap" };
     let is_empty = mounts::entries(&parent.join("..data")).next().is_none();
-    let what = if is_empty { "does not exist, or is empty" } else { "has no such key" };
+    let what = if is_empty { "does not exist or is empty" } else { "has no such key" };
     format!("the {kind} {what}{MOUNT_DELAY}")
 }
 
@@ -200,7 +202,7 @@ fn home(layout: &Layout, wanted: Option<&OsString>) -> Result<PathBuf, Refusal> 
         return Ok(home);
     }
     let home = layout.home();
-    std::fs::create_dir_all(&home).map_err(Refusal::system(format!("cannot make {}", home.display())))?;
+    std::fs::create_dir_all(&home).map_err(Refusal::system(format!("failed to create {}", home.display())))?;
     Ok(home)
 }
 
@@ -277,7 +279,7 @@ mod tests {
         for (secret, why) in [("absent", "does not exist"), ("present", "has no such key")] {
             let file = layout.secrets().join(secret).join("token").to_str().unwrap().to_owned();
             let refusal = build(&layout, &[variable("TOKEN", Source::File(file))]).unwrap_err();
-            assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
+            assert!(matches!(refusal, Refusal::Precondition(_)), "the next run can succeed");
             let message = refusal.to_string();
             for word in ["TOKEN", "key \"token\"", &format!("Secret \"{secret}\""), why] {
                 assert!(message.contains(word), "{message}");
@@ -307,15 +309,15 @@ mod tests {
         let wanted = [all("", &secret), all("AWS_", &secret), all("", &map), all("", &empty)];
         let environment = build(&layout, &wanted).unwrap();
         for (name, value) in [("ID", "true"), ("KEY", "hunter22"), ("AWS_ID", "first-id"), ("AWS_KEY", "hunter22")] {
-            assert_eq!(get(&environment, name), Some(value), "{name}: what comes later wins");
+            assert_eq!(get(&environment, name), Some(value), "{name}: the last variable wins");
         }
         assert_eq!(environment.redactor().redact("true first-id hunter22"), "true [secret] [secret]");
 
         let missing = layout.config_maps().join("missing").to_str().unwrap().to_owned();
         let refusal = build(&layout, &[all("", &missing)]).unwrap_err();
-        assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
+        assert!(matches!(refusal, Refusal::Precondition(_)), "the next run can succeed");
         assert!(
-            refusal.to_string().contains("all keys of ConfigMap \"missing\" as environment variables"),
+            refusal.to_string().contains("environment variables from all keys of ConfigMap \"missing\""),
             "{refusal}"
         );
     }

@@ -46,7 +46,7 @@ impl EventLog {
                 let hide = |text: &str| self.redactor.redact(text);
                 match line.and_then(|line| EngineEvent::parse_without(&line, &hide)) {
                     Ok(event) => events.push(event),
-                    Err(error) => note(&mut self.malformed, &error),
+                    Err(error) => warn_once(&mut self.malformed, &error),
                 }
             }
         }
@@ -55,9 +55,9 @@ impl EventLog {
 }
 
 /// Logs the first malformed line only, because tenant code can write to the file and could flood the log.
-fn note(malformed: &mut usize, error: &EventError) {
+fn warn_once(malformed: &mut usize, error: &EventError) {
     if *malformed == 0 {
-        tracing::warn!(%error, "ignoring a line of the event log");
+        tracing::warn!(%error, "ignoring malformed lines of the event log");
     }
     *malformed += 1;
 }

@@ -11,27 +11,27 @@ use tokio_util::task::TaskTracker;
 /// Timeout of a request including its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent requests. Further connections wait in the backlog of the listener.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_REQUESTS: usize = 8;
 /// Maximum size of a request in bytes.
 const MAX_REQUEST: usize = 2048;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Serves until the future is dropped. Calls `is_ready` for each connection.
 pub async fn serve(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
-    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let ready = is_ready();
                 tasks.spawn(async move {
                     // Errors concern only this client.
                     let _ = tokio::time::timeout(REQUEST_TIMEOUT, answer(stream, ready)).await;
-                    drop(place);
+                    drop(permit);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection for readiness");
+                tracing::warn!(%error, "failed to accept a readiness connection");
                 tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
             }
         }
@@ -53,11 +53,11 @@ async fn answer(mut stream: TcpStream, ready: bool) -> std::io::Result<()> {
 }
 
 fn response(request: &[u8], ready: bool) -> String {
-    let asked = request.starts_with(b"GET /readyz ");
-    let (status, body) = match (asked, ready) {
+    let is_readiness = request.starts_with(b"GET /readyz ");
+    let (status, body) = match (is_readiness, ready) {
         (false, _) => ("404 Not Found", "not found\n"),
         (true, true) => ("200 OK", "ok\n"),
-        (true, false) => ("503 Service Unavailable", "the agent is ending\n"),
+        (true, false) => ("503 Service Unavailable", "agent is shutting down\n"),
     };
     let length = body.len();
     format!(

@@ -20,11 +20,11 @@ const MAX_VALUE: u64 = 1024 * 1024;
 const MIN_KEY: usize = 32;
 const MAX_KEY: u64 = 1024;
 /// Maximum number of reads until two consecutive ones agree: the kubelet can replace the files at the same time.
-const LOOKS: usize = 4;
+const MAX_READS: usize = 4;
 
 /// Keyed hashes of contents. A hash is absent if it cannot be computed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Words {
+pub struct Hashes {
     /// Hash of all requested files.
     pub files: Option<String>,
     /// Hash of each requested directory.
@@ -44,34 +44,34 @@ impl Inputs {
     }
 
     /// Returns the hashes of the current contents of these files and directories.
-    pub fn words(&self, files: &[String], directories: &[String]) -> Words {
+    pub fn hashes(&self, files: &[String], directories: &[String]) -> Hashes {
         if files.is_empty() && directories.is_empty() {
-            return Words::default();
+            return Hashes::default();
         }
         let key = match read(&self.key_file, MAX_KEY) {
             Ok(Some(key)) if key.len() >= MIN_KEY => key,
             other => {
                 let found = other.map(|key| key.map(|key| key.len()));
-                tracing::warn!(file = %self.key_file.display(), ?found, "no key: changes of Secrets and ConfigMaps are not told");
-                return Words::default();
+                tracing::warn!(file = %self.key_file.display(), ?found, "no valid key: changes of Secrets and ConfigMaps are not detected");
+                return Hashes::default();
             }
         };
-        let look = || {
-            let of_directory = |directory: &String| Some((directory.clone(), look(&key, &keys_of(directory)?)?));
-            Words {
-                files: if files.is_empty() { None } else { look(&key, files) },
+        let read_all = || {
+            let of_directory = |directory: &String| Some((directory.clone(), hash_files(&key, &keys_of(directory)?)?));
+            Hashes {
+                files: if files.is_empty() { None } else { hash_files(&key, files) },
                 directories: directories.iter().filter_map(of_directory).collect(),
             }
         };
-        let mut before = look();
-        for _ in 1..LOOKS {
-            let now = look();
+        let mut before = read_all();
+        for _ in 1..MAX_READS {
+            let now = read_all();
             if now == before {
                 return now;
             }
             before = now;
         }
-        Words::default()
+        Hashes::default()
     }
 }
 
@@ -87,11 +87,11 @@ fn keys_of(directory: &str) -> Option<Vec<String>> {
 }
 
 /// Hashes the contents of files. This algorithm must not change: new hashes would make every Stack run once.
-fn look(key: &[u8], files: &[String]) -> Option<String> {
-    let mut word = Hmac::<Sha256>::new_from_slice(key).ok()?;
+fn hash_files(key: &[u8], files: &[String]) -> Option<String> {
+    let mut hash = Hmac::<Sha256>::new_from_slice(key).ok()?;
     let mut add = |part: &[u8]| {
-        word.update(&(part.len() as u64).to_be_bytes());
-        word.update(part);
+        hash.update(&(part.len() as u64).to_be_bytes());
+        hash.update(part);
     };
     for file in files {
         add(file.as_bytes());
@@ -102,18 +102,18 @@ fn look(key: &[u8], files: &[String]) -> Option<String> {
             }
             Ok(None) => add(b"is not there"),
             Err(error) => {
-                tracing::warn!(file, %error, "cannot read what the configuration is read from");
+                tracing::warn!(file, %error, "failed to read an input file");
                 return None;
             }
         }
     }
-    Some(hex::encode(word.finalize().into_bytes()))
+    Some(hex::encode(hash.finalize().into_bytes()))
 }
 
-/// Reads at most `longest` bytes of a file; `None` if the file does not exist.
-fn read(file: &Path, longest: u64) -> io::Result<Option<Vec<u8>>> {
+/// Reads at most `limit` bytes of a file; `None` if the file does not exist.
+fn read(file: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
-    match File::open(file).and_then(|file| file.take(longest).read_to_end(&mut content)) {
+    match File::open(file).and_then(|file| file.take(limit).read_to_end(&mut content)) {
         Ok(_) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -137,9 +137,9 @@ mod tests {
             std::fs::write(self.0.path().join(name), content).unwrap();
         }
 
-        fn word(&self, names: &[&str]) -> String {
+        fn hash(&self, names: &[&str]) -> String {
             let files: Vec<String> = names.iter().map(|name| self.0.path().join(name).display().to_string()).collect();
-            Inputs::new(self.0.path()).words(&files, &[]).files.unwrap_or_default()
+            Inputs::new(self.0.path()).hashes(&files, &[]).files.unwrap_or_default()
         }
     }
 
@@ -148,41 +148,41 @@ mod tests {
     #[test]
     fn input_digests_are_equal_only_for_equal_contents() {
         let place = Place::new(KEY);
-        let absent = place.word(&["a", "b"]);
+        let absent = place.hash(&["a", "b"]);
         place.write("a", "");
-        let empty = place.word(&["a", "b"]);
+        let empty = place.hash(&["a", "b"]);
         place.write("a", "one");
-        let one = place.word(&["a", "b"]);
-        assert_eq!(one, place.word(&["a", "b"]));
+        let one = place.hash(&["a", "b"]);
+        assert_eq!(one, place.hash(&["a", "b"]));
         place.write("b", "two");
-        let both = place.word(&["a", "b"]);
+        let both = place.hash(&["a", "b"]);
         place.write("a", "onetwo");
         place.write("b", "");
-        let moved = place.word(&["a", "b"]);
-        let words = [&absent, &empty, &one, &both, &moved, &place.word(&["a"])];
-        for (number, word) in words.iter().enumerate() {
-            assert_eq!(word.len(), 64);
-            assert!(!words[..number].contains(word), "{number}");
+        let moved = place.hash(&["a", "b"]);
+        let hashes = [&absent, &empty, &one, &both, &moved, &place.hash(&["a"])];
+        for (number, hash) in hashes.iter().enumerate() {
+            assert_eq!(hash.len(), 64);
+            assert!(!hashes[..number].contains(hash), "{number}");
         }
         place.write("a", "one");
         place.write("b", "two");
-        assert_eq!(place.word(&["a", "b"]), both, "what is taken back is as it was");
+        assert_eq!(place.hash(&["a", "b"]), both, "reverted contents have their old hash");
     }
 
     #[test]
     fn the_input_digest_is_stable_across_versions_and_depends_on_the_key() {
-        let word = |key: &str| look(key.as_bytes(), &["/nonexistent/a".to_owned()]).unwrap();
-        assert_eq!(word(KEY), "a3dce3629cab9d025de1610f550348c40289bc629dd0285b62d99033b9999450");
-        assert_ne!(word(KEY), word("another key"));
+        let hash = |key: &str| hash_files(key.as_bytes(), &["/nonexistent/a".to_owned()]).unwrap();
+        assert_eq!(hash(KEY), "a3dce3629cab9d025de1610f550348c40289bc629dd0285b62d99033b9999450");
+        assert_ne!(hash(KEY), hash("another key"));
     }
 
     #[test]
     fn a_directory_digest_changes_with_any_of_its_keys() {
         let place = Place::new(KEY);
         let directory = place.0.path().join("aws");
-        let asked = [directory.display().to_string(), place.0.path().join("gone").display().to_string()];
-        let words = || Inputs::new(place.0.path()).words(&[], &asked).directories;
-        assert!(words().is_empty(), "it is not mounted");
+        let requested = [directory.display().to_string(), place.0.path().join("gone").display().to_string()];
+        let hashes = || Inputs::new(place.0.path()).hashes(&[], &requested).directories;
+        assert!(hashes().is_empty(), "it is not mounted");
         std::fs::create_dir(&directory).unwrap();
         let mut seen = Vec::new();
         let steps: [(&str, Option<&str>); 5] = [
@@ -192,17 +192,17 @@ mod tests {
             ("id", Some("three")),
             ("secret", None),
         ];
-        let empty = words()[&asked[0]].clone();
+        let empty = hashes()[&requested[0]].clone();
         for (key, content) in steps {
             match content {
                 Some(content) => std::fs::write(directory.join(key), content).unwrap(),
                 None => std::fs::remove_file(directory.join(key)).unwrap(),
             }
-            let words = words();
-            assert_eq!(words.len(), 1, "of what is not there nothing is told");
-            seen.push(words[&asked[0]].clone());
+            let hashes = hashes();
+            assert_eq!(hashes.len(), 1, "a missing directory has no hash");
+            seen.push(hashes[&requested[0]].clone());
         }
-        assert_eq!(seen[0], empty, "what is Kubernetes' own is no key");
+        assert_eq!(seen[0], empty, "names of the kubelet are not keys");
         let different: std::collections::BTreeSet<&String> = seen.iter().collect();
         assert_eq!(different.len(), 5, "{seen:?}");
     }
@@ -210,12 +210,12 @@ mod tests {
     #[test]
     fn no_digest_is_reported_without_files_or_without_a_key() {
         let place = Place::new(KEY);
-        assert_eq!(place.word(&[]), "");
+        assert_eq!(place.hash(&[]), "");
         place.write(INPUTS_KEY_FILE, "short");
-        assert_eq!(place.word(&["a"]), "");
+        assert_eq!(place.hash(&["a"]), "");
         std::fs::remove_file(place.0.path().join(INPUTS_KEY_FILE)).unwrap();
-        assert_eq!(place.word(&["a"]), "");
+        assert_eq!(place.hash(&["a"]), "");
         let directory = Place::new(KEY);
-        assert_eq!(directory.word(&["."]), "", "a directory is no value");
+        assert_eq!(directory.hash(&["."]), "", "a directory is not a value");
     }
 }

@@ -13,21 +13,21 @@ const NOT_STARTED: u8 = 127;
 /// and descendants inherit session and mark. Returns only if the program cannot be started.
 pub fn launch(command: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = command.split_first() else {
-        eprintln!("error: launch needs a program: launch -- PROGRAM ARGUMENTS");
+        eprintln!("error: missing program; usage: launch -- PROGRAM ARGUMENTS");
         return ExitCode::from(NOT_STARTED);
     };
     // Fails only for the leader of a process group.
     if let Err(error) = rustix::process::setsid() {
-        eprintln!("error: cannot begin a session for {}: {error}", program.to_string_lossy());
+        eprintln!("error: failed to create a session for {}: {error}", program.to_string_lossy());
         return ExitCode::from(NOT_STARTED);
     }
     if let Some(operation) = std::env::var_os(MARKER)
         && let Err(error) = processes::mark(&operation.to_string_lossy())
     {
         // The session and the environment identify the process as well.
-        eprintln!("warning: cannot mark {} as the operation's: {error}", program.to_string_lossy());
+        eprintln!("warning: failed to mark {} as a process of the operation: {error}", program.to_string_lossy());
     }
     let error = Command::new(program).args(arguments).exec();
-    eprintln!("error: cannot start {}: {error}", program.to_string_lossy());
+    eprintln!("error: failed to start {}: {error}", program.to_string_lossy());
     ExitCode::from(NOT_STARTED)
 }

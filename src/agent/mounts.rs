@@ -24,8 +24,8 @@ pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> R
             let object = described(layout, empty);
             let directory = empty.display();
             return Err(Refusal::Precondition(format!(
-                "{object} has keys, but {directory} is still empty after {}s: the kubelet has not mounted them; check \
-                 the kubelet of the pod's node, and whether {object} still exists",
+                "{object} is not mounted at {directory} after {}s: check the kubelet of the pod's node, and whether \
+                 {object} still exists",
                 limit.as_secs()
             )));
         }
@@ -35,7 +35,7 @@ pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> R
 
 /// Returns the files of all keys in ascending order.
 pub fn keys(directory: &Path) -> Vec<PathBuf> {
-    let mut keys: Vec<PathBuf> = entries(directory).filter(|key| !is_of_kubelet(key)).collect();
+    let mut keys: Vec<PathBuf> = entries(directory).filter(|key| !is_kubelet_internal(key)).collect();
     keys.sort();
     keys
 }
@@ -57,7 +57,7 @@ pub fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 /// Returns whether a path is internal to the kubelet, which keeps mounted files behind links whose names begin with two
 /// dots.
-pub fn is_of_kubelet(path: &Path) -> bool {
+pub fn is_kubelet_internal(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
 }
 
@@ -92,8 +92,8 @@ mod tests {
         let begun = Instant::now();
         let refusal = wait(&layout, &required, LIMIT).await.unwrap_err();
         assert!(begun.elapsed() >= LIMIT);
-        assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
-        assert!(refusal.to_string().starts_with("Secret \"absent\" has keys, but "), "{refusal}");
+        assert!(matches!(refusal, Refusal::Precondition(_)), "the next run can succeed");
+        assert!(refusal.to_string().starts_with("Secret \"absent\" is not mounted at "), "{refusal}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -56,10 +56,10 @@ impl Tail {
 
 /// Returns the last `count` lines of all outputs that are not blank, in the order in which they were read.
 pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -> String {
-    let said = tails.into_iter().flat_map(|tail| &tail.lines).filter(|line| !line.text.trim().is_empty());
-    let mut said: Vec<&Line> = said.collect();
-    said.sort_by_key(|line| line.read);
-    let last = said.get(said.len().saturating_sub(count)..).unwrap_or_default();
+    let lines = tails.into_iter().flat_map(|tail| &tail.lines).filter(|line| !line.text.trim().is_empty());
+    let mut lines: Vec<&Line> = lines.collect();
+    lines.sort_by_key(|line| line.read);
+    let last = lines.get(lines.len().saturating_sub(count)..).unwrap_or_default();
     last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
@@ -130,8 +130,8 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
         if bytes.is_empty() {
             return End::Output;
         }
-        let room = MAX_LINE.saturating_sub(line.len()).min(bytes.len());
-        let usable = bytes.get(..room).unwrap_or_default();
+        let capacity = MAX_LINE.saturating_sub(line.len()).min(bytes.len());
+        let usable = bytes.get(..capacity).unwrap_or_default();
         if let Some(end) = usable.iter().position(|byte| *byte == b'\n') {
             line.extend_from_slice(usable.get(..end).unwrap_or_default());
             if line.last() == Some(&b'\r') {

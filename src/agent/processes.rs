@@ -109,7 +109,7 @@ fn limit_of(operation: &str) -> u64 {
 }
 
 /// Returns whether a process belongs to any operation of any agent.
-pub fn is_of_an_operation(pid: u32) -> bool {
+pub fn belongs_to_operation(pid: u32) -> bool {
     limit(pid).is_some_and(|limit| limit >> OPERATION_BITS == MARKED >> OPERATION_BITS)
         || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))
 }
@@ -151,7 +151,7 @@ impl Family {
         if self.gone_within(SETTLE).await? {
             return Ok(());
         }
-        tracing::warn!(operation = self.operation, left = ?self.living()?, "ending what is left of the run");
+        tracing::warn!(operation = self.operation, left = ?self.living()?, "ending the remaining processes of the run");
         self.signal(Signal::TERM)?;
         if self.gone_within(TERMINATION_GRACE).await? {
             return Ok(());
@@ -161,7 +161,7 @@ impl Family {
             if self.gone_within(KILL_INTERVAL).await? {
                 return Ok(());
             }
-            tracing::error!(operation = self.operation, left = ?self.living()?, "processes of the run survive SIGKILL");
+            tracing::error!(operation = self.operation, left = ?self.living()?, "processes of the run have not exited after SIGKILL");
         }
     }
 
@@ -248,7 +248,7 @@ mod tests {
         }
         assert_eq!(mark >> OPERATION_BITS, MARKED >> OPERATION_BITS);
         assert_ne!(mark, limit_of("another"));
-        assert!(mark < i64::MAX.cast_unsigned(), "no kernel takes it for no limit");
+        assert!(mark < i64::MAX.cast_unsigned(), "the kernel does not read it as no limit");
     }
 
     #[tokio::test]

@@ -43,7 +43,7 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("failed to start the async runtime")?;
     let served = runtime.block_on(run(config));
     // Blocking tasks must not delay the exit.
     runtime.shutdown_timeout(CLOSE_LIMIT);
@@ -52,19 +52,21 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
 
 async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     // Registered before anything starts that a signal must end.
-    let mut terminate = signal(SignalKind::terminate()).context("cannot receive SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot receive SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let stop = CancellationToken::new();
-    install::end_leftovers(&Layout::new(&config.share)).await.context("cannot end what is left of an installation")?;
+    install::end_leftovers(&Layout::new(&config.share))
+        .await
+        .context("failed to end the remaining processes of an installation")?;
     let operations = Arc::new(open(config, &stop)?);
     operations.recover().await?;
     operations.source.resume();
     let acceptor = TlsAcceptor::from_directory(&config.tls_directory)?;
     let listener =
-        TcpListener::bind(config.address).await.with_context(|| format!("cannot listen on {}", config.address))?;
+        TcpListener::bind(config.address).await.with_context(|| format!("failed to listen on {}", config.address))?;
     let health_listener = TcpListener::bind(config.health_address)
         .await
-        .with_context(|| format!("cannot listen on {}", config.health_address))?;
+        .with_context(|| format!("failed to listen on {}", config.health_address))?;
     let workspace_lock = operations.workspace_lock.clone();
     let health = health::serve(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
     // A separate tracker: the shutdown does not wait for the version.
@@ -89,15 +91,15 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("agent ends");
+        tracing::info!("agent shutting down");
         stop.cancel();
         termination::terminate(&operations, config.termination_grace, &config.termination_log).await;
         close.cancel();
         tokio::time::sleep(CLOSE_LIMIT).await;
     };
     tokio::select! {
-        served = server => served.context("the service ended"),
-        () = health => anyhow::bail!("readiness is not answered any more"),
+        served = server => served.context("failed to serve gRPC"),
+        () = health => anyhow::bail!("the readiness endpoint stopped"),
         // Calls that are still open after the limit are dropped.
         () = ending => Ok(()),
     }
@@ -105,12 +107,12 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
 
 fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operations> {
     let layout = Layout::new(&config.share);
-    layout.create().with_context(|| format!("cannot prepare {}", config.share.display()))?;
+    layout.create().with_context(|| format!("failed to prepare {}", config.share.display()))?;
     let workspace_lock = WorkspaceLock::default();
     let settings = Arc::new(Settings::open(layout.clone()));
     let source = Arc::new(Source::open(layout.clone(), workspace_lock.clone(), settings.clone(), stop.clone())?);
     let journal = Arc::new(Journal::open(&layout.operations())?);
-    let identity = Identity::new(config.pod_uid.clone()).context("cannot read /proc")?;
-    let patience = cancellation::patience(config.termination_grace);
-    Ok(Operations::new(identity, layout, workspace_lock, journal, source, settings, patience))
+    let identity = Identity::new(config.pod_uid.clone()).context("failed to read /proc")?;
+    let cancellation_grace = cancellation::cancellation_grace(config.termination_grace);
+    Ok(Operations::new(identity, layout, workspace_lock, journal, source, settings, cancellation_grace))
 }

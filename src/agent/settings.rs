@@ -21,7 +21,7 @@ pub enum ApplyError {
     Project(#[from] ProjectError),
     #[error(transparent)]
     Rebuild(#[from] SettingsError),
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("failed to {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },
 }
 
@@ -124,8 +124,8 @@ impl Settings {
             return Ok(Vec::new());
         }
         let original = self.original(&current_source.tree, &now.file, &path)?;
-        let was_ours = written.as_ref().is_some_and(|written| written.tree == current_source.tree);
-        let current = self.current(&now.file, &path, was_ours);
+        let is_same_tree = written.as_ref().is_some_and(|written| written.tree == current_source.tree);
+        let current = self.current(&now.file, &path, is_same_tree);
         let kept_secrets = written.as_ref().map(|before| before.kept_secrets(&now)).unwrap_or_default();
         let format = project.settings_format();
         let (original, current) = (original.as_deref(), current.as_deref());
@@ -135,7 +135,7 @@ impl Settings {
         // Until the file is written, its content is unknown.
         self.record(&mut written, None)?;
         if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory).map_err(failed("make", directory))?;
+            std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
         }
         durable::write_atomically(&path, rebuilt.text.as_bytes()).map_err(failed("write", &path))?;
         let missing_secrets = rebuilt.missing_secrets.clone();
@@ -162,7 +162,7 @@ impl Settings {
             return;
         }
         if let Err(error) = self.keep_file(&written) {
-            tracing::warn!(%error, "cannot keep the stack's settings file for the next source");
+            tracing::warn!(%error, "failed to keep the stack settings file for the next source");
         }
     }
 
@@ -171,7 +171,7 @@ impl Settings {
         let Some(text) = durable::read_if_there(&path).map_err(failed("read", &path))? else { return Ok(()) };
         let kept = self.kept(&written.file);
         if let Some(directory) = kept.parent() {
-            std::fs::create_dir_all(directory).map_err(failed("make", directory))?;
+            std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
         }
         durable::write_atomically(&kept, text.as_bytes()).map_err(failed("write", &kept))
     }
@@ -187,7 +187,7 @@ impl Settings {
         if !of_tree.is_dir() {
             // Remove the files of earlier sources.
             durable::remove(&directory).map_err(failed("remove", &directory))?;
-            std::fs::create_dir_all(&of_tree).map_err(failed("make", &of_tree))?;
+            std::fs::create_dir_all(&of_tree).map_err(failed("create", &of_tree))?;
         }
         let original = durable::read_if_there(path).map_err(failed("read", path))?;
         let text = serde_json::to_vec(&original).map_err(|error| failed("write", &kept)(error.into()))?;
@@ -196,8 +196,8 @@ impl Settings {
     }
 
     /// Returns the file as the CLI left it, in this source or the previous one; `None` if neither is readable.
-    fn current(&self, file: &Path, path: &Path, was_ours: bool) -> Option<String> {
-        let own = if was_ours { read_or_warn(path) } else { None };
+    fn current(&self, file: &Path, path: &Path, is_same_tree: bool) -> Option<String> {
+        let own = if is_same_tree { read_or_warn(path) } else { None };
         own.or_else(|| read_or_warn(&self.kept(file)))
     }
 
@@ -226,7 +226,7 @@ impl Settings {
 
 fn read_or_warn(path: &Path) -> Option<String> {
     durable::read_if_there(path).unwrap_or_else(|error| {
-        tracing::warn!(path = %path.display(), %error, "cannot read the stack's settings file as the CLI left it");
+        tracing::warn!(path = %path.display(), %error, "failed to read the stack settings file");
         None
     })
 }
@@ -376,11 +376,7 @@ mod tests {
         let none: [String; 0] = [];
         let both = ["secret", "secret2"];
         assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both);
-        assert_eq!(
-            apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(),
-            both,
-            "nobody has encrypted them yet"
-        );
+        assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both, "they are not encrypted yet");
         let encrypted =
             text(&place.layout) + "  example:secret:\n    secure: v1:x\n  example:secret2:\n    secure: v1:z\n";
         std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), encrypted).unwrap();
@@ -393,10 +389,10 @@ mod tests {
         put_source(&place.layout, None);
         let again = Settings::open(place.layout.clone());
         let applied = apply(&again, &config("\"x\""), "one", &tree("b")).unwrap();
-        assert_eq!(applied, none, "they go along into the next source");
+        assert_eq!(applied, none, "the next source keeps them");
         assert!(text(&place.layout).contains("v1:x"));
         let applied = apply(&again, &config("\"y\""), "one", &tree("b")).unwrap();
-        assert_eq!(applied, ["secret"], "the same by its digest, another by its value");
+        assert_eq!(applied, ["secret"], "only the changed secret is encrypted again");
         assert!(!text(&place.layout).contains("v1:x") && text(&place.layout).contains("v1:z"));
     }
 }

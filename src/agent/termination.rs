@@ -37,19 +37,19 @@ pub async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path
     operations.terminate();
     operations.tasks.close();
     if timeout_at(begin + grace.saturating_sub(cancellation::reserve(grace)), operations.tasks.wait()).await.is_err() {
-        tracing::error!("the operation did not end in the time that the pod has");
+        tracing::error!("the operation did not end within the termination grace period");
     }
     let pending = operations.journal.unacknowledged();
     let Some(last) = pending.last() else { return };
     if let Err(error) = std::fs::write(log, message(last)) {
-        tracing::warn!(path = %log.display(), %error, "cannot write the termination message");
+        tracing::warn!(path = %log.display(), %error, "failed to write the termination message");
     }
     tracing::info!(operations = pending.len(), "waiting for results to be recorded");
     let end = Instant::now() + LINGER;
     for record in &pending {
         let mut state = record.watch();
         if timeout_at(end, state.wait_for(|state| state.acknowledged)).await.is_err() {
-            tracing::warn!(operation = record.request().id, "nobody recorded the result in time");
+            tracing::warn!(operation = record.request().id, "timed out waiting for the result to be recorded");
             return;
         }
     }

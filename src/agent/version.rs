@@ -54,7 +54,7 @@ impl CliVersion {
         match tokio::time::timeout(ANSWER_TIMEOUT, finding).await {
             Ok(Ok(Ok(version))) => version,
             Ok(Ok(Err(error))) => {
-                tracing::warn!(%error, "cannot find the version of the CLI");
+                tracing::warn!(%error, "failed to query the version of the CLI");
                 String::new()
             }
             _ => String::new(),

@@ -22,7 +22,7 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
                 files.insert(path, content);
             }
             Ok(None) => {}
-            Err(error) => unreadable = Some(format!("{} cannot be read: {error}", path.display())),
+            Err(error) => unreadable = Some(format!("failed to read {}: {error}", path.display())),
         }
     }
     let mut plan = install::plan(subject, &files, cli);
@@ -51,7 +51,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     file.take(MAX_FILE + 1).read_to_end(&mut content)?;
     if content.len() as u64 > MAX_FILE {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {MAX_FILE} bytes")));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("file exceeds {MAX_FILE} bytes")));
     }
     Ok(Some(content))
 }
@@ -79,6 +79,6 @@ mod tests {
         let vendored = planned(&["infra/package.json", "package-lock.json", "infra/node_modules/a/package.json"]);
         assert_eq!(vendored.trees, [Path::new("node_modules")]);
         let odd = planned(&["infra/package.json", "package-lock.json/inner"]);
-        assert!(odd.never_skipped.is_some_and(|why| why.contains("package-lock.json cannot be read")));
+        assert!(odd.never_skipped.is_some_and(|why| why.contains("failed to read package-lock.json")));
     }
 }

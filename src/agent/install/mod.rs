@@ -22,7 +22,7 @@ pub use inputs::plan;
 /// Timeout of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of lines of each output in an error message; [`MAX_MESSAGE`] limits its bytes.
-const SHOWN: usize = 15;
+const MAX_LINES: usize = 15;
 const MAX_MESSAGE: usize = 4 * 1024;
 
 /// Cause of a failed installation.
@@ -32,11 +32,11 @@ pub enum InstallError {
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// `how` is the exit status; `said` is the last output without secrets, with advice.
-    #[error("`pulumi install` failed ({how}):\n{said}")]
-    Failed { how: String, said: String },
-    /// Another source is wanted, or the agent ends. No process of the installation is left.
-    #[error("the installation was stopped")]
+    /// `how` is the exit status; `output` is the last output without secrets, with advice.
+    #[error("`pulumi install` failed ({how}):\n{output}")]
+    Failed { how: String, output: String },
+    /// Another source is requested, or the agent is shutting down. No process of the installation is left.
+    #[error("the installation was cancelled")]
     Stopped,
 }
 
@@ -72,8 +72,8 @@ pub async fn install(
     if ended.exit.success() {
         return Ok(());
     }
-    let said = [ended.stdout.last_lines(SHOWN), ended.stderr.last_lines(SHOWN)].join("\n");
-    Err(InstallError::Failed { how: ended.how(), said: advice::with(end_of(said.trim())) })
+    let output = [ended.stdout.last_lines(MAX_LINES), ended.stderr.last_lines(MAX_LINES)].join("\n");
+    Err(InstallError::Failed { how: ended.how(), output: advice::with(end_of(output.trim())) })
 }
 
 /// Ends processes of an installation that a previous agent started.

@@ -64,14 +64,14 @@ impl JournalRecord {
         let request: Request = serde_json::from_slice(&std::fs::read(directory.join(REQUEST))?)?;
         let named = directory.file_name().is_some_and(|name| name == request.id.as_str());
         if !named {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the request is another operation's"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "request belongs to another operation"));
         }
         let result = read_result(&directory.join(RESULT)).unwrap_or_else(|error| {
-            tracing::error!(operation = request.id, %error, "cannot read the result of the operation");
+            tracing::error!(operation = request.id, %error, "failed to read the result of the operation");
             None
         });
         let segment = segments(directory).unwrap_or_else(|error| {
-            tracing::error!(operation = request.id, %error, "cannot look for the progress of the operation");
+            tracing::error!(operation = request.id, %error, "failed to list the progress of the operation");
             Vec::new()
         });
         let segment = segment.last().copied().unwrap_or_default();
@@ -129,7 +129,7 @@ impl JournalRecord {
             }
             Err(error) if !writer.lossy => {
                 writer.lossy = true;
-                tracing::error!(operation = self.request.id, %error, "cannot write progress; the run goes on without");
+                tracing::error!(operation = self.request.id, %error, "failed to write progress; the run continues without it");
             }
             Err(_) => {}
         }

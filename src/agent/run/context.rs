@@ -36,7 +36,7 @@ pub struct Run {
     pub settings: Arc<Settings>,
     pub journal: Arc<Journal>,
     pub record: Arc<JournalRecord>,
-    pub asked: OperationRequest,
+    pub parameters: OperationRequest,
     pub wanted: proto::Settings,
     /// The configuration values, including those from Secrets and ConfigMaps.
     pub config: Vec<Entry>,
@@ -45,8 +45,8 @@ pub struct Run {
     pub current_source: CurrentSource,
     pub environment: Environment,
     pub cancel_request: watch::Sender<CancelRequest>,
-    /// Time that the run has to end gracefully.
-    pub patience: Duration,
+    /// Time between the graceful and the forced cancellation.
+    pub cancellation_grace: Duration,
     pub liveness: Liveness,
     /// Whether the stack still has to be selected for commands of users in the pod.
     pub select: bool,
@@ -55,7 +55,7 @@ pub struct Run {
 
 impl Run {
     /// Returns the message, preceded by the cause if the run was not cancelled by a request.
-    pub(super) fn explained(&self, message: &str) -> String {
+    pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
             Some(cause) => match message.strip_prefix(CANCELED) {
@@ -111,25 +111,25 @@ impl Run {
 
     pub(super) fn is_cancelled(&self) -> bool {
         self.end_at_limits(Duration::ZERO);
-        self.cancel_request.borrow().is_made()
+        self.cancel_request.borrow().is_requested()
     }
 
     /// Cancels the run if it has exceeded one of its timeouts. `silent` is the time since the last activity of its
     /// processes.
     pub(super) fn end_at_limits(&self, silent: Duration) {
-        let Some(cause) = self.asked.limits.exceeded(self.liveness.since_begin(), silent) else { return };
-        if self.cancel_request.borrow().is_made() {
+        let Some(cause) = self.parameters.limits.exceeded(self.liveness.since_begin(), silent) else { return };
+        if self.cancel_request.borrow().is_requested() {
             return;
         }
-        tracing::warn!(operation = self.record.request().id, ?cause, "ending the run");
+        tracing::warn!(operation = self.record.request().id, ?cause, "cancelling the run");
         let now = Instant::now();
-        self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.patience));
+        self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.cancellation_grace));
     }
 
     pub async fn end_processes(&self) {
         let id = &self.record.request().id;
         if let Err(error) = Family::new(id, Vec::new()).end().await {
-            tracing::error!(operation = id, %error, "cannot look for the processes of the run");
+            tracing::error!(operation = id, %error, "failed to find the processes of the run");
         }
     }
 }

@@ -13,37 +13,37 @@ pub(super) const MAX_CHANGED: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
-    #[error("the stack's settings cannot be put in force: {0}")]
+    #[error("failed to apply the stack settings: {0}")]
     Settings(#[from] ApplyError),
     #[error(transparent)]
     Attempt(#[from] AttemptError),
-    #[error("cannot {doing}: {error}")]
-    Call { doing: &'static str, error: CallError },
-    #[error("nobody knows of creations that an earlier run left under way, and nothing was run: {0}")]
-    State(LookError),
+    #[error("failed to {action}: {error}")]
+    Call { action: &'static str, error: CallError },
+    #[error("failed to process pending creates, nothing was run: {0}")]
+    State(StateFileError),
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttemptError {
-    #[error("cannot start the CLI: {0}")]
+    #[error("failed to start the CLI: {0}")]
     Start(io::Error),
-    #[error("cannot wait for the CLI: {0}")]
+    #[error("failed to wait for the CLI: {0}")]
     Wait(io::Error),
-    #[error("cannot look for the processes of the run: {0}")]
+    #[error("failed to find the processes of the run: {0}")]
     Processes(io::Error),
-    #[error("cannot use the event log: {0}")]
+    #[error("failed to prepare the event log: {0}")]
     EventLog(io::Error),
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum LookError {
+pub(super) enum StateFileError {
     #[error(transparent)]
     State(#[from] StateError),
-    #[error("cannot read or write the state that the CLI exported: {0}")]
+    #[error("failed to read or write the exported state: {0}")]
     File(#[from] io::Error),
     #[error(
-        "the state has {size} bytes, and the agent changes none of more than {MAX_CHANGED}; take them out with \
-         `pulumi refresh --clear-pending-creates` in the pod, then have it run again"
+        "the state of {size} bytes exceeds the limit of {MAX_CHANGED} bytes for changes by the agent; run \
+         `pulumi refresh --clear-pending-creates` in the pod, then request another run"
     )]
     TooLarge { size: u64 },
 }

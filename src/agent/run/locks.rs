@@ -13,7 +13,7 @@ impl Run {
     /// Removes the lock that blocked a call of the CLI, if the error output of the call proves that its holder is dead.
     /// Returns whether the lock is gone.
     ///
-    /// The CLI removes all locks of the stack at once. No other lock can exist, because nothing can lock the stack
+    /// The CLI removes all locks of the stack. No other lock can exist, because nothing can lock the stack
     /// while the dead lock exists.
     pub(super) async fn removed_dead_lock(&self, stderr: &str) -> bool {
         let operation = &self.record.request().id;
@@ -28,7 +28,7 @@ impl Run {
                 pid,
                 time,
                 ?session,
-                "leaving the lock of a dead run: a person works in the pod"
+                "keeping the lock of a dead run: interactive session in the pod"
             );
             return false;
         }
@@ -38,12 +38,12 @@ impl Run {
                 true
             }
             Ok(ended) => {
-                let said = ended.stderr.last_lines(5);
-                tracing::error!(operation, host, pid, time, said, "cannot remove the lock of a dead run");
+                let output = ended.stderr.last_lines(5);
+                tracing::error!(operation, host, pid, time, output, "failed to remove the lock of a dead run");
                 false
             }
             Err(error) => {
-                tracing::error!(operation, host, pid, time, %error, "cannot remove the lock of a dead run");
+                tracing::error!(operation, host, pid, time, %error, "failed to remove the lock of a dead run");
                 false
             }
         }
@@ -52,8 +52,8 @@ impl Run {
     /// Returns the lock if it is the only one and belongs to a dead run.
     fn proven_dead(&self, stderr: &str) -> Option<Lock> {
         let lock = locks::only_lock(stderr)?;
-        let told = self.asked.dead_runs.as_ref()?;
-        let known: Vec<_> = told.iter().cloned().chain(self.own_dead()).collect();
+        let reported = self.parameters.dead_runs.as_ref()?;
+        let known: Vec<_> = reported.iter().cloned().chain(self.own_dead()).collect();
         locks::dead_holder(&lock, &known)?;
         Some(lock)
     }
@@ -73,7 +73,7 @@ impl Run {
                     ended: result.ended,
                 })),
                 Err(error) => {
-                    tracing::warn!(operation = record.request().id, %error, "cannot read which processes it had");
+                    tracing::warn!(operation = record.request().id, %error, "failed to read the processes of the operation");
                 }
             }
         }

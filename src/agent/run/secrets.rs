@@ -18,18 +18,18 @@ impl Run {
     pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<Ending>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {
             let mut ended = self.encrypting_call(entry).await?;
-            if is_stack_missing(&ended) && self.asked.makes_stack() {
+            if is_stack_missing(&ended) && self.parameters.creates_stack() {
                 if let Some(ending) = self.init().await? {
                     return Ok(Some(ending));
                 }
                 ended = self.encrypting_call(entry).await?;
             }
-            if is_stack_missing(&ended) && self.asked.kind == OperationKind::Destroy {
+            if is_stack_missing(&ended) && self.parameters.kind == OperationKind::Destroy {
                 // The destroy reports the missing stack.
                 return Ok(None);
             }
             if !ended.exit.success() {
-                let what = format!("the secret of config key {} cannot be encrypted", entry.key);
+                let what = format!("failed to encrypt config key {}", entry.key);
                 return Ok(Some(self.failed_call(&what, &ended)));
             }
             self.settings.has_secret(&entry.key)?;
@@ -43,7 +43,7 @@ impl Run {
     async fn encrypting_call(&self, entry: &Entry) -> Result<Ended, RunError> {
         let arguments = arguments::set_secret(&self.wanted.stack, entry.is_path, &entry.key);
         let ended = self.call_with(arguments, Some(input(&entry.value)), Stdout::Logged, &|_| {}).await;
-        ended.map_err(|error| RunError::Call { doing: "encrypt the secrets of the configuration", error })
+        ended.map_err(|error| RunError::Call { action: "encrypt the secrets of the configuration", error })
     }
 }
 

@@ -26,14 +26,14 @@ type Answer = oneshot::Sender<Result<(), Refusal>>;
 
 pub(super) struct Candidate {
     pub wanted: Wanted,
-    /// Cancelled when another source is wanted or the agent ends.
+    /// Cancelled when another source is requested or the agent shuts down.
     pub cancel: CancellationToken,
     /// Cancelled when the source is in place or abandoned.
     pub ended: CancellationToken,
-    said: Mutex<Said>,
+    progress: Mutex<Progress>,
 }
 
-struct Said {
+struct Progress {
     doing: String,
     failure: String,
     answer: Option<Answer>,
@@ -43,54 +43,54 @@ impl Candidate {
     /// Creates a candidate and the receiver of its answer.
     pub fn new(wanted: Wanted, stop: &CancellationToken) -> (Self, oneshot::Receiver<Result<(), Refusal>>) {
         let (answer, answered) = oneshot::channel();
-        let doing = "exchanging it with the one before".to_owned();
-        let said = Mutex::new(Said { doing, answer: Some(answer), failure: String::new() });
-        (Candidate { wanted, cancel: stop.child_token(), ended: CancellationToken::new(), said }, answered)
+        let doing = "replacing the previous source".to_owned();
+        let progress = Mutex::new(Progress { doing, answer: Some(answer), failure: String::new() });
+        (Candidate { wanted, cancel: stop.child_token(), ended: CancellationToken::new(), progress }, answered)
     }
 
     /// Reports a long step and answers the caller.
-    pub fn say(&self, doing: impl Into<String>) {
+    pub fn report(&self, doing: impl Into<String>) {
         let doing = doing.into();
-        tracing::info!(digest = %self.wanted.digest, doing, "source on its way");
-        self.said().doing = doing;
+        tracing::info!(digest = %self.wanted.digest, doing, "putting the source in place");
+        self.progress().doing = doing;
         self.answer(Ok(()));
     }
 
     /// Cancels this candidate in favor of another source and waits for its end.
-    pub async fn give_way(&self) -> Result<(), Refusal> {
+    pub async fn supersede(&self) -> Result<(), Refusal> {
         self.cancel.cancel();
         let ended = tokio::time::timeout(YIELD_TIMEOUT, self.ended.cancelled()).await;
         ended.map_err(|_| {
-            let doing = self.said().doing.clone();
-            Refusal::Precondition(format!("another source, {}, has to give way first: {doing}", self.wanted.digest))
+            let doing = self.progress().doing.clone();
+            Refusal::Precondition(format!("source {} is still being put in place: {doing}", self.wanted.digest))
         })
     }
 
     /// Answers the caller, unless it already has an answer.
     pub fn answer(&self, answer: Result<(), Refusal>) {
-        if let Some(sender) = self.said().answer.take() {
+        if let Some(sender) = self.progress().answer.take() {
             // The caller may have disconnected.
             let _ = sender.send(answer);
         }
     }
 
     pub fn is_answered(&self) -> bool {
-        self.said().answer.is_none()
+        self.progress().answer.is_none()
     }
 
     /// Records the error of the last attempt.
     pub fn fail(&self, failure: &str) {
-        tracing::warn!(digest = %self.wanted.digest, failure, "the source cannot be put in place; it is tried again");
-        self.said().failure = failure.to_owned();
+        tracing::warn!(digest = %self.wanted.digest, failure, "failed to put the source in place; retrying");
+        self.progress().failure = failure.to_owned();
     }
 
     pub fn to_proto(&self) -> proto::Candidate {
-        let said = self.said();
+        let progress = self.progress();
         let artifact = Some(self.wanted.artifact());
-        proto::Candidate { artifact, doing: said.doing.clone(), failure: said.failure.clone() }
+        proto::Candidate { artifact, doing: progress.doing.clone(), failure: progress.failure.clone() }
     }
 
-    /// Waits for the backoff and then for the workspace lock. Returns `None` if the source is no longer wanted.
+    /// Waits for the backoff and then for the workspace lock. Returns `None` if the source is no longer requested.
     pub async fn pause(&self, attempts: u32, workspace_lock: &WorkspaceLock) -> Option<WorkspaceGuard> {
         let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX_BACKOFF);
         if !self.sleep(pause).await {
@@ -99,11 +99,11 @@ impl Candidate {
         self.enter(workspace_lock).await
     }
 
-    /// Waits for the workspace lock. Returns `None` if the source is no longer wanted.
+    /// Waits for the workspace lock. Returns `None` if the source is no longer requested.
     pub async fn enter(&self, workspace_lock: &WorkspaceLock) -> Option<WorkspaceGuard> {
         loop {
-            if let Ok(pass) = workspace_lock.enter_source() {
-                return Some(pass);
+            if let Ok(guard) = workspace_lock.lock_for_source() {
+                return Some(guard);
             }
             if !self.sleep(POLL).await {
                 return None;
@@ -111,7 +111,7 @@ impl Candidate {
         }
     }
 
-    /// Sleeps; returns `false` if the source is no longer wanted.
+    /// Sleeps; returns `false` if the source is no longer requested.
     pub async fn sleep(&self, time: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(time) => !self.cancel.is_cancelled(),
@@ -119,7 +119,7 @@ impl Candidate {
         }
     }
 
-    fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

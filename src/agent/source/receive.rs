@@ -31,11 +31,14 @@ impl Parts for tonic::Streaming<PutSourceRequest> {
 async fn next(parts: &mut impl Parts) -> Result<Option<Part>, Refusal> {
     match tokio::time::timeout(CHUNK_TIMEOUT, parts.next()).await {
         Ok(Ok(Some(message))) => {
-            message.part.map(Some).ok_or_else(|| Refusal::Invalid("a message of the source is empty".to_owned()))
+            message.part.map(Some).ok_or_else(|| Refusal::Invalid("source message is empty".to_owned()))
         }
         Ok(Ok(None)) => Ok(None),
-        Ok(Err(status)) => Err(Refusal::Precondition(format!("the source was not sent whole: {}", status.message()))),
-        Err(_) => Err(Refusal::TooLate(format!("no part of the source came for {} s", CHUNK_TIMEOUT.as_secs()))),
+        Ok(Err(status)) => Err(Refusal::Precondition(format!("source stream failed: {}", status.message()))),
+        Err(_) => Err(Refusal::TooLate(format!(
+            "timed out after {} s waiting for the next chunk of the source",
+            CHUNK_TIMEOUT.as_secs()
+        ))),
     }
 }
 
@@ -43,7 +46,7 @@ async fn next(parts: &mut impl Parts) -> Result<Option<Part>, Refusal> {
 pub(super) async fn header(parts: &mut impl Parts) -> Result<SourceHeader, Refusal> {
     match next(parts).await? {
         Some(Part::Header(header)) => Ok(header),
-        _ => Err(Refusal::Invalid("the first message of a source has to be its header".to_owned())),
+        _ => Err(Refusal::Invalid("the first message of a source must be its header".to_owned())),
     }
 }
 
@@ -52,18 +55,20 @@ pub(super) async fn archive(parts: &mut impl Parts, wanted: &Wanted, to: &Path) 
     let limit = wanted.limits.download_bytes;
     if wanted.size > limit {
         let size = wanted.size;
-        return Err(Refusal::Invalid(format!("the source has {size} bytes, more than {limit} (--artifact-max-size)")));
+        return Err(Refusal::Invalid(format!(
+            "the source of {size} bytes exceeds the limit of {limit} bytes (--artifact-max-size)"
+        )));
     }
-    let failed = || Refusal::system(format!("cannot write the source to {}", to.display()));
+    let failed = || Refusal::system(format!("failed to write the source to {}", to.display()));
     let mut file = tokio::fs::File::create(to).await.map_err(failed())?;
     let mut hasher = Hasher::new(wanted.digest.algorithm());
     let mut size: u64 = 0;
     while let Some(part) = next(parts).await? {
         let Part::Chunk(chunk) = part else {
-            return Err(Refusal::Invalid("a source has one header".to_owned()));
+            return Err(Refusal::Invalid("source has more than one header".to_owned()));
         };
         if chunk.len() > MAX_CHUNK {
-            return Err(Refusal::Invalid(format!("a part of the source is larger than {MAX_CHUNK} bytes")));
+            return Err(Refusal::Invalid(format!("source chunk exceeds {MAX_CHUNK} bytes")));
         }
         size += chunk.len() as u64;
         if size > wanted.size {
@@ -74,13 +79,16 @@ pub(super) async fn archive(parts: &mut impl Parts, wanted: &Wanted, to: &Path) 
     }
     file.flush().await.map_err(failed())?;
     if size != wanted.size {
-        let found = if size > wanted.size { "more came".to_owned() } else { format!("{size} came") };
-        return Err(Refusal::DataLoss(format!("the source was announced with {} bytes, {found}", wanted.size)));
+        let found = if size > wanted.size { "more".to_owned() } else { size.to_string() };
+        return Err(Refusal::DataLoss(format!(
+            "size of the source does not match: expected {} bytes, received {found}",
+            wanted.size
+        )));
     }
     let found = hasher.finish();
     if !wanted.digest.verify(&found) {
         return Err(Refusal::DataLoss(format!(
-            "the source is not the one that was announced: its digest is {found}, not {}",
+            "digest of the source does not match: expected {}, received {found}",
             wanted.digest
         )));
     }

@@ -27,7 +27,7 @@ pub(super) fn announce(
     Ok(trial)
 }
 
-/// Puts the announced tree in place. After an error, [`take_back`] must follow.
+/// Puts the announced tree in place. After an error, [`restore`] must follow.
 pub(super) fn enter(layout: &Layout, trial: &Trial, directory: &Directory) -> io::Result<()> {
     let tree = layout.root().join(&trial.beside);
     carry::move_all(&layout.source(), &tree, &trial.carried)?;
@@ -43,7 +43,7 @@ pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> i
 }
 
 /// Restores the previous source with all its directories, at any step of the trial. Can be repeated.
-pub(super) fn take_back(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
+pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
     let (source, beside) = (layout.source(), layout.root().join(&trial.beside));
     let is_there = std::fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.ino() == trial.inode);
     if is_there && beside.exists() {
@@ -61,7 +61,7 @@ pub(super) fn take_back(layout: &Layout, before: Option<&CurrentSource>, trial: 
     }
     if let Err(error) = (Record { current_source: before.cloned(), trial: None }).write(layout) {
         // The next agent repeats the restore, which has no effect then.
-        tracing::warn!(%error, "cannot record that the source before is in place again");
+        tracing::warn!(%error, "failed to record the restored source");
     }
     Ok(())
 }
@@ -102,7 +102,7 @@ fn keep_previous(layout: &Layout, tree: &Path) {
         std::fs::rename(tree, &previous)
     };
     if let Err(error) = kept {
-        tracing::warn!(%error, "cannot keep the previous source");
+        tracing::warn!(%error, "failed to keep the previous source");
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
                 let record = Record::read(&place.layout);
                 assert_eq!(record.current_source, before, "{steps} steps");
                 if let Some(trial) = &record.trial {
-                    take_back(&place.layout, before.as_ref(), trial).unwrap();
+                    restore(&place.layout, before.as_ref(), trial).unwrap();
                     assert_eq!(Record::read(&place.layout), Record { trial: None, ..record.clone() });
                     record.write(&place.layout).unwrap();
                 }
@@ -186,7 +186,7 @@ mod tests {
             let (place, _) = Place::new(true);
             place.step(None, steps);
             if let Some(trial) = Record::read(&place.layout).trial {
-                take_back(&place.layout, None, &trial).unwrap();
+                restore(&place.layout, None, &trial).unwrap();
             }
             assert!(!place.layout.source().exists() && !place.layout.workspace().exists(), "{steps} steps");
             assert!(place.tree.join("app/Pulumi.yaml").is_file(), "{steps} steps");
@@ -201,7 +201,7 @@ mod tests {
         let trial = announce(layout, None, &place.tree, Vec::new()).unwrap();
         enter(layout, &trial, &"app".parse().unwrap()).unwrap();
         assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
-        take_back(layout, None, &trial).unwrap();
+        restore(layout, None, &trial).unwrap();
         assert!(layout.workspace().is_symlink() && layout.workspace().is_dir());
         assert_eq!(fs::read_dir(layout.workspace()).unwrap().count(), 0);
     }
@@ -250,7 +250,7 @@ mod tests {
         fs::create_dir_all(layout.source_record().join("inner")).unwrap();
         confirm(layout, &CurrentSource::default(), &trial).unwrap_err();
         // The record cannot be written, but the previous source is intact.
-        take_back(layout, before.as_ref(), &trial).unwrap();
+        restore(layout, before.as_ref(), &trial).unwrap();
         assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
         assert!(layout.source().join("node_modules/left-pad").is_dir());
     }

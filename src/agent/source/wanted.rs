@@ -34,7 +34,7 @@ impl TryFrom<proto::SourceHeader> for Wanted {
 
     fn try_from(header: proto::SourceHeader) -> Result<Self, Refusal> {
         let limits = limits(&header);
-        let artifact = header.artifact.ok_or_else(|| Refusal::Invalid("the header names no artifact".to_owned()))?;
+        let artifact = header.artifact.ok_or_else(|| Refusal::Invalid("source header has no artifact".to_owned()))?;
         Ok(Wanted {
             digest: artifact.digest.parse().map_err(|error: DigestError| invalid(&error))?,
             directory: artifact.directory.parse().map_err(|error: DirectoryError| invalid(&error))?,
@@ -48,7 +48,7 @@ impl TryFrom<proto::SourceHeader> for Wanted {
 
 /// Returns the limits that the controller sets. Earlier versions of the controller set none.
 fn limits(header: &proto::SourceHeader) -> Limits {
-    let or = |asked: u64, default: u64| if asked == 0 { default } else { asked };
+    let or = |requested: u64, default: u64| if requested == 0 { default } else { requested };
     let default = Limits::default();
     Limits {
         download_bytes: or(header.most_bytes, default.download_bytes),
