@@ -10,18 +10,15 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::cancellation::{CancelRequest, Cause};
-use super::clock;
-use super::config_values;
+use super::cancellation::{CancelRequest, Cause, Liveness};
 use super::environment::{self, Environment};
 use super::interactive_session;
 use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request};
 use super::layout::Layout;
-use super::liveness::Liveness;
 use super::processes::{self, Family};
 use super::refusal::Refusal;
-use super::run::{OperationRequest, Run, backend};
-use super::settings::Settings;
+use super::run::{OperationRequest, Run};
+use super::settings::{self, Settings};
 use super::source::{CurrentSource, Source};
 use super::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::pulumi::arguments::OperationKind;
@@ -117,7 +114,7 @@ impl Operations {
                           memory; no process of the run is left"
                         .to_owned(),
                 started: request.started,
-                ended: clock::now(),
+                ended: journal::now(),
                 interrupted: true,
                 ..reported_stack(request)
             };
@@ -148,7 +145,7 @@ impl Operations {
         let current_source = self.refuse_other_source(&request)?;
         let wanted = verified_settings(&request)?;
         let mut environment = environment::build(&self.layout, &request.environment)?;
-        let config = config_values::resolve(&self.layout, &mut environment, &wanted)?;
+        let config = settings::resolve_config(&self.layout, &mut environment, &wanted)?;
         if let Some(session) = interactive_session::find(&self.layout)? {
             return Ok(Admission::Held(interactive_session::described(&session)));
         }
@@ -220,7 +217,7 @@ impl Operations {
                 let message =
                     "internal error in the agent: the run was interrupted, and no process of it is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
-                let (started, ended) = (request.started, clock::now());
+                let (started, ended) = (request.started, journal::now());
                 proto::Result { outcome, message, started, ended, interrupted: true, ..reported_stack(request) }
             }
         };
@@ -307,7 +304,7 @@ impl Operations {
     ) -> Request {
         let artifact = request.artifact.clone().unwrap_or_default();
         let project = Project::read(&self.layout.workspace()).ok();
-        let backend = backend::url(environment, project.as_ref());
+        let backend = environment::backend_url(environment, project.as_ref());
         Request {
             id: request.id.clone(),
             name: request.name.clone(),
@@ -320,7 +317,7 @@ impl Operations {
             message: request.message.clone(),
             start_id: self.identity.start_id.clone(),
             process_space: self.identity.process_space.clone(),
-            started: clock::now(),
+            started: journal::now(),
             project: project.as_ref().map(|project| project.name.clone()),
             runtime: project.map(|project| project.runtime),
             backend,

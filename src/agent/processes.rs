@@ -1,8 +1,11 @@
-//! Finds and ends the processes of a run. A run has ended when none of its processes is left.
+//! Starts, finds and ends the processes of a run. A run has ended when none of its processes is left.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Signal};
@@ -30,6 +33,8 @@ const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 /// Interval at which SIGKILL is repeated and the remaining processes are logged.
 const KILL_INTERVAL: Duration = Duration::from_secs(10);
+/// Exit code that shells use for a program that cannot be started.
+const NOT_STARTED: u8 = 127;
 
 /// A living process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +101,7 @@ pub fn boot_id() -> io::Result<String> {
 
 /// Marks this process and its future descendants as processes of the operation. Without the mark, their session and
 /// environment still identify them.
-pub fn mark(operation: &str) -> io::Result<()> {
+fn mark(operation: &str) -> io::Result<()> {
     let mut limit = rustix::process::getrlimit(LIMIT);
     limit.current = Some(limit_of(operation));
     Ok(rustix::process::setrlimit(LIMIT, limit)?)
@@ -209,6 +214,30 @@ fn limit(pid: u32) -> Option<u64> {
 fn parse_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(LIMIT_NAME))?;
     line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// The `launch` role, which prepares a process of a run: starts a session, sets the mark of the operation and executes
+/// the program. The process ID is then the session ID, and descendants inherit session and mark. Returns only if the
+/// program cannot be started.
+pub fn launch(command: &[OsString]) -> ExitCode {
+    let Some((program, arguments)) = command.split_first() else {
+        eprintln!("error: missing program; usage: launch -- PROGRAM ARGUMENTS");
+        return ExitCode::from(NOT_STARTED);
+    };
+    // Fails only for the leader of a process group.
+    if let Err(error) = rustix::process::setsid() {
+        eprintln!("error: failed to create a session for {}: {error}", program.to_string_lossy());
+        return ExitCode::from(NOT_STARTED);
+    }
+    if let Some(operation) = std::env::var_os(MARKER)
+        && let Err(error) = mark(&operation.to_string_lossy())
+    {
+        // The session and the environment identify the process as well.
+        eprintln!("warning: failed to mark {} as a process of the operation: {error}", program.to_string_lossy());
+    }
+    let error = Command::new(program).args(arguments).exec();
+    eprintln!("error: failed to start {}: {error}", program.to_string_lossy());
+    ExitCode::from(NOT_STARTED)
 }
 
 #[cfg(test)]

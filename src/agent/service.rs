@@ -7,10 +7,9 @@ use std::time::Duration;
 use futures::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::inputs::Inputs;
 use super::interactive_session;
 use super::journal::{Item, Reader};
-use super::mounts;
+use super::mounts::{self, Inputs};
 use super::operations::{Admission, Operations};
 use super::refusal::Refusal;
 use crate::rpc::capabilities::PROTOCOL_VERSION;

@@ -7,7 +7,6 @@
 
 mod reader;
 mod record;
-mod request;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,8 +17,7 @@ use super::durable;
 use crate::rpc::proto;
 
 pub use reader::{Item, Reader};
-pub use record::JournalRecord;
-pub use request::Request;
+pub use record::{JournalRecord, Request, now};
 
 /// Maximum number of finished operations that are kept.
 const MAX_OPERATIONS_KEPT: usize = 5;

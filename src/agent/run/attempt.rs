@@ -9,14 +9,12 @@ use rustix::process::Signal;
 use tokio::process::Child;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::context::Run;
+use super::context::{AttemptError, Run};
 use super::ending::bounded;
-use super::error::AttemptError;
 use crate::agent::cancellation::{Cancellation, Step};
 use crate::agent::command;
 use crate::agent::durable;
-use crate::agent::event_log::EventLog;
-use crate::agent::output::{self, Tail};
+use crate::agent::output::{self, EventLog, Tail};
 use crate::agent::processes::{self, Family};
 use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep, RunSummary};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::agent::clock;
+use crate::agent::journal;
 use crate::agent::output::{self, Tail};
 use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
@@ -104,7 +104,7 @@ impl Ending {
             outcome: self.outcome.into(),
             message: bounded(&redactor.redact(&message), MAX_MESSAGE),
             started,
-            ended: clock::now(),
+            ended: journal::now(),
             outputs,
             changes: changes.collect(),
             permalink: self.permalink.unwrap_or_default(),

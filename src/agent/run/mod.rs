@@ -1,34 +1,42 @@
 //! Executes one operation, from its settings to its result.
 
 mod attempt;
-pub mod backend;
 mod context;
 mod ending;
-mod error;
-mod locks;
-mod pending;
+mod recovery;
 mod request;
-mod secrets;
+mod stack;
 
 use std::collections::BTreeMap;
 
 use super::cancellation::Cause;
-use super::command::Stdout;
+use super::command::{CallError, Stdout};
+use super::environment;
 use super::memory;
 use super::settings::Wanted;
 use crate::pulumi::arguments::{self, OperationKind};
-use crate::pulumi::outputs::{self, Output};
+use crate::pulumi::outputs::{self, Output, OutputsError};
 use crate::pulumi::project::Project;
 use crate::pulumi::stack_name::Qualified;
 use crate::pulumi::{advice, failure};
 use crate::rpc::proto::{self, PendingCreates};
 
 use attempt::Attempt;
-use context::CANCELED;
-pub use context::Run;
+use context::{AttemptError, CANCELED, RunError};
 use ending::Ending;
-use error::{AttemptError, RevealError, RunError};
+
+pub use context::Run;
 pub use request::OperationRequest;
+
+#[derive(Debug, thiserror::Error)]
+enum RevealError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("`pulumi stack output` failed: {0}")]
+    Failed(String),
+    #[error(transparent)]
+    Outputs(#[from] OutputsError),
+}
 
 impl Run {
     /// Runs the operation to its end. Errors become results.
@@ -54,8 +62,10 @@ impl Run {
         }
         let result = ending.into_result(&self.redactor(), self.record.request().started);
         let project = Project::read(&self.directory()).ok();
-        let backend =
-            ending::bounded(&backend::url(&self.environment, project.as_ref()).unwrap_or_default(), ending::MAX_NAME);
+        let backend = ending::bounded(
+            &environment::backend_url(&self.environment, project.as_ref()).unwrap_or_default(),
+            ending::MAX_NAME,
+        );
         let project = project.map(|project| proto::Project { name: project.name, runtime: project.runtime });
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
@@ -63,7 +73,7 @@ impl Run {
     /// Returns whether this is a destroy of a stack other than the one with the resources.
     fn destroys_another(&self) -> bool {
         let project = Project::read(&self.directory()).ok();
-        let backend = backend::url(&self.environment, project.as_ref());
+        let backend = environment::backend_url(&self.environment, project.as_ref());
         let project = project.as_ref().map(|project| project.name.as_str());
         self.parameters.destroys_another(&Qualified { name: &self.wanted.stack, project, backend: backend.as_deref() })
     }
@@ -173,17 +183,6 @@ impl Run {
         attempt::run(self, arguments::arguments(&operation)).await
     }
 
-    /// Creates the stack; returns an ending if that fails. Succeeds if another client has created the stack meanwhile.
-    async fn init(&self) -> Result<Option<Ending>, RunError> {
-        let ended =
-            self.locking_call(arguments::stack_init(&self.wanted.stack, self.parameters.secrets_provider())).await;
-        let ended = ended.map_err(|error| RunError::Call { action: "create the stack", error })?;
-        if ended.exit.success() || failure::stack_exists(&ended.stderr.text()) {
-            return Ok(None);
-        }
-        Ok(Some(self.failed_call("failed to create the stack", &ended)))
-    }
-
     /// Converts the exit of the CLI into the ending of the operation.
     async fn conclude(&self, attempt: Attempt) -> Ending {
         let ending = if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
@@ -240,21 +239,5 @@ impl Run {
             return Err(RevealError::Failed(format!("{}: {}", ended.how(), ended.stderr.last_lines(5))));
         }
         Ok(outputs::combine(reported, &outputs::parse(&ended.captured)?)?)
-    }
-
-    /// Selects the stack before the first run in a pod, for commands of users in the pod. Also creates a missing stack,
-    /// because otherwise the run would fail, create the stack and run again. Errors are only logged: the run reports
-    /// problems with the stack or the backend.
-    async fn select(&self) {
-        let stack = &self.wanted.stack;
-        let arguments = match self.parameters.creates_stack() {
-            true => arguments::stack_select_or_init(stack, self.parameters.secrets_provider()),
-            false => arguments::stack_select(stack),
-        };
-        match self.locking_call(arguments).await {
-            Ok(ended) if ended.exit.success() => {}
-            Ok(ended) => tracing::warn!(output = ended.stderr.last_lines(5), "failed to select the stack"),
-            Err(error) => tracing::warn!(%error, "failed to select the stack"),
-        }
     }
 }

@@ -10,11 +10,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::candidate::{Candidate, POLL};
-use super::record::{CurrentSource, Record, Trial};
-use super::state::{Source, State};
-use super::wanted::Wanted;
-use super::{swap, unpack};
+use super::state::{Candidate, POLL, Source, State, Wanted};
+use super::swap::{CurrentSource, Record, Trial};
+use super::{receive, swap};
 use crate::agent::install::{self, InstallError, carry};
 use crate::agent::refusal::Refusal;
 use crate::agent::workspace_lock::WorkspaceGuard;
@@ -202,7 +200,7 @@ impl Source {
     }
 
     /// Returns the directories to move if this source can use the dependencies of the previous one, or `None` if they
-    /// have to be installed. In that case, copies can exist as a starting point for the installation.
+    /// must be installed. In that case, copies can exist as a starting point for the installation.
     async fn carry(
         &self,
         candidate: &Candidate,
@@ -310,5 +308,5 @@ async fn renew(delivery: &Delivery, wanted: &Wanted) -> Result<(), Refusal> {
         .map_err(std::io::Error::other)
         .and_then(|removed| removed)
         .map_err(Refusal::system("failed to remove the source tree of the failed attempt"))?;
-    unpack::unpack(&delivery.archive, &delivery.tree, wanted).await.map(drop)
+    receive::unpack(&delivery.archive, &delivery.tree, wanted).await.map(drop)
 }

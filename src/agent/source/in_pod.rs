@@ -5,10 +5,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::candidate::Candidate;
-use super::record::{CurrentSource, Record};
-use super::state::Source;
-use super::wanted::Wanted;
+use super::state::{Candidate, Source, Wanted};
+use super::swap::{CurrentSource, Record};
 use crate::agent::durable;
 use crate::agent::layout::Layout;
 use crate::agent::refusal::Refusal;

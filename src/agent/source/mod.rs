@@ -1,19 +1,15 @@
 //! The source in the workspace: received, verified, unpacked next to the current one, and exchanged with it atomically.
 //! A failure leaves the current source intact.
 //!
-//! [`in_pod`] uses a source that is already in the pod. For all others, [`receive`] takes the bytes and [`unpack`]
-//! extracts them; [`attempt`] puts the tree in place with the steps of [`swap`], which [`record`] stores on disk. Until
-//! then, the source is a [`candidate`].
+//! [`in_pod`] uses a source that is already in the pod. For all others, [`receive`] takes the bytes and unpacks them;
+//! [`attempt`] puts the tree in place with the steps of [`swap`], which are recorded on disk. Until then, the source is
+//! a candidate: see [`state`].
 
 mod attempt;
-mod candidate;
 mod in_pod;
 mod receive;
-mod record;
 mod state;
 mod swap;
-mod unpack;
-mod wanted;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -21,25 +17,23 @@ use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::command::CliVersion;
 use super::durable;
 use super::layout::Layout;
 use super::processes;
 use super::refusal::Refusal;
 use super::settings::Settings;
-use super::version::CliVersion;
 use super::workspace_lock::WorkspaceLock;
 use crate::artifact::InPod;
 use crate::pulumi::project::Project;
 use crate::rpc::proto;
 
 use attempt::Delivery;
-use candidate::Candidate;
 pub use receive::Parts;
-pub use record::CurrentSource;
-use record::Record;
 pub use state::Source;
-use state::State;
-use wanted::Wanted;
+use state::{Candidate, State, Wanted};
+pub use swap::CurrentSource;
+use swap::Record;
 
 impl Source {
     /// Loads the current source of a previous agent and reverts an unfinished exchange.
@@ -169,7 +163,7 @@ impl Source {
             received = receive::archive(parts, wanted, &archive) => received?,
             () = self.stop.cancelled() => return Err(Refusal::Precondition("the agent is shutting down".to_owned())),
         }
-        let project = unpack::unpack(&archive, &tree, wanted).await?;
+        let project = receive::unpack(&archive, &tree, wanted).await?;
         let plan = self.plan(&tree, wanted, project).await?;
         if plan.is_none() {
             // Without an installation there are no retries, which would need the archive.

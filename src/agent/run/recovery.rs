@@ -1,19 +1,20 @@
-//! Pending creates, which an interrupted run leaves in the state: detects them before a run, and removes them if a user
-//! confirms that the resources do not exist.
+//! Recovers a stack from earlier runs: detects and removes pending creates, which an interrupted run leaves in the
+//! state, and removes the lock of a run that is proven dead. Pending creates are removed only if a user confirms that
+//! the resources do not exist, and the lock only if no user works in the pod.
 
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::Path;
 
-use super::context::Run;
+use super::context::{MAX_CHANGED, Run, RunError, StateFileError};
 use super::ending::{self, Ending};
-use super::error::{MAX_CHANGED, RunError, StateFileError};
 use crate::agent::command::{Ended, Stdout};
-use crate::agent::durable;
-use crate::pulumi::arguments;
+use crate::agent::journal::Reader;
+use crate::agent::{durable, interactive_session};
 use crate::pulumi::events::RunSummary;
-use crate::pulumi::failure::{self, FailureKind};
-use crate::pulumi::state;
+use crate::pulumi::failure::{self, FailureKind, Lock};
+use crate::pulumi::locks::{self, DeadProcess};
+use crate::pulumi::{arguments, state};
 use crate::rpc::proto::PendingCreates;
 
 impl Run {
@@ -127,6 +128,78 @@ fn clear_pending(file: &Path) -> Result<bool, StateFileError> {
     let Some(changed) = state::without_pending_creates(&std::fs::read_to_string(file)?)? else { return Ok(false) };
     durable::write_atomically(file, changed.as_bytes())?;
     Ok(true)
+}
+
+impl Run {
+    /// Removes the lock that blocked a call of the CLI, if the error output of the call proves that its holder is dead.
+    /// Returns whether the lock is gone.
+    ///
+    /// The CLI removes all locks of the stack. No other lock can exist, because nothing can lock the stack
+    /// while the dead lock exists.
+    pub(super) async fn removed_dead_lock(&self, stderr: &str) -> bool {
+        let operation = &self.record.request().id;
+        let Some(lock) = self.proven_dead(stderr) else { return false };
+        let Lock { user, host, pid, time, .. } = &lock;
+        // A failed search does not prove that there is no session.
+        let session = interactive_session::find(&self.layout);
+        if !matches!(session, Ok(None)) {
+            tracing::warn!(
+                operation,
+                host,
+                pid,
+                time,
+                ?session,
+                "keeping the lock of a dead run: interactive session in the pod"
+            );
+            return false;
+        }
+        match self.call(arguments::cancel(&self.wanted.stack), Stdout::Logged).await {
+            Ok(ended) if ended.exit.success() => {
+                tracing::warn!(operation, user, host, pid, time, "removed the lock of a dead run");
+                true
+            }
+            Ok(ended) => {
+                let output = ended.stderr.last_lines(5);
+                tracing::error!(operation, host, pid, time, output, "failed to remove the lock of a dead run");
+                false
+            }
+            Err(error) => {
+                tracing::error!(operation, host, pid, time, %error, "failed to remove the lock of a dead run");
+                false
+            }
+        }
+    }
+
+    /// Returns the lock if it is the only one and belongs to a dead run.
+    fn proven_dead(&self, stderr: &str) -> Option<Lock> {
+        let lock = locks::only_lock(stderr)?;
+        let reported = self.parameters.dead_runs.as_ref()?;
+        let known: Vec<_> = reported.iter().cloned().chain(self.own_dead()).collect();
+        locks::dead_holder(&lock, &known)?;
+        Some(lock)
+    }
+
+    /// Returns the processes of earlier operations in this pod. They have a result, which is not written while a
+    /// process lives.
+    fn own_dead(&self) -> Vec<DeadProcess> {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let mut dead = Vec::new();
+        for record in self.journal.finished(&self.wanted.stack) {
+            let Some(result) = record.result() else { continue };
+            match Reader::sessions(record.clone()) {
+                Ok(pids) => dead.extend(pids.into_iter().map(|pid| DeadProcess {
+                    host: host.clone(),
+                    pid,
+                    started: record.request().started,
+                    ended: result.ended,
+                })),
+                Err(error) => {
+                    tracing::warn!(operation = record.request().id, %error, "failed to read the processes of the operation");
+                }
+            }
+        }
+        dead
+    }
 }
 
 #[cfg(test)]
