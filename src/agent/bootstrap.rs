@@ -17,11 +17,11 @@ const BUFFER: usize = 256 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
-    #[error("cannot read this executable")]
+    #[error("failed to read this executable")]
     Read(#[source] io::Error),
-    #[error("cannot put this executable at {}", path.display())]
+    #[error("failed to copy this executable to {}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("cannot make the project's directory {}", path.display())]
+    #[error("failed to create the project directory {}", path.display())]
     Project { path: PathBuf, source: io::Error },
 }
 
@@ -51,7 +51,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), BootstrapError> {
     if is_same(&mut executable, to).map_err(BootstrapError::Read)? {
         return Ok(());
     }
-    let directory = to.parent().ok_or_else(|| written(io::Error::other("the path has no directory")))?;
+    let directory = to.parent().ok_or_else(|| written(io::Error::other("path has no parent directory")))?;
     std::fs::create_dir_all(directory).map_err(written)?;
     let mut executable = File::open(from).map_err(BootstrapError::Read)?;
     let mut file = tempfile::NamedTempFile::new_in(directory).map_err(written)?;
@@ -117,11 +117,11 @@ mod tests {
         std::fs::remove_file(&project).unwrap();
         std::os::unix::fs::symlink("/nowhere", &project).unwrap();
         make_project(&project).unwrap();
-        assert!(project.is_dir(), "what leads nowhere is replaced");
+        assert!(project.is_dir(), "a dangling link is replaced");
         std::fs::remove_file(&project).unwrap();
         std::fs::create_dir(&project).unwrap();
         make_project(&project).unwrap();
-        assert!(!project.is_symlink(), "init containers have made it");
+        assert!(!project.is_symlink(), "a directory of the init containers is kept");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Runs the Pulumi CLI in its own session, in the background or to completion.
+//! Runs the Pulumi CLI in its own session, in the background or to completion, and queries its version.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -6,15 +6,21 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdout};
+use tokio::sync::OnceCell;
+use tokio_util::task::TaskTracker;
 use zeroize::Zeroizing;
 
+use super::environment;
+use super::layout::Layout;
 use super::output::{self, PodLog, Tail};
 use super::processes::{Family, MARKER};
+use crate::pulumi::arguments;
 use crate::pulumi::failure::Exit;
 
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
@@ -23,15 +29,19 @@ const CLI: &str = "pulumi";
 const MAX_CAPTURE: u64 = 16 * 1024 * 1024;
 /// Maximum time that the output can stay open after the last process of the call has ended.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of the query of the version.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time that a caller waits for the version. The CLI can be slow on a busy node; a later call returns the version.
+const VERSION_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    #[error("cannot start the CLI: {0}")]
+    #[error("failed to start the CLI: {0}")]
     Start(io::Error),
-    #[error("cannot wait for the CLI: {0}")]
+    #[error("failed to wait for the CLI: {0}")]
     Wait(io::Error),
-    #[error("it took longer than {} s and was ended", .0.as_secs())]
-    TooLong(Duration),
+    #[error("the CLI exceeded the timeout of {} s and was killed", .0.as_secs())]
+    Timeout(Duration),
 }
 
 /// Starts the CLI in its own session, with its output in pipes. `operation` marks all its descendants.
@@ -99,7 +109,7 @@ impl Ended {
         match (self.exit.code, self.exit.signal) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => format!("ended by signal {signal}"),
-            (None, None) => "it ended without a code".to_owned(),
+            (None, None) => "ended without an exit code".to_owned(),
         }
     }
 }
@@ -111,7 +121,7 @@ impl Call<'_> {
             Ok(ended) => ended,
             Err(_) => {
                 self.end().await.map_err(CallError::Wait)?;
-                Err(CallError::TooLong(self.limit))
+                Err(CallError::Timeout(self.limit))
             }
         }
     }
@@ -179,4 +189,74 @@ async fn capture(stdout: ChildStdout) -> Vec<u8> {
     // After a read error, the caller's parser judges the partial output.
     let _ = limited.read_to_end(&mut captured).await;
     captured
+}
+
+/// The version of the CLI. It is queried once, when it is needed or some time after the start of the pod.
+#[derive(Clone)]
+pub struct CliVersion {
+    layout: Layout,
+    tasks: TaskTracker,
+    found: Arc<OnceCell<String>>,
+}
+
+impl CliVersion {
+    pub fn new(layout: Layout, tasks: TaskTracker) -> Self {
+        CliVersion { layout, tasks, found: Arc::default() }
+    }
+
+    /// Returns the version as the CLI printed it; empty if the image has no working CLI or the CLI has not been queried
+    /// yet.
+    pub fn known(&self) -> String {
+        self.found.get().cloned().unwrap_or_default()
+    }
+
+    /// Queries the version after a random delay between `after` and twice `after`: the query costs about a third of a
+    /// small run, and must not slow down a new pod or hit all pods at once.
+    pub async fn find_later(&self, after: Duration) {
+        tokio::time::sleep(after.mul_f64(1.0 + fastrand::f64())).await;
+        self.get().await;
+    }
+
+    /// Returns the version as the CLI prints it; empty if the image has no working CLI or it does not answer in time.
+    pub async fn get(&self) -> String {
+        if let Some(version) = self.found.get() {
+            return version.clone();
+        }
+        let finder = self.clone();
+        // A separate task, which continues after the caller's timeout. The cell runs one query at a time.
+        let finding = self.tasks.spawn(async move { finder.found.get_or_try_init(|| finder.find()).await.cloned() });
+        match tokio::time::timeout(VERSION_ANSWER_TIMEOUT, finding).await {
+            Ok(Ok(Ok(version))) => version,
+            Ok(Ok(Err(error))) => {
+                tracing::warn!(%error, "failed to query the version of the CLI");
+                String::new()
+            }
+            _ => String::new(),
+        }
+    }
+
+    async fn find(&self) -> Result<String, CallError> {
+        let environment = match environment::build(&self.layout, &[]) {
+            Ok(environment) => environment,
+            Err(error) => return Err(CallError::Start(io::Error::other(error))),
+        };
+        let call = Call {
+            arguments: arguments::version(),
+            directory: self.layout.root(),
+            environment: &environment.variables,
+            operation: &format!("version-{}", uuid::Uuid::new_v4()),
+            limit: VERSION_TIMEOUT,
+            log: PodLog { name: "version".to_owned(), redactor: environment.redactor() },
+            stdin: None,
+            stdout: Stdout::Captured,
+            begun: &|_| {},
+        };
+        let ended = call.run().await?;
+        if !ended.exit.success() {
+            tracing::warn!(how = ended.how(), "the image has no working CLI");
+            return Ok(String::new());
+        }
+        let printed = String::from_utf8_lossy(&ended.captured);
+        Ok(printed.lines().next().unwrap_or_default().trim().chars().take(64).collect())
+    }
 }

@@ -1,4 +1,5 @@
-//! Environment of the CLI. It is built for each run, so that a rotated credential reaches the next run in the same pod.
+//! Environment of the CLI: its variables, including those from mounted files and init containers, and the state backend
+//! that they select. It is built for each run, so that a rotated credential reaches the next run in the same pod.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,14 +9,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
+use serde::Deserialize;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::env_file;
 use super::layout::Layout;
 use super::mounts;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
+use crate::pulumi::backend::{self, API_VARIABLE, PULUMI_CLOUD, URL_VARIABLE};
 use crate::pulumi::environment::{engine_environment, is_scrubbed};
+use crate::pulumi::project::Project;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
 
@@ -27,7 +30,11 @@ const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 const MAX_HIDDEN: usize = 1000;
 /// Default of `$USER`. The CLI fails if the user ID has no name.
 const DEFAULT_USER: &str = "pulumi";
-const MOUNT_DELAY: &str = "; a change of it takes up to two minutes until it is in the running pod";
+const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
+/// Maximum size of the file with variables from init containers in bytes. It is read before each run.
+const MAX_ENV_FILE: u64 = 1024 * 1024;
+/// Maximum size of the credentials file, in bytes.
+const MAX_CREDENTIALS: u64 = 1 << 20;
 
 /// Environment variables of a CLI call.
 #[derive(Clone, Debug, Default)]
@@ -50,9 +57,7 @@ impl Environment {
     pub fn redactor(&self) -> Redactor {
         Redactor::new(self.secrets.iter().map(|secret| secret.as_str()))
     }
-}
 
-impl Environment {
     /// Adds a requested variable. It overrides an earlier variable of the same name.
     fn take(&mut self, layout: &Layout, variable: &EnvironmentVariable) -> Result<(), Refusal> {
         let EnvironmentVariable { name, source } = variable;
@@ -70,9 +75,9 @@ impl Environment {
         }
     }
 
-    /// Adds variables that init containers left, for example tokens. The container's own variables take precedence.
-    fn take_left(&mut self, layout: &Layout) -> Result<(), Refusal> {
-        for (name, value) in env_file::read(&layout.env_file())? {
+    /// Adds variables from init containers, for example tokens. The container's own variables take precedence.
+    fn take_env_file(&mut self, layout: &Layout) -> Result<(), Refusal> {
+        for (name, value) in read_env_file(&layout.env_file())? {
             if !self.variables.contains_key(OsStr::new(&name)) {
                 self.secrets.push(Zeroizing::new(value.clone()));
                 self.set(&name, value.into())?;
@@ -106,7 +111,7 @@ fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> 
     if !directory.join("..data").exists() {
         let object = mounts::described(layout, directory);
         return Err(Refusal::Precondition(format!(
-            "cannot use all keys of {object} as environment variables: {} is not mounted",
+            "failed to read environment variables from all keys of {object}: {} is not mounted",
             directory.display()
         )));
     }
@@ -120,7 +125,7 @@ pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environm
     // from any of them.
     let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
-    environment.take_left(layout)?;
+    environment.take_env_file(layout)?;
     for variable in wanted {
         environment.take(layout, variable)?;
     }
@@ -139,7 +144,9 @@ pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environm
 
 fn valid_name(name: &str) -> Result<&str, Refusal> {
     if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(Refusal::Invalid(format!("{name:?} cannot be the name of an environment variable")));
+        return Err(Refusal::Invalid(format!(
+            "invalid environment variable name {name:?}: must not be empty or contain '=' or NUL"
+        )));
     }
     Ok(name)
 }
@@ -147,15 +154,15 @@ fn valid_name(name: &str) -> Result<&str, Refusal> {
 /// Reads a value from a file. Errors describe it as `what`.
 pub fn read_value(what: &str, file: &Path, layout: &Layout) -> Result<OsString, Refusal> {
     let source = described(file, layout);
-    let refused = |reason: String| Refusal::Precondition(format!("{what} is to be {source}, but {reason}"));
+    let refused = |reason: String| Refusal::Precondition(format!("failed to read {what} from {source}: {reason}"));
     let missing = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => refused(why_missing(file, layout)),
+        io::ErrorKind::NotFound => refused(missing_reason(file, layout)),
         _ => refused(error.to_string()),
     };
     let mut value = Vec::new();
     File::open(file).map_err(missing)?.take(MAX_VALUE + 1).read_to_end(&mut value).map_err(missing)?;
     if value.len() as u64 > MAX_VALUE {
-        return Err(refused(format!("it is longer than {MAX_VALUE} bytes")));
+        return Err(refused(format!("the value exceeds {MAX_VALUE} bytes")));
     }
     Ok(OsString::from_vec(value))
 }
@@ -170,17 +177,17 @@ fn described(file: &Path, layout: &Layout) -> String {
         (Some(parent), Some(key)) if is_mounted(file, layout) => {
             format!("key {:?} of {}", key.to_string_lossy(), mounts::described(layout, parent))
         }
-        _ => format!("read from {}", file.display()),
+        _ => format!("file {}", file.display()),
     }
 }
 
-fn why_missing(file: &Path, layout: &Layout) -> String {
+fn missing_reason(file: &Path, layout: &Layout) -> String {
     let Some(parent) = file.parent().filter(|_| is_mounted(file, layout)) else {
-        return "there is no such file".to_owned();
+        return "no such file".to_owned();
     };
     let kind = if file.starts_with(layout.secrets()) { "Secret" } else { "ConfigMap" };
     let is_empty = mounts::entries(&parent.join("..data")).next().is_none();
-    let what = if is_empty { "does not exist, or is empty" } else { "has no such key" };
+    let what = if is_empty { "does not exist or is empty" } else { "has no such key" };
     format!("the {kind} {what}{MOUNT_DELAY}")
 }
 
@@ -200,7 +207,7 @@ fn home(layout: &Layout, wanted: Option<&OsString>) -> Result<PathBuf, Refusal> 
         return Ok(home);
     }
     let home = layout.home();
-    std::fs::create_dir_all(&home).map_err(Refusal::system(format!("cannot make {}", home.display())))?;
+    std::fs::create_dir_all(&home).map_err(Refusal::system(format!("failed to create {}", home.display())))?;
     Ok(home)
 }
 
@@ -208,131 +215,66 @@ fn is_writable(directory: &Path) -> bool {
     directory.is_dir() && rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn variable(name: &str, source: Source) -> EnvironmentVariable {
-        EnvironmentVariable { name: name.into(), source: Some(source) }
+/// Returns the variables of the file that init containers write for the CLI, in order; none if the file does not exist.
+/// An error names the line, but not its content.
+fn read_env_file(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
+    let what = || format!("failed to read environment variables from {}", file.display());
+    let mut text = String::new();
+    match File::open(file) {
+        Ok(open) => open.take(MAX_ENV_FILE + 1).read_to_string(&mut text).map_err(Refusal::system(what()))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Refusal::system(what())(error)),
+    };
+    if text.len() as u64 > MAX_ENV_FILE {
+        return Err(Refusal::Invalid(format!("{}: the file exceeds {MAX_ENV_FILE} bytes", what())));
     }
-
-    fn shown(environment: &Environment) -> Vec<&str> {
-        environment.secrets.iter().map(|secret| secret.as_str()).collect()
+    let mut variables = Vec::new();
+    for variable in dotenvy::from_read_iter(text.as_bytes()) {
+        variables
+            .push(variable.map_err(|error| Refusal::Invalid(format!("{}: {}", what(), parse_error(&error, &text))))?);
     }
-
-    fn get<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
-        environment.variables.get(OsStr::new(name)).and_then(|value| value.to_str())
-    }
-
-    #[test]
-    fn values_and_files_are_set_but_reserved_variables_are_ignored() {
-        let directory = tempfile::tempdir().unwrap();
-        let layout = Layout::new(directory.path());
-        let token = directory.path().join("token");
-        std::fs::write(&token, "hunter22\n").unwrap();
-        let wanted = [
-            variable("PLAIN", Source::Value("one".into())),
-            variable("TOKEN", Source::File(token.to_str().unwrap().into())),
-            variable("PULUMI_OPTION_PARALLEL", Source::Value("1".into())),
-            variable("HOME", Source::Value("/nonexistent".into())),
-        ];
-        let environment = build(&layout, &wanted).unwrap();
-        assert_eq!(get(&environment, "PLAIN"), Some("one"));
-        assert_eq!(get(&environment, "TOKEN"), Some("hunter22\n"));
-        assert_eq!(get(&environment, "PULUMI_OPTION_PARALLEL"), None);
-        assert_eq!(get(&environment, "HOME"), layout.home().to_str());
-        assert_eq!(get(&environment, "PATH"), std::env::var("PATH").ok().as_deref());
-        assert_eq!(shown(&environment), ["hunter22\n"]);
-        assert!(layout.home().is_dir());
-    }
-
-    #[test]
-    fn every_mounted_secret_is_redacted_even_if_unused() {
-        let directory = tempfile::tempdir().unwrap();
-        let secret = directory.path().join("secrets/aws");
-        // Like the kubelet: keys are links into a directory that is replaced atomically.
-        std::fs::create_dir_all(secret.join("..2026")).unwrap();
-        std::fs::write(secret.join("..2026/key"), "inherited-value").unwrap();
-        std::fs::write(secret.join("..2026/large"), "x".repeat(65 * 1024)).unwrap();
-        std::os::unix::fs::symlink("..2026", secret.join("..data")).unwrap();
-        for key in ["key", "large"] {
-            std::os::unix::fs::symlink(format!("..data/{key}"), secret.join(key)).unwrap();
-        }
-        let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
-        let environment = build(&layout, &[]).unwrap();
-        assert_eq!(shown(&environment), ["inherited-value"]);
-        assert_eq!(environment.redactor().redact("npm: inherited-value"), "npm: [secret]");
-    }
-
-    #[test]
-    fn a_missing_secret_and_a_missing_key_give_different_errors() {
-        let directory = tempfile::tempdir().unwrap();
-        let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
-        // Like the kubelet: an optional Secret is an empty directory until it exists.
-        for secret in ["absent", "present/..2026"] {
-            std::fs::create_dir_all(layout.secrets().join(secret)).unwrap();
-        }
-        std::fs::write(layout.secrets().join("present/..2026/other"), "hunter22").unwrap();
-        std::os::unix::fs::symlink("..2026", layout.secrets().join("present/..data")).unwrap();
-        for (secret, why) in [("absent", "does not exist"), ("present", "has no such key")] {
-            let file = layout.secrets().join(secret).join("token").to_str().unwrap().to_owned();
-            let refusal = build(&layout, &[variable("TOKEN", Source::File(file))]).unwrap_err();
-            assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
-            let message = refusal.to_string();
-            for word in ["TOKEN", "key \"token\"", &format!("Secret \"{secret}\""), why] {
-                assert!(message.contains(word), "{message}");
-            }
-        }
-    }
-
-    #[test]
-    fn all_keys_of_a_mount_are_set_and_only_secret_values_are_redacted() {
-        let directory = tempfile::tempdir().unwrap();
-        let layout = Layout::new(directory.path())
-            .with_secrets(directory.path().join("secrets"))
-            .with_config_maps(directory.path().join("config-maps"));
-        let mount = |path: PathBuf, keys: &[(&str, &str)]| {
-            std::fs::create_dir_all(path.join("..2026")).unwrap();
-            std::os::unix::fs::symlink("..2026", path.join("..data")).unwrap();
-            for (key, value) in keys {
-                std::fs::write(path.join("..2026").join(key), value).unwrap();
-                std::os::unix::fs::symlink(format!("..data/{key}"), path.join(key)).unwrap();
-            }
-            path.to_str().unwrap().to_owned()
-        };
-        let secret = mount(layout.secrets().join("aws"), &[("ID", "first-id"), ("KEY", "hunter22")]);
-        let map = mount(layout.config_maps().join("region"), &[("ID", "true")]);
-        let empty = mount(layout.config_maps().join("empty"), &[]);
-        let all = |prefix: &str, directory: &str| variable(prefix, Source::Directory(directory.to_owned()));
-        let wanted = [all("", &secret), all("AWS_", &secret), all("", &map), all("", &empty)];
-        let environment = build(&layout, &wanted).unwrap();
-        for (name, value) in [("ID", "true"), ("KEY", "hunter22"), ("AWS_ID", "first-id"), ("AWS_KEY", "hunter22")] {
-            assert_eq!(get(&environment, name), Some(value), "{name}: what comes later wins");
-        }
-        assert_eq!(environment.redactor().redact("true first-id hunter22"), "true [secret] [secret]");
-
-        let missing = layout.config_maps().join("missing").to_str().unwrap().to_owned();
-        let refusal = build(&layout, &[all("", &missing)]).unwrap_err();
-        assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
-        assert!(
-            refusal.to_string().contains("all keys of ConfigMap \"missing\" as environment variables"),
-            "{refusal}"
-        );
-    }
-
-    #[test]
-    fn invalid_environment_variables_are_rejected_by_name() {
-        let directory = tempfile::tempdir().unwrap();
-        let layout = Layout::new(directory.path());
-        let missing = directory.path().join("aws/secret-key").to_str().unwrap().to_owned();
-        for (wanted, words) in [
-            (variable("KEY", Source::File(missing.clone())), vec!["KEY", missing.as_str(), "no such file"]),
-            (variable("A=B", Source::Value(String::new())), vec!["A=B"]),
-            (variable("NUL", Source::Value("a\0b".into())), vec!["NUL"]),
-            (EnvironmentVariable { name: "EMPTY".into(), source: None }, vec!["EMPTY"]),
-        ] {
-            let message = build(&layout, &[wanted]).unwrap_err().to_string();
-            assert!(words.iter().all(|word| message.contains(word)), "{message}");
-        }
-    }
+    Ok(variables)
 }
+
+/// Describes a parse error without the line, which can contain a secret.
+fn parse_error(error: &dotenvy::Error, text: &str) -> String {
+    let dotenvy::Error::LineParse(line, _) = error else { return error.to_string() };
+    let number = text.lines().position(|other| other.contains(line.trim())).map(|index| index + 1);
+    let which = number.map_or_else(|| "a line".to_owned(), |number| format!("line {number}"));
+    format!("{which} is not of the form NAME=value; enclose a value with spaces or quotes in single quotes")
+}
+
+/// The part of the CLI's credentials file that names the backend of the last login.
+#[derive(Deserialize)]
+struct Credentials {
+    #[serde(default)]
+    current: String,
+}
+
+/// Returns the URL of the state backend without credentials, in the CLI's order of precedence: environment, project
+/// file, last login, Pulumi Cloud.
+pub fn backend_url(environment: &Environment, project: Option<&Project>) -> Option<String> {
+    let of_project = || project.and_then(|project| project.backend_url.clone());
+    let url = variable(environment, URL_VARIABLE)
+        .or_else(of_project)
+        .or_else(|| last_login(environment))
+        .or_else(|| variable(environment, API_VARIABLE));
+    backend::without_credentials(url.as_deref().unwrap_or(PULUMI_CLOUD))
+}
+
+fn last_login(environment: &Environment) -> Option<String> {
+    let home = variable(environment, "PULUMI_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(variable(environment, "HOME")?).join(".pulumi")))?;
+    let mut text = String::new();
+    File::open(home.join("credentials.json")).ok()?.take(MAX_CREDENTIALS).read_to_string(&mut text).ok()?;
+    let Credentials { current } = serde_json::from_str(&text).ok()?;
+    Some(current).filter(|url| !url.is_empty())
+}
+
+fn variable(environment: &Environment, name: &str) -> Option<String> {
+    let value = environment.variables.get(OsStr::new(name))?.to_str()?;
+    Some(value.to_owned()).filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! The `fetch` role: an init container that receives one source, so that the init containers of the user can use it. It
+//! The `fetch` role: an init container that receives one source, so that later init containers can use it. It
 //! serves the gRPC service of the agent on the same port and exits when the source is in place. The agent continues
 //! from there.
 
@@ -49,8 +49,10 @@ pub struct FetchConfig {
 /// Serves until a source is in place. Returns an error if it stops earlier, because later init containers need the
 /// source.
 pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the async runtime")?;
     let fetched = runtime.block_on(run(config));
     // Blocking tasks must not delay the exit.
     runtime.shutdown_timeout(CLOSE_LIMIT);
@@ -58,13 +60,13 @@ pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
 }
 
 async fn run(config: &FetchConfig) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot receive SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot receive SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let service = Fetch::open(config)?;
     let (stop, done) = (service.stop.clone(), service.done.clone());
     let acceptor = TlsAcceptor::from_directory(&config.tls_directory)?;
     let listener =
-        TcpListener::bind(config.address).await.with_context(|| format!("cannot listen on {}", config.address))?;
+        TcpListener::bind(config.address).await.with_context(|| format!("failed to listen on {}", config.address))?;
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .max_concurrent_streams(STREAMS_AT_ONCE)
@@ -80,12 +82,12 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
         tokio::time::sleep(CLOSE_LIMIT).await;
     };
     tokio::select! {
-        served = server => served.context("the service ended")?,
+        served = server => served.context("failed to serve gRPC")?,
         () = closing => {}
         _ = terminate.recv() => stop.cancel(),
         _ = interrupt.recv() => stop.cancel(),
     }
-    anyhow::ensure!(done.is_cancelled(), "the pod ends before a source was put in place");
+    anyhow::ensure!(done.is_cancelled(), "the pod was terminated before a source was in place");
     Ok(())
 }
 
@@ -103,11 +105,11 @@ struct Fetch {
 impl Fetch {
     fn open(config: &FetchConfig) -> anyhow::Result<Self> {
         let layout = Layout::new(&config.share);
-        layout.create().with_context(|| format!("cannot prepare {}", config.share.display()))?;
+        layout.create().with_context(|| format!("failed to prepare {}", config.share.display()))?;
         let settings = Arc::new(Settings::open(layout.clone()));
         let stop = CancellationToken::new();
         let source = Source::open(layout, WorkspaceLock::default(), settings, stop.clone())?.without_installing();
-        let identity = Identity::new(config.pod_uid.clone()).context("cannot read /proc")?;
+        let identity = Identity::new(config.pod_uid.clone()).context("failed to read /proc")?;
         Ok(Self { identity, source: Arc::new(source), stop, done: CancellationToken::new() })
     }
 }
@@ -143,13 +145,14 @@ impl Agent for Fetch {
         let putting = self.source.tasks.spawn(async move {
             let unchanged = source.put(parts).await?;
             if source.is_settled() {
-                // No further calls are accepted; this one still gets its reply.
+                // Stops the server after the reply to this call.
                 done.cancel();
             }
             Ok::<_, Refusal>(unchanged)
         });
-        let unchanged =
-            putting.await.map_err(|error| Status::internal(format!("cannot put the source in place: {error}")))??;
+        let unchanged = putting
+            .await
+            .map_err(|error| Status::internal(format!("failed to put the source in place: {error}")))??;
         Ok(Response::new(proto::PutSourceReply { unchanged }))
     }
 
@@ -178,6 +181,8 @@ impl Agent for Fetch {
 }
 
 fn not_started() -> Status {
-    Refusal::Precondition("the pod's init containers have not run yet: it takes its source and nothing else".to_owned())
-        .into()
+    Refusal::Precondition(
+        "the init containers have not finished: until then, the pod accepts only its source".to_owned(),
+    )
+    .into()
 }

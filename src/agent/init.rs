@@ -17,15 +17,15 @@ const SIGNAL_OFFSET: i32 = 128;
 
 #[derive(Debug, thiserror::Error)]
 enum InitError {
-    #[error("cannot leave the container's working directory: {0}")]
+    #[error("failed to change to the root directory: {0}")]
     Directory(io::Error),
-    #[error("cannot receive signals: {0}")]
+    #[error("failed to register signal handlers: {0}")]
     Signals(io::Error),
-    #[error("cannot take in orphaned processes: {0}")]
+    #[error("failed to become the reaper of orphaned processes: {0}")]
     Subreaper(io::Error),
-    #[error("cannot start the agent: {0}")]
+    #[error("failed to start the agent: {0}")]
     Start(io::Error),
-    #[error("cannot wait for processes: {0}")]
+    #[error("failed to wait for processes: {0}")]
     Wait(io::Error),
 }
 
@@ -57,7 +57,7 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
     let agent = i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)
-        .ok_or_else(|| InitError::Start(io::Error::other("the kernel gave no valid process id")))?;
+        .ok_or_else(|| InitError::Start(io::Error::other("invalid process ID")))?;
     for signal in signals.forever() {
         match signal {
             SIGCHLD => {

@@ -30,15 +30,15 @@ pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusa
     // The agent is a child of the first process: see `agent::init`.
     let space = if std::os::unix::process::parent_id() == FIRST { Space::Own } else { Space::Shared };
     let share = std::fs::canonicalize(layout.root()).unwrap_or_else(|_| layout.root().to_owned());
-    let failed = "cannot look for people who work with the CLI in the pod";
-    let mut at_work = Vec::new();
+    let failed = "failed to find interactive sessions in the pod";
+    let mut sessions = Vec::new();
     for process in processes::living().map_err(Refusal::system(failed))? {
-        if let Some(command) = command_of_a_person(&process, space, &share) {
-            at_work.push((process, command));
+        if let Some(command) = interactive_command(&process, space, &share) {
+            sessions.push((process, command));
         }
     }
-    at_work.sort_by_key(|(process, _)| (process.started, process.pid));
-    let Some((process, command)) = at_work.into_iter().next() else { return Ok(None) };
+    sessions.sort_by_key(|(process, _)| (process.started, process.pid));
+    let Some((process, command)) = sessions.into_iter().next() else { return Ok(None) };
     let since = started(&process).map_err(Refusal::system(failed))?;
     Ok(Some(proto::InteractiveSession { command, pid: process.pid, since }))
 }
@@ -47,11 +47,11 @@ pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusa
 pub fn described(session: &proto::InteractiveSession) -> String {
     let since = jiff::Timestamp::from_millisecond(session.since)
         .map_or_else(|_| String::new(), |since| format!(", since {}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
-    format!("somebody works with the CLI in the pod: `{}` (process {}{since})", session.command, session.pid)
+    format!("interactive session in the pod: `{}` (process {}{since})", session.command, session.pid)
 }
 
 /// Returns the short form of the command if a user runs the CLI in this process.
-fn command_of_a_person(process: &Process, space: Space, share: &Path) -> Option<String> {
+fn interactive_command(process: &Process, space: Space, share: &Path) -> Option<String> {
     let arguments = arguments(process.pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
     if !is_cli(&process.name, &program, arguments.first().map(String::as_str)) {
@@ -64,7 +64,7 @@ fn command_of_a_person(process: &Process, space: Space, share: &Path) -> Option<
     let directory = processes::working_directory(process.pid);
     let is_here = space == Space::Own || directory.is_some_and(|from| works_in(share, &from, given));
     // Checked last, because it reads the most.
-    (is_here && !processes::is_of_an_operation(process.pid)).then_some(command)
+    (is_here && !processes::belongs_to_operation(process.pid)).then_some(command)
 }
 
 /// Returns whether a process is the CLI and not one of its plugins. A script of that name counts.
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn an_interactive_session_is_described_by_command_pid_and_start_time() {
         let session = proto::InteractiveSession { command: "pulumi import".into(), pid: 42, since: 0 };
-        let said = "somebody works with the CLI in the pod: `pulumi import` (process 42, since 1970-01-01T00:00:00Z)";
-        assert_eq!(described(&session), said);
+        let description = "interactive session in the pod: `pulumi import` (process 42, since 1970-01-01T00:00:00Z)";
+        assert_eq!(described(&session), description);
     }
 }

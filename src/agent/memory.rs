@@ -23,17 +23,17 @@ pub fn kills() -> u64 {
 
 /// Describes the kills since the count `before`, with the container's limit. Returns `None` if there are none.
 pub fn killed_since(before: u64) -> Option<String> {
-    said(Path::new(CONTROL_GROUP), before)
+    describe(Path::new(CONTROL_GROUP), before)
 }
 
-fn said(control_group: &Path, before: u64) -> Option<String> {
+fn describe(control_group: &Path, before: u64) -> Option<String> {
     let killed = kills_in(control_group).checked_sub(before).filter(|killed| *killed > 0)?;
     let processes = if killed == 1 { "a process was".to_owned() } else { format!("{killed} processes were") };
     let limit = match limit_in(control_group) {
-        Some(limit) => format!("the container was at its memory limit of {}", quantity(limit)),
-        None => "there was no memory left".to_owned(),
+        Some(limit) => format!("the container reached its memory limit of {}", quantity(limit)),
+        None => "memory was exhausted".to_owned(),
     };
-    Some(format!("OOMKilled: {processes} killed, because {limit} ({MORE_MEMORY})"))
+    Some(format!("OOMKilled: {processes} killed because {limit} ({MORE_MEMORY})"))
 }
 
 fn kills_in(control_group: &Path) -> u64 {
@@ -67,7 +67,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
             std::fs::write(path, content).expect("written");
         }
-        said(directory.path(), 1)
+        describe(directory.path(), 1)
     }
 
     #[test]
@@ -80,23 +80,23 @@ mod tests {
             (
                 two(2),
                 limit("memory.max", "536870912\n"),
-                Some("a process was killed, because the container was at its memory limit of 512Mi"),
+                Some("a process was killed because the container reached its memory limit of 512Mi"),
             ),
             (
                 two(4),
                 limit("memory.max", "1000\n"),
-                Some("3 processes were killed, because the container was at its memory limit of 1000"),
+                Some("3 processes were killed because the container reached its memory limit of 1000"),
             ),
-            (two(2), limit("memory.max", "max\n"), Some("a process was killed, because there was no memory left")),
+            (two(2), limit("memory.max", "max\n"), Some("a process was killed because memory was exhausted")),
             (
                 one(2),
                 limit("memory/memory.limit_in_bytes", "1073741824\n"),
-                Some("a process was killed, because the container was at its memory limit of 1024Mi"),
+                Some("a process was killed because the container reached its memory limit of 1024Mi"),
             ),
             (
                 one(2),
                 limit("memory/memory.limit_in_bytes", "9223372036854771712\n"),
-                Some("a process was killed, because there was no memory left"),
+                Some("a process was killed because memory was exhausted"),
             ),
             (one(1), limit("memory/memory.limit_in_bytes", "1073741824\n"), None),
             (two(1), limit("memory.max", "1000\n"), None),

@@ -1,16 +1,34 @@
 //! Secrets and ConfigMaps that the pod mounts: one directory for each object, with one file for each key.
+//!
+//! [`Inputs`] detects changes with keyed hashes: one for the files from which the configuration is read, and one for
+//! each directory. A hash reveals nothing about the contents. The files are read on request, which is rare. A watch
+//! would not be faster, because the controller polls for changes, and all pods of a node with the same user share a
+//! small number of inotify watches.
 
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 use tokio::time::Instant;
 
 use super::layout::Layout;
 use super::refusal::Refusal;
+use crate::rpc::server_tls::INPUTS_KEY_FILE;
 
 /// Interval at which an empty directory is checked.
 const POLL: Duration = Duration::from_millis(100);
+/// Maximum size of a Secret or ConfigMap in bytes, set by Kubernetes.
+const MAX_VALUE: u64 = 1024 * 1024;
+/// Minimum length of the key in bytes. A shorter key is not secure.
+const MIN_KEY: usize = 32;
+const MAX_KEY: u64 = 1024;
+/// Maximum number of reads until two consecutive ones agree: the kubelet can replace the files at the same time.
+const MAX_READS: usize = 4;
 
 /// Waits until none of these directories is empty. The kubelet mounts an empty directory for a missing object and fills
 /// it some time after the object is created.
@@ -24,8 +42,8 @@ pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> R
             let object = described(layout, empty);
             let directory = empty.display();
             return Err(Refusal::Precondition(format!(
-                "{object} has keys, but {directory} is still empty after {}s: the kubelet has not mounted them; check \
-                 the kubelet of the pod's node, and whether {object} still exists",
+                "{object} is not mounted at {directory} after {}s: check the kubelet of the pod's node, and whether \
+                 {object} still exists",
                 limit.as_secs()
             )));
         }
@@ -35,7 +53,7 @@ pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> R
 
 /// Returns the files of all keys in ascending order.
 pub fn keys(directory: &Path) -> Vec<PathBuf> {
-    let mut keys: Vec<PathBuf> = entries(directory).filter(|key| !is_of_kubelet(key)).collect();
+    let mut keys: Vec<PathBuf> = entries(directory).filter(|key| !is_kubelet_internal(key)).collect();
     keys.sort();
     keys
 }
@@ -57,58 +75,107 @@ pub fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 /// Returns whether a path is internal to the kubelet, which keeps mounted files behind links whose names begin with two
 /// dots.
-pub fn is_of_kubelet(path: &Path) -> bool {
+pub fn is_kubelet_internal(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Keyed hashes of contents. A hash is absent if it cannot be computed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Hashes {
+    /// Hash of all requested files.
+    pub files: Option<String>,
+    /// Hash of each requested directory.
+    pub directories: HashMap<String, String>,
+}
 
-    const LIMIT: Duration = Duration::from_secs(20);
+/// Computes keyed hashes of mounted Secrets and ConfigMaps.
+pub struct Inputs {
+    /// Key of the Workspace, shared by all its pods. Without the key, a hash cannot be used to test guesses of a value.
+    key_file: PathBuf,
+}
 
-    fn layout(directory: &tempfile::TempDir) -> Layout {
-        Layout::new(directory.path()).with_secrets(directory.path().join("secrets"))
+impl Inputs {
+    /// Uses the key in the directory of the agent's certificate.
+    pub fn new(tls_directory: &Path) -> Self {
+        Inputs { key_file: tls_directory.join(INPUTS_KEY_FILE) }
     }
 
-    /// Mounts an object like the kubelet, with or without a key.
-    fn mount(layout: &Layout, name: &str, key: Option<&str>) -> String {
-        let directory = layout.secrets().join(name);
-        std::fs::create_dir_all(directory.join("..2026")).unwrap();
-        std::os::unix::fs::symlink("..2026", directory.join("..data")).unwrap();
-        if let Some(key) = key {
-            std::fs::write(directory.join("..2026").join(key), "value").unwrap();
-            std::os::unix::fs::symlink(format!("..data/{key}"), directory.join(key)).unwrap();
+    /// Returns the hashes of the current contents of these files and directories.
+    pub fn hashes(&self, files: &[String], directories: &[String]) -> Hashes {
+        if files.is_empty() && directories.is_empty() {
+            return Hashes::default();
         }
-        directory.to_str().unwrap().to_owned()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_mount_that_stays_empty_is_rejected_with_its_object_name() {
-        let directory = tempfile::tempdir().unwrap();
-        let layout = layout(&directory);
-        let required = [mount(&layout, "aws", Some("id")), mount(&layout, "absent", None)];
-        wait(&layout, &required[..1], LIMIT).await.unwrap();
-        let begun = Instant::now();
-        let refusal = wait(&layout, &required, LIMIT).await.unwrap_err();
-        assert!(begun.elapsed() >= LIMIT);
-        assert!(matches!(refusal, Refusal::Precondition(_)), "it may be there the next time");
-        assert!(refusal.to_string().starts_with("Secret \"absent\" has keys, but "), "{refusal}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn wait_returns_once_a_mounted_directory_is_filled() {
-        let directory = tempfile::tempdir().unwrap();
-        let layout = layout(&directory);
-        let required = [mount(&layout, "aws", None)];
-        let fill = async {
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            std::fs::write(Path::new(&required[0]).join("..2026/id"), "value").unwrap();
-            std::os::unix::fs::symlink("..data/id", Path::new(&required[0]).join("id")).unwrap();
+        let key = match read(&self.key_file, MAX_KEY) {
+            Ok(Some(key)) if key.len() >= MIN_KEY => key,
+            other => {
+                let found = other.map(|key| key.map(|key| key.len()));
+                tracing::warn!(file = %self.key_file.display(), ?found, "no valid key: changes of Secrets and ConfigMaps are not detected");
+                return Hashes::default();
+            }
         };
-        let begun = Instant::now();
-        let (waited, ()) = tokio::join!(wait(&layout, &required, LIMIT), fill);
-        waited.unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(4));
+        let read_all = || {
+            let of_directory = |directory: &String| Some((directory.clone(), hash_files(&key, &keys_of(directory)?)?));
+            Hashes {
+                files: if files.is_empty() { None } else { hash_files(&key, files) },
+                directories: directories.iter().filter_map(of_directory).collect(),
+            }
+        };
+        let mut before = read_all();
+        for _ in 1..MAX_READS {
+            let now = read_all();
+            if now == before {
+                return now;
+            }
+            before = now;
+        }
+        Hashes::default()
     }
 }
+
+/// Returns the keys of a mounted Secret or ConfigMap. The kubelet keeps mounted files behind links whose names begin
+/// with two dots.
+fn keys_of(directory: &str) -> Option<Vec<String>> {
+    let entries = std::fs::read_dir(directory).ok()?;
+    let names = entries.map(|entry| entry.ok()?.file_name().into_string().ok()).collect::<Option<Vec<_>>>()?;
+    let mut keys: Vec<String> =
+        names.iter().filter(|name| !name.starts_with("..")).map(|name| format!("{directory}/{name}")).collect();
+    keys.sort();
+    Some(keys)
+}
+
+/// Hashes the contents of files. This algorithm must not change: new hashes would make every Stack run once.
+fn hash_files(key: &[u8], files: &[String]) -> Option<String> {
+    let mut hash = Hmac::<Sha256>::new_from_slice(key).ok()?;
+    let mut add = |part: &[u8]| {
+        hash.update(&(part.len() as u64).to_be_bytes());
+        hash.update(part);
+    };
+    for file in files {
+        add(file.as_bytes());
+        match read(Path::new(file), MAX_VALUE) {
+            Ok(Some(content)) => {
+                add(b"is");
+                add(&content);
+            }
+            Ok(None) => add(b"is not there"),
+            Err(error) => {
+                tracing::warn!(file, %error, "failed to read an input file");
+                return None;
+            }
+        }
+    }
+    Some(hex::encode(hash.finalize().into_bytes()))
+}
+
+/// Reads at most `limit` bytes of a file; `None` if the file does not exist.
+fn read(file: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut content = Vec::new();
+    match File::open(file).and_then(|file| file.take(limit).read_to_end(&mut content)) {
+        Ok(_) => Ok(Some(content)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -10,18 +10,15 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::cancellation::{CancelRequest, Cause};
-use super::clock;
-use super::config_values;
+use super::cancellation::{CancelRequest, Cause, Liveness};
 use super::environment::{self, Environment};
 use super::interactive_session;
 use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request};
 use super::layout::Layout;
-use super::liveness::Liveness;
 use super::processes::{self, Family};
 use super::refusal::Refusal;
-use super::run::{OperationRequest, Run, backend};
-use super::settings::Settings;
+use super::run::{OperationRequest, Run};
+use super::settings::{self, Settings};
 use super::source::{CurrentSource, Source};
 use super::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::pulumi::arguments::OperationKind;
@@ -48,10 +45,10 @@ pub struct Operations {
     pub settings: Arc<Settings>,
     pub tasks: TaskTracker,
     open: Mutex<Option<Open>>,
-    /// Time that a run has to end gracefully, whatever the cause.
-    patience: Duration,
+    /// Time between the graceful and the forced cancellation of a run.
+    cancellation_grace: Duration,
     /// Time from which a run is cancelled forcefully; set when the pod is being terminated.
-    harder: Mutex<Option<Instant>>,
+    forced_at: Mutex<Option<Instant>>,
     /// The stack that is selected for commands of users in the pod.
     selected: Arc<Mutex<Option<String>>>,
 }
@@ -80,10 +77,10 @@ impl Operations {
         journal: Arc<Journal>,
         source: Arc<Source>,
         settings: Arc<Settings>,
-        patience: Duration,
+        cancellation_grace: Duration,
     ) -> Self {
         let tasks = source.tasks.clone();
-        let (open, harder, selected) = Default::default();
+        let (open, forced_at, selected) = Default::default();
         Operations {
             identity,
             layout,
@@ -93,8 +90,8 @@ impl Operations {
             settings,
             tasks,
             open,
-            patience,
-            harder,
+            cancellation_grace,
+            forced_at,
             selected,
         }
     }
@@ -107,17 +104,17 @@ impl Operations {
             if request.process_space == self.identity.process_space {
                 let sessions = Reader::sessions(record.clone()).unwrap_or_default();
                 let family = Family::new(&request.id, sessions);
-                family.end().await.map_err(Refusal::system("cannot end what is left of an operation"))?;
+                family.end().await.map_err(Refusal::system("failed to end the remaining processes of an operation"))?;
             }
-            tracing::warn!(operation = request.id, "the operation was interrupted: the agent was started anew");
+            tracing::warn!(operation = request.id, "operation interrupted by a restart of the agent");
             let result = proto::Result {
                 outcome: proto::Outcome::Interrupted.into(),
                 message:
-                    "the agent in the workspace pod was started anew while the CLI ran: the container was killed or \
-                          ran out of memory; no process of the run is left"
+                    "the agent in the workspace pod restarted during the run: the container was killed or ran out of \
+                          memory; no process of the run is left"
                         .to_owned(),
                 started: request.started,
-                ended: clock::now(),
+                ended: journal::now(),
                 interrupted: true,
                 ..reported_stack(request)
             };
@@ -133,22 +130,22 @@ impl Operations {
         if self.knows(&request)? {
             return Ok(Admission::Known);
         }
-        let asked = OperationRequest::of(&request)?;
+        let parameters = OperationRequest::of(&request)?;
         self.refuse_other_agent(&request)?;
         // Before taking the lock: the shutdown waits for each token holder, so it does not miss an operation that is
         // being started.
         let token = self.tasks.token();
         // Two controllers can consider themselves leader and start the same operation at the same time. If the other
         // call fails, the operation stays unknown and the caller retries.
-        let Some(pass) = self.workspace_lock.enter_operation(&request.id)? else { return Ok(Admission::Known) };
+        let Some(guard) = self.workspace_lock.lock_for_operation(&request.id)? else { return Ok(Admission::Known) };
         // The operation may have started and ended since the journal was checked.
         if self.knows(&request)? {
             return Ok(Admission::Known);
         }
         let current_source = self.refuse_other_source(&request)?;
-        let wanted = fitting_settings(&request)?;
+        let wanted = verified_settings(&request)?;
         let mut environment = environment::build(&self.layout, &request.environment)?;
-        let config = config_values::resolve(&self.layout, &mut environment, &wanted)?;
+        let config = settings::resolve_config(&self.layout, &mut environment, &wanted)?;
         if let Some(session) = interactive_session::find(&self.layout)? {
             return Ok(Admission::Held(interactive_session::described(&session)));
         }
@@ -158,25 +155,26 @@ impl Operations {
         self.end_if_terminated();
         let select = *lock(&self.selected) != Some(wanted.stack.clone());
         let (layout, settings) = (self.layout.clone(), self.settings.clone());
-        let (journal, patience, liveness) = (self.journal.clone(), self.patience, Liveness::begin());
+        let (journal, cancellation_grace, liveness) =
+            (self.journal.clone(), self.cancellation_grace, Liveness::begin());
         let run = Run {
             layout,
             settings,
             journal,
             record,
-            asked,
+            parameters,
             wanted,
             config,
             config_inputs,
             current_source,
             environment,
             cancel_request,
-            patience,
+            cancellation_grace,
             liveness,
             select,
             version: self.source.version.clone(),
         };
-        self.tasks.spawn(self.clone().finish(run, pass, token));
+        self.tasks.spawn(self.clone().finish(run, guard, token));
         Ok(Admission::Begun)
     }
 
@@ -196,40 +194,43 @@ impl Operations {
     ) -> Result<Arc<JournalRecord>, Refusal> {
         // Before the operation is in the journal: from then on, clients can find and cancel it.
         *lock(&self.open) = Some(Open { id: request.id.clone(), cancel_request: cancel_request.clone() });
-        self.journal.begin(self.journalled(request, wanted, environment)).map_err(|error| {
+        self.journal.begin(self.journal_request(request, wanted, environment)).map_err(|error| {
             *lock(&self.open) = None;
             match error {
-                JournalError::Write { id, source } => Refusal::system(format!("cannot journal operation {id}"))(source),
+                JournalError::Write { id, source } => {
+                    Refusal::system(format!("failed to write operation {id} to the journal"))(source)
+                }
                 other => Refusal::Precondition(other.to_string()),
             }
         })
     }
 
     /// Runs an operation to its end and journals the result, even after a panic.
-    async fn finish(self: Arc<Self>, run: Run, pass: WorkspaceGuard, _token: TaskTrackerToken) {
+    async fn finish(self: Arc<Self>, run: Run, guard: WorkspaceGuard, _token: TaskTrackerToken) {
         let request = run.record.request();
-        tracing::info!(operation = request.id, update = request.name, stack = run.wanted.stack, "operation begins");
+        tracing::info!(operation = request.id, update = request.name, stack = run.wanted.stack, "operation started");
         let result = match AssertUnwindSafe(run.execute()).catch_unwind().await {
             Ok(result) => result,
             Err(_) => {
                 // The panic is already in the log.
                 run.end_processes().await;
-                let message = "a bug in the agent ended the operation; no process of it is left".to_owned();
+                let message =
+                    "internal error in the agent: the run was interrupted, and no process of it is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
-                let (started, ended) = (request.started, clock::now());
+                let (started, ended) = (request.started, journal::now());
                 proto::Result { outcome, message, started, ended, interrupted: true, ..reported_stack(request) }
             }
         };
         if run.select
             && result.outcome() == proto::Outcome::Succeeded
-            && matches!(run.asked.kind, OperationKind::Up | OperationKind::Preview)
+            && matches!(run.parameters.kind, OperationKind::Up | OperationKind::Preview)
         {
             *lock(&self.selected) = Some(run.wanted.stack.clone());
         }
         tracing::info!(operation = request.id, update = request.name, outcome = ?result.outcome(), "operation ended");
-        // Before the result is visible: a client that sees the result can start the next operation at once.
+        // Before the result is visible: a client that sees the result can start the next operation immediately.
         *lock(&self.open) = None;
-        drop(pass);
+        drop(guard);
         self.journal.finish(&run.record, result);
     }
 
@@ -240,7 +241,8 @@ impl Operations {
             return Err(Refusal::UnknownOperation(id.to_owned()));
         }
         if let Some(open) = lock(&self.open).as_ref().filter(|open| open.id == id) {
-            open.cancel_request.send_modify(|cancel_request| cancel_request.escalate(Instant::now(), self.patience));
+            open.cancel_request
+                .send_modify(|cancel_request| cancel_request.escalate(Instant::now(), self.cancellation_grace));
         }
         Ok(())
     }
@@ -248,17 +250,17 @@ impl Operations {
     /// Refuses new operations and sources. Cancels the running operation gracefully, and forcefully when the time for a
     /// graceful end has passed.
     pub fn terminate(&self) {
-        *lock(&self.harder) = Some(Instant::now() + self.patience);
+        *lock(&self.forced_at) = Some(Instant::now() + self.cancellation_grace);
         self.workspace_lock.terminate();
         self.end_if_terminated();
     }
 
     fn end_if_terminated(&self) {
-        let Some(harder) = *lock(&self.harder) else { return };
+        let Some(forced_at) = *lock(&self.forced_at) else { return };
         if let Some(open) = lock(&self.open).as_ref() {
-            tracing::info!(operation = open.id, "ending the operation: the pod is being terminated");
+            tracing::info!(operation = open.id, "cancelling the operation: the pod is terminating");
             open.cancel_request
-                .send_modify(|cancel_request| cancel_request.end(Cause::Terminated, Instant::now(), harder));
+                .send_modify(|cancel_request| cancel_request.end(Cause::Terminated, Instant::now(), forced_at));
         }
     }
 
@@ -269,7 +271,8 @@ impl Operations {
         ] {
             if wanted != found {
                 return Err(Refusal::Precondition(format!(
-                    "the operation is bound to {what}: it names {wanted:?}, this is {found:?}"
+                    "operation {} is bound to {what}: expected {wanted:?}, found {found:?}",
+                    request.id
                 )));
             }
         }
@@ -279,21 +282,29 @@ impl Operations {
     fn refuse_other_source(&self, request: &proto::RunRequest) -> Result<CurrentSource, Refusal> {
         let wanted = request.artifact.clone().unwrap_or_default();
         let Some(current_source) = self.source.current_source() else {
-            return Err(Refusal::Precondition(format!("no source is in place; the operation wants {}", wanted.digest)));
+            return Err(Refusal::Precondition(format!(
+                "no source is in place: operation {} requires {}",
+                request.id, wanted.digest
+            )));
         };
         if (&current_source.digest, &current_source.directory) != (&wanted.digest, &wanted.directory) {
             return Err(Refusal::Precondition(format!(
-                "another source is in place: {} with directory {:?}; the operation wants {} with directory {:?}",
-                current_source.digest, current_source.directory, wanted.digest, wanted.directory
+                "another source is in place: {} with directory {:?}; operation {} requires {} with directory {:?}",
+                current_source.digest, current_source.directory, request.id, wanted.digest, wanted.directory
             )));
         }
         Ok(current_source)
     }
 
-    fn journalled(&self, request: &proto::RunRequest, wanted: &proto::Settings, environment: &Environment) -> Request {
+    fn journal_request(
+        &self,
+        request: &proto::RunRequest,
+        wanted: &proto::Settings,
+        environment: &Environment,
+    ) -> Request {
         let artifact = request.artifact.clone().unwrap_or_default();
         let project = Project::read(&self.layout.workspace()).ok();
-        let backend = backend::url(environment, project.as_ref());
+        let backend = environment::backend_url(environment, project.as_ref());
         Request {
             id: request.id.clone(),
             name: request.name.clone(),
@@ -306,7 +317,7 @@ impl Operations {
             message: request.message.clone(),
             start_id: self.identity.start_id.clone(),
             process_space: self.identity.process_space.clone(),
-            started: clock::now(),
+            started: journal::now(),
             project: project.as_ref().map(|project| project.name.clone()),
             runtime: project.map(|project| project.runtime),
             backend,
@@ -329,16 +340,16 @@ impl Identity {
     }
 }
 
-fn fitting_settings(request: &proto::RunRequest) -> Result<proto::Settings, Refusal> {
+fn verified_settings(request: &proto::RunRequest) -> Result<proto::Settings, Refusal> {
     let settings = request.settings.clone().unwrap_or_default();
     if settings.stack.is_empty() {
-        return Err(Refusal::Invalid("the operation names no stack".to_owned()));
+        return Err(Refusal::Invalid(format!("operation {} has no stack name", request.id)));
     }
     let found = settings_digest(&settings);
     if found != request.settings_digest {
         return Err(Refusal::Precondition(format!(
-            "the settings are not those that the operation is bound to: their digest is {found}, not {}",
-            request.settings_digest
+            "settings of operation {} do not match their digest: expected {}, found {found}",
+            request.id, request.settings_digest
         )));
     }
     Ok(settings)
@@ -356,10 +367,9 @@ fn same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(
     ];
     match differs.iter().find(|(_, differs)| *differs) {
         None => Ok(()),
-        Some((what, _)) => Err(Refusal::Precondition(format!(
-            "operation {} is known already, and it has another {what} than this one",
-            known.id
-        ))),
+        Some((what, _)) => {
+            Err(Refusal::Precondition(format!("operation {} already exists with a different {what}", known.id)))
+        }
     }
 }
 
@@ -394,10 +404,10 @@ mod tests {
         let latest = Instant::now() + TEST_TIMEOUT;
         let (sender, cancel_request) = watch::channel(CancelRequest::default());
         *lock(&operations.open) = Some(Open { id: "late".into(), cancel_request: sender });
-        assert!(!cancel_request.borrow().is_made());
+        assert!(!cancel_request.borrow().is_requested());
         operations.end_if_terminated();
-        assert!(cancel_request.borrow().is_made());
-        assert!(cancel_request.borrow().harder.is_some_and(|harder| harder <= latest));
+        assert!(cancel_request.borrow().is_requested());
+        assert!(cancel_request.borrow().forced_at.is_some_and(|forced_at| forced_at <= latest));
     }
 
     #[test]
@@ -411,7 +421,7 @@ mod tests {
             start_id: operations.identity.start_id.clone(),
             ..proto::RunRequest::default()
         };
-        let _pass = operations.workspace_lock.enter_operation("one").unwrap();
+        let _guard = operations.workspace_lock.lock_for_operation("one").unwrap();
         assert!(matches!(operations.run(request("one"), String::new()), Ok(Admission::Known)));
         let Err(refusal) = operations.run(request("two"), String::new()) else { panic!("another one is open") };
         assert!(refusal.to_string().contains("operation one is open"), "{refusal}");

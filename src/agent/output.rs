@@ -1,17 +1,23 @@
-//! Output of the CLI: copies it to the pod's log line by line and keeps the last part for messages.
+//! Output of the CLI: copies it to the pod's log line by line, keeps the last part for messages, and reads the event
+//! log.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 
 use super::redactor::Redactor;
 use crate::pulumi::console;
+use crate::pulumi::events::{EngineEvent, EventError, LineSplitter};
 
 /// Maximum length of a line in bytes. Longer lines are split.
 const MAX_LINE: usize = 64 * 1024;
 /// Number of bytes of the last output that are kept.
 const TAIL: usize = 64 * 1024;
+const READ_SIZE: usize = 64 * 1024;
 
 /// Format of lines in the pod's log.
 #[derive(Clone)]
@@ -56,10 +62,10 @@ impl Tail {
 
 /// Returns the last `count` lines of all outputs that are not blank, in the order in which they were read.
 pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -> String {
-    let said = tails.into_iter().flat_map(|tail| &tail.lines).filter(|line| !line.text.trim().is_empty());
-    let mut said: Vec<&Line> = said.collect();
-    said.sort_by_key(|line| line.read);
-    let last = said.get(said.len().saturating_sub(count)..).unwrap_or_default();
+    let lines = tails.into_iter().flat_map(|tail| &tail.lines).filter(|line| !line.text.trim().is_empty());
+    let mut lines: Vec<&Line> = lines.collect();
+    lines.sort_by_key(|line| line.read);
+    let last = lines.get(lines.len().saturating_sub(count)..).unwrap_or_default();
     last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
@@ -130,8 +136,8 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
         if bytes.is_empty() {
             return End::Output;
         }
-        let room = MAX_LINE.saturating_sub(line.len()).min(bytes.len());
-        let usable = bytes.get(..room).unwrap_or_default();
+        let capacity = MAX_LINE.saturating_sub(line.len()).min(bytes.len());
+        let usable = bytes.get(..capacity).unwrap_or_default();
         if let Some(end) = usable.iter().position(|byte| *byte == b'\n') {
             line.extend_from_slice(usable.get(..end).unwrap_or_default());
             if line.last() == Some(&b'\r') {
@@ -147,6 +153,59 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
             return End::Piece;
         }
     }
+}
+
+/// Reader of an event log, which the CLI creates.
+pub struct EventLog {
+    path: PathBuf,
+    file: Option<File>,
+    splitter: LineSplitter,
+    buffer: Vec<u8>,
+    malformed: usize,
+    redactor: Redactor,
+}
+
+impl EventLog {
+    /// Creates a reader that redacts all messages with `redactor`.
+    pub fn new(path: PathBuf, redactor: Redactor) -> Self {
+        let (splitter, buffer) = (LineSplitter::default(), vec![0; READ_SIZE]);
+        EventLog { path, file: None, splitter, buffer, malformed: 0, redactor }
+    }
+
+    /// Returns new events, at most those of one chunk of the file. Empty if there are none.
+    pub fn read(&mut self) -> io::Result<Vec<EngineEvent>> {
+        if self.file.is_none() {
+            match File::open(&self.path) {
+                Ok(file) => self.file = Some(file),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut events = Vec::new();
+        let Some(file) = &mut self.file else { return Ok(events) };
+        while events.is_empty() {
+            let length = file.read(&mut self.buffer)?;
+            if length == 0 {
+                break;
+            }
+            for line in self.splitter.push(self.buffer.get(..length).unwrap_or_default()) {
+                let hide = |text: &str| self.redactor.redact(text);
+                match line.and_then(|line| EngineEvent::parse_without(&line, &hide)) {
+                    Ok(event) => events.push(event),
+                    Err(error) => warn_once(&mut self.malformed, &error),
+                }
+            }
+        }
+        Ok(events)
+    }
+}
+
+/// Logs the first malformed line only, because tenant code can write to the file and could flood the log.
+fn warn_once(malformed: &mut usize, error: &EventError) {
+    if *malformed == 0 {
+        tracing::warn!(%error, "ignoring malformed lines of the event log");
+    }
+    *malformed += 1;
 }
 
 #[cfg(test)]

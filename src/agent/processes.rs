@@ -1,8 +1,11 @@
-//! Finds and ends the processes of a run. A run has ended when none of its processes is left.
+//! Starts, finds and ends the processes of a run. A run has ended when none of its processes is left.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Signal};
@@ -30,6 +33,8 @@ const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 /// Interval at which SIGKILL is repeated and the remaining processes are logged.
 const KILL_INTERVAL: Duration = Duration::from_secs(10);
+/// Exit code that shells use for a program that cannot be started.
+const NOT_STARTED: u8 = 127;
 
 /// A living process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +101,7 @@ pub fn boot_id() -> io::Result<String> {
 
 /// Marks this process and its future descendants as processes of the operation. Without the mark, their session and
 /// environment still identify them.
-pub fn mark(operation: &str) -> io::Result<()> {
+fn mark(operation: &str) -> io::Result<()> {
     let mut limit = rustix::process::getrlimit(LIMIT);
     limit.current = Some(limit_of(operation));
     Ok(rustix::process::setrlimit(LIMIT, limit)?)
@@ -109,7 +114,7 @@ fn limit_of(operation: &str) -> u64 {
 }
 
 /// Returns whether a process belongs to any operation of any agent.
-pub fn is_of_an_operation(pid: u32) -> bool {
+pub fn belongs_to_operation(pid: u32) -> bool {
     limit(pid).is_some_and(|limit| limit >> OPERATION_BITS == MARKED >> OPERATION_BITS)
         || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))
 }
@@ -151,7 +156,7 @@ impl Family {
         if self.gone_within(SETTLE).await? {
             return Ok(());
         }
-        tracing::warn!(operation = self.operation, left = ?self.living()?, "ending what is left of the run");
+        tracing::warn!(operation = self.operation, left = ?self.living()?, "ending the remaining processes of the run");
         self.signal(Signal::TERM)?;
         if self.gone_within(TERMINATION_GRACE).await? {
             return Ok(());
@@ -161,7 +166,7 @@ impl Family {
             if self.gone_within(KILL_INTERVAL).await? {
                 return Ok(());
             }
-            tracing::error!(operation = self.operation, left = ?self.living()?, "processes of the run survive SIGKILL");
+            tracing::error!(operation = self.operation, left = ?self.living()?, "processes of the run have not exited after SIGKILL");
         }
     }
 
@@ -211,6 +216,30 @@ fn parse_limit(limits: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// The `launch` role, which prepares a process of a run: starts a session, sets the mark of the operation and executes
+/// the program. The process ID is then the session ID, and descendants inherit session and mark. Returns only if the
+/// program cannot be started.
+pub fn launch(command: &[OsString]) -> ExitCode {
+    let Some((program, arguments)) = command.split_first() else {
+        eprintln!("error: missing program; usage: launch -- PROGRAM ARGUMENTS");
+        return ExitCode::from(NOT_STARTED);
+    };
+    // Fails only for the leader of a process group.
+    if let Err(error) = rustix::process::setsid() {
+        eprintln!("error: failed to create a session for {}: {error}", program.to_string_lossy());
+        return ExitCode::from(NOT_STARTED);
+    }
+    if let Some(operation) = std::env::var_os(MARKER)
+        && let Err(error) = mark(&operation.to_string_lossy())
+    {
+        // The session and the environment identify the process as well.
+        eprintln!("warning: failed to mark {} as a process of the operation: {error}", program.to_string_lossy());
+    }
+    let error = Command::new(program).args(arguments).exec();
+    eprintln!("error: failed to start {}: {error}", program.to_string_lossy());
+    ExitCode::from(NOT_STARTED)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,7 +277,7 @@ mod tests {
         }
         assert_eq!(mark >> OPERATION_BITS, MARKED >> OPERATION_BITS);
         assert_ne!(mark, limit_of("another"));
-        assert!(mark < i64::MAX.cast_unsigned(), "no kernel takes it for no limit");
+        assert!(mark < i64::MAX.cast_unsigned(), "the kernel does not read it as no limit");
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ pub enum Refusal {
     /// The pod is not in the state that the call requires.
     #[error("{0}")]
     Precondition(String),
-    #[error("operation {0} is not in the journal")]
+    #[error("operation {0} not found in the journal")]
     UnknownOperation(String),
     /// The received source is not the announced one.
     #[error("{0}")]

@@ -1,27 +1,31 @@
-//! The `agent` role in the child process: serves the controller until a signal ends it.
+//! The `agent` role in the child process: serves the controller and the readiness endpoint until a signal ends it. Then
+//! ends the running operation, writes its result to the termination message, and waits until the controller records it.
 
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::net::TcpListener;
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::Server;
 
 use super::cancellation;
-use super::config::AgentConfig;
-use super::health;
-use super::inputs::Inputs;
 use super::install;
-use super::journal::Journal;
+use super::journal::{Journal, JournalRecord};
 use super::layout::Layout;
+use super::mounts::Inputs;
 use super::operations::{Identity, Operations};
 use super::service::Service;
 use super::settings::Settings;
 use super::source::Source;
-use super::termination;
 use super::workspace_lock::WorkspaceLock;
 use crate::rpc::proto::agent_server::AgentServer;
 use crate::rpc::server_tls::TlsAcceptor;
@@ -35,6 +39,41 @@ const STREAMS_AT_ONCE: u32 = 64;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Maximum time for open calls to end when the agent exits.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+/// Timeout of a readiness request including its response.
+const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of concurrent readiness requests. Further connections wait in the backlog of the listener.
+const MAX_READINESS_REQUESTS: usize = 8;
+/// Maximum size of a readiness request in bytes.
+const MAX_READINESS_REQUEST: usize = 2048;
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Time that the agent waits for its results to be recorded.
+const LINGER: Duration = Duration::from_secs(30);
+/// Maximum size of a termination message in bytes, set by Kubernetes.
+const MAX_TERMINATION_MESSAGE: usize = 4096;
+/// Maximum size of the result's message in bytes. With six bytes per character in JSON, the other fields still fit into
+/// [`MAX_TERMINATION_MESSAGE`].
+const MAX_RESULT_MESSAGE: usize = 600;
+
+/// Configuration of one agent in one pod.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Mount path of the share volume.
+    pub share: PathBuf,
+    /// Directory with the certificate, the key and the CA bundle.
+    pub tls_directory: PathBuf,
+    /// Address on which the gRPC service listens.
+    pub address: SocketAddr,
+    /// Address on which the readiness endpoint listens.
+    pub health_address: SocketAddr,
+    /// Termination message file, which the kubelet reads after the container has ended.
+    pub termination_log: PathBuf,
+    pub pod_uid: String,
+    pub pod_name: String,
+    /// Termination grace period of the pod.
+    pub termination_grace: Duration,
+    /// Minimum time before the agent queries the version of the CLI on its own initiative.
+    pub version_after: Duration,
+}
 
 /// Serves until SIGTERM or SIGINT.
 pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
@@ -43,7 +82,7 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
         .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("failed to start the async runtime")?;
     let served = runtime.block_on(run(config));
     // Blocking tasks must not delay the exit.
     runtime.shutdown_timeout(CLOSE_LIMIT);
@@ -52,21 +91,23 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
 
 async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     // Registered before anything starts that a signal must end.
-    let mut terminate = signal(SignalKind::terminate()).context("cannot receive SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot receive SIGINT")?;
+    let mut sigterm = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
+    let mut sigint = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let stop = CancellationToken::new();
-    install::end_leftovers(&Layout::new(&config.share)).await.context("cannot end what is left of an installation")?;
+    install::end_leftovers(&Layout::new(&config.share))
+        .await
+        .context("failed to end the remaining processes of an installation")?;
     let operations = Arc::new(open(config, &stop)?);
     operations.recover().await?;
     operations.source.resume();
     let acceptor = TlsAcceptor::from_directory(&config.tls_directory)?;
     let listener =
-        TcpListener::bind(config.address).await.with_context(|| format!("cannot listen on {}", config.address))?;
+        TcpListener::bind(config.address).await.with_context(|| format!("failed to listen on {}", config.address))?;
     let health_listener = TcpListener::bind(config.health_address)
         .await
-        .with_context(|| format!("cannot listen on {}", config.health_address))?;
+        .with_context(|| format!("failed to listen on {}", config.health_address))?;
     let workspace_lock = operations.workspace_lock.clone();
-    let health = health::serve(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
+    let health = serve_readiness(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
     // A separate tracker: the shutdown does not wait for the version.
     let (source, after) = (operations.source.clone(), config.version_after);
     TaskTracker::new().spawn(async move { source.version.find_later(after).await });
@@ -86,18 +127,18 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     );
     let ending = async {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = sigterm.recv() => {}
+            _ = sigint.recv() => {}
         }
-        tracing::info!("agent ends");
+        tracing::info!("agent shutting down");
         stop.cancel();
-        termination::terminate(&operations, config.termination_grace, &config.termination_log).await;
+        terminate(&operations, config.termination_grace, &config.termination_log).await;
         close.cancel();
         tokio::time::sleep(CLOSE_LIMIT).await;
     };
     tokio::select! {
-        served = server => served.context("the service ended"),
-        () = health => anyhow::bail!("readiness is not answered any more"),
+        served = server => served.context("failed to serve gRPC"),
+        () = health => anyhow::bail!("the readiness endpoint stopped"),
         // Calls that are still open after the limit are dropped.
         () = ending => Ok(()),
     }
@@ -105,12 +146,145 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
 
 fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operations> {
     let layout = Layout::new(&config.share);
-    layout.create().with_context(|| format!("cannot prepare {}", config.share.display()))?;
+    layout.create().with_context(|| format!("failed to prepare {}", config.share.display()))?;
     let workspace_lock = WorkspaceLock::default();
     let settings = Arc::new(Settings::open(layout.clone()));
     let source = Arc::new(Source::open(layout.clone(), workspace_lock.clone(), settings.clone(), stop.clone())?);
     let journal = Arc::new(Journal::open(&layout.operations())?);
-    let identity = Identity::new(config.pod_uid.clone()).context("cannot read /proc")?;
-    let patience = cancellation::patience(config.termination_grace);
-    Ok(Operations::new(identity, layout, workspace_lock, journal, source, settings, patience))
+    let identity = Identity::new(config.pod_uid.clone()).context("failed to read /proc")?;
+    let cancellation_grace = cancellation::cancellation_grace(config.termination_grace);
+    Ok(Operations::new(identity, layout, workspace_lock, journal, source, settings, cancellation_grace))
+}
+
+/// Serves the readiness endpoint until the future is dropped: plain HTTP on its own port, with a single path and
+/// bounded requests. Calls `is_ready` for each connection.
+async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
+    let permits = Arc::new(Semaphore::new(MAX_READINESS_REQUESTS));
+    loop {
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let ready = is_ready();
+                tasks.spawn(async move {
+                    // Errors concern only this client.
+                    let _ = tokio::time::timeout(READINESS_TIMEOUT, answer_readiness(stream, ready)).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "failed to accept a readiness connection");
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
+            }
+        }
+    }
+}
+
+async fn answer_readiness(mut stream: TcpStream, ready: bool) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    let mut buffer = [0; 512];
+    while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        let length = stream.read(&mut buffer).await?;
+        if length == 0 || request.len() + length > MAX_READINESS_REQUEST {
+            return Ok(());
+        }
+        request.extend_from_slice(buffer.get(..length).unwrap_or_default());
+    }
+    stream.write_all(readiness_response(&request, ready).as_bytes()).await?;
+    stream.shutdown().await
+}
+
+fn readiness_response(request: &[u8], ready: bool) -> String {
+    let is_readiness = request.starts_with(b"GET /readyz ");
+    let (status, body) = match (is_readiness, ready) {
+        (false, _) => ("404 Not Found", "not found\n"),
+        (true, true) => ("200 OK", "ok\n"),
+        (true, false) => ("503 Service Unavailable", "agent is shutting down\n"),
+    };
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TerminationMessage<'a> {
+    id: &'a str,
+    outcome: &'a str,
+    message: &'a str,
+    /// Whether the state can contain pending operations.
+    interrupted: bool,
+}
+
+/// Ends the running operation and waits until its results are recorded, at most for the grace period and the linger
+/// time.
+async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
+    let begin = Instant::now();
+    operations.terminate();
+    operations.tasks.close();
+    if timeout_at(begin + grace.saturating_sub(cancellation::reserve(grace)), operations.tasks.wait()).await.is_err() {
+        tracing::error!("the operation did not end within the termination grace period");
+    }
+    let pending = operations.journal.unacknowledged();
+    let Some(last) = pending.last() else { return };
+    if let Err(error) = std::fs::write(log, termination_message(last)) {
+        tracing::warn!(path = %log.display(), %error, "failed to write the termination message");
+    }
+    tracing::info!(operations = pending.len(), "waiting for results to be recorded");
+    let end = Instant::now() + LINGER;
+    for record in &pending {
+        let mut state = record.watch();
+        if timeout_at(end, state.wait_for(|state| state.acknowledged)).await.is_err() {
+            tracing::warn!(operation = record.request().id, "timed out waiting for the result to be recorded");
+            return;
+        }
+    }
+}
+
+fn termination_message(record: &JournalRecord) -> Vec<u8> {
+    let Some(result) = record.result() else { return Vec::new() };
+    let end = result.message.floor_char_boundary(MAX_RESULT_MESSAGE);
+    let message = TerminationMessage {
+        id: &record.request().id,
+        outcome: result.outcome().as_str_name(),
+        message: result.message.get(..end).unwrap_or_default(),
+        interrupted: result.interrupted,
+    };
+    let mut text = serde_json::to_vec(&message).unwrap_or_default();
+    text.truncate(MAX_TERMINATION_MESSAGE);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::journal::Request;
+    use crate::rpc::proto;
+
+    #[test]
+    fn only_get_readyz_reports_readiness() {
+        for (request, ready, wanted) in [
+            ("GET /readyz HTTP/1.1\r\n\r\n", true, "HTTP/1.1 200 "),
+            ("GET /readyz HTTP/1.1\r\n\r\n", false, "HTTP/1.1 503 "),
+            ("GET / HTTP/1.1\r\n\r\n", true, "HTTP/1.1 404 "),
+            ("POST /readyz HTTP/1.1\r\n\r\n", true, "HTTP/1.1 404 "),
+        ] {
+            assert!(readiness_response(request.as_bytes(), ready).starts_with(wanted), "{request}");
+        }
+    }
+
+    #[test]
+    fn the_termination_message_is_json_within_the_kubernetes_size_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = Journal::open(directory.path()).unwrap();
+        let request = Request { id: "one".into(), ..Request::default() };
+        let record = journal.begin(request).unwrap();
+        let outcome = proto::Outcome::Canceled.into();
+        journal.finish(&record, proto::Result { outcome, message: "\u{1}".repeat(9000), ..Default::default() });
+        let text = termination_message(&record);
+        assert!(text.len() <= MAX_TERMINATION_MESSAGE, "{}", text.len());
+        let parsed: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!((parsed["id"].as_str(), parsed["outcome"].as_str()), (Some("one"), Some("OUTCOME_CANCELED")));
+        assert_eq!(parsed["interrupted"].as_bool(), Some(false));
+    }
 }

@@ -7,10 +7,9 @@ use std::time::Duration;
 use futures::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::inputs::Inputs;
 use super::interactive_session;
 use super::journal::{Item, Reader};
-use super::mounts;
+use super::mounts::{self, Inputs};
 use super::operations::{Admission, Operations};
 use super::refusal::Refusal;
 use crate::rpc::capabilities::PROTOCOL_VERSION;
@@ -36,9 +35,9 @@ impl Agent for Service {
     type AttachStream = Replies;
 
     async fn status(&self, request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusReply>, Status> {
-        let (inputs, asked) = (self.inputs.clone(), request.into_inner());
-        let words = move || inputs.words(&asked.config_files, &asked.mounted_directories);
-        let words = tokio::task::spawn_blocking(words).await.unwrap_or_default();
+        let (inputs, request) = (self.inputs.clone(), request.into_inner());
+        let hashes = move || inputs.hashes(&request.config_files, &request.mounted_directories);
+        let hashes = tokio::task::spawn_blocking(hashes).await.unwrap_or_default();
         let operations = &self.operations;
         let pulumi_version = operations.source.version.known();
         let artifact = operations.source.current_source();
@@ -56,8 +55,8 @@ impl Agent for Service {
             draining: operations.workspace_lock.is_draining(),
             candidate: operations.source.candidate(),
             interactive_session: interactive_session::find(&operations.layout)?,
-            config_inputs: words.files.unwrap_or_default(),
-            mounted_inputs: words.directories,
+            config_inputs: hashes.files.unwrap_or_default(),
+            mounted_inputs: hashes.directories,
             project_name: operations.source.project_name(),
             protocol_version: PROTOCOL_VERSION,
         }))
@@ -71,8 +70,9 @@ impl Agent for Service {
         let source = self.operations.source.clone();
         // A separate task: a client that disconnects must not interrupt the exchange of the source.
         let putting = self.operations.tasks.spawn(async move { source.put(parts).await });
-        let unchanged =
-            putting.await.map_err(|error| Status::internal(format!("cannot put the source in place: {error}")))??;
+        let unchanged = putting
+            .await
+            .map_err(|error| Status::internal(format!("failed to put the source in place: {error}")))??;
         Ok(Response::new(proto::PutSourceReply { unchanged }))
     }
 
@@ -82,8 +82,8 @@ impl Agent for Service {
             mounts::wait(&self.operations.layout, &request.required_directories, MOUNT_LIMIT).await?;
         }
         let (inputs, files) = (self.inputs.clone(), request.config_files.clone());
-        let words = tokio::task::spawn_blocking(move || inputs.words(&files, &[])).await.unwrap_or_default();
-        let (known, held) = match self.operations.run(request, words.files.unwrap_or_default())? {
+        let hashes = tokio::task::spawn_blocking(move || inputs.hashes(&files, &[])).await.unwrap_or_default();
+        let (known, held) = match self.operations.run(request, hashes.files.unwrap_or_default())? {
             Admission::Begun => (false, String::new()),
             Admission::Known => (true, String::new()),
             Admission::Held(why) => (false, why),
@@ -109,7 +109,7 @@ impl Agent for Service {
         if record.result().is_none() {
             return Err(Refusal::Precondition(format!("operation {id} has no result yet")).into());
         }
-        record.acknowledge().map_err(Refusal::system("cannot note that the result is recorded"))?;
+        record.acknowledge().map_err(Refusal::system("failed to record the acknowledgement of the result"))?;
         Ok(Response::new(proto::AcknowledgeReply {}))
     }
 

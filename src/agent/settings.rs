@@ -1,19 +1,26 @@
-//! Maintains the settings file of the stack: rebuilds it from the source's own file and the received settings when
-//! either of them changes. Settings that are no longer sent are removed.
+//! Settings of the stack: resolves the configuration values of a run, and maintains the settings file. The file is
+//! rebuilt from the source's own file and the received settings when either of them changes. Settings that are no
+//! longer sent are removed.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
 
 use super::durable;
+use super::environment::{self, Environment};
 use super::layout::Layout;
+use super::refusal::Refusal;
 use super::source::CurrentSource;
 use crate::pulumi::project::{Project, ProjectError};
 use crate::pulumi::settings::{self, Entry, SettingsError};
+use crate::rpc::proto;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
@@ -21,7 +28,7 @@ pub enum ApplyError {
     Project(#[from] ProjectError),
     #[error(transparent)]
     Rebuild(#[from] SettingsError),
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("failed to {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: io::Error },
 }
 
@@ -40,7 +47,7 @@ struct Written {
     /// Digests of the secret values by key.
     #[serde(default)]
     secrets: BTreeMap<String, String>,
-    /// Keys of the secrets that the CLI still has to write.
+    /// Keys of the secrets that the CLI must still write.
     #[serde(default)]
     missing_secrets: Vec<String>,
 }
@@ -113,7 +120,7 @@ impl Settings {
         self.written().as_ref().map(|written| written.digest.clone()).unwrap_or_default()
     }
 
-    /// Writes the settings file, unless it is up to date. Returns the keys of the secrets that the CLI has to write;
+    /// Writes the settings file, unless it is up to date. Returns the keys of the secrets that the CLI must write;
     /// the caller confirms each of them with [`Settings::has_secret`].
     pub fn apply(&self, wanted: &Wanted<'_>, current_source: &CurrentSource) -> Result<Vec<String>, ApplyError> {
         let mut written = self.written();
@@ -124,8 +131,8 @@ impl Settings {
             return Ok(Vec::new());
         }
         let original = self.original(&current_source.tree, &now.file, &path)?;
-        let was_ours = written.as_ref().is_some_and(|written| written.tree == current_source.tree);
-        let current = self.current(&now.file, &path, was_ours);
+        let is_same_tree = written.as_ref().is_some_and(|written| written.tree == current_source.tree);
+        let current = self.current(&now.file, &path, is_same_tree);
         let kept_secrets = written.as_ref().map(|before| before.kept_secrets(&now)).unwrap_or_default();
         let format = project.settings_format();
         let (original, current) = (original.as_deref(), current.as_deref());
@@ -135,7 +142,7 @@ impl Settings {
         // Until the file is written, its content is unknown.
         self.record(&mut written, None)?;
         if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory).map_err(failed("make", directory))?;
+            std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
         }
         durable::write_atomically(&path, rebuilt.text.as_bytes()).map_err(failed("write", &path))?;
         let missing_secrets = rebuilt.missing_secrets.clone();
@@ -162,7 +169,7 @@ impl Settings {
             return;
         }
         if let Err(error) = self.keep_file(&written) {
-            tracing::warn!(%error, "cannot keep the stack's settings file for the next source");
+            tracing::warn!(%error, "failed to keep the stack settings file for the next source");
         }
     }
 
@@ -171,7 +178,7 @@ impl Settings {
         let Some(text) = durable::read_if_there(&path).map_err(failed("read", &path))? else { return Ok(()) };
         let kept = self.kept(&written.file);
         if let Some(directory) = kept.parent() {
-            std::fs::create_dir_all(directory).map_err(failed("make", directory))?;
+            std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
         }
         durable::write_atomically(&kept, text.as_bytes()).map_err(failed("write", &kept))
     }
@@ -187,7 +194,7 @@ impl Settings {
         if !of_tree.is_dir() {
             // Remove the files of earlier sources.
             durable::remove(&directory).map_err(failed("remove", &directory))?;
-            std::fs::create_dir_all(&of_tree).map_err(failed("make", &of_tree))?;
+            std::fs::create_dir_all(&of_tree).map_err(failed("create", &of_tree))?;
         }
         let original = durable::read_if_there(path).map_err(failed("read", path))?;
         let text = serde_json::to_vec(&original).map_err(|error| failed("write", &kept)(error.into()))?;
@@ -196,8 +203,8 @@ impl Settings {
     }
 
     /// Returns the file as the CLI left it, in this source or the previous one; `None` if neither is readable.
-    fn current(&self, file: &Path, path: &Path, was_ours: bool) -> Option<String> {
-        let own = if was_ours { read_or_warn(path) } else { None };
+    fn current(&self, file: &Path, path: &Path, is_same_tree: bool) -> Option<String> {
+        let own = if is_same_tree { read_or_warn(path) } else { None };
         own.or_else(|| read_or_warn(&self.kept(file)))
     }
 
@@ -226,7 +233,7 @@ impl Settings {
 
 fn read_or_warn(path: &Path) -> Option<String> {
     durable::read_if_there(path).unwrap_or_else(|error| {
-        tracing::warn!(path = %path.display(), %error, "cannot read the stack's settings file as the CLI left it");
+        tracing::warn!(path = %path.display(), %error, "failed to read the stack settings file");
         None
     })
 }
@@ -242,161 +249,63 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApplyE
     move |source| ApplyError::File { action, path, source }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Place {
-        _directory: tempfile::TempDir,
-        layout: Layout,
-    }
-
-    /// Creates a workspace whose source has the given settings file.
-    fn place(original: Option<&str>) -> Place {
-        let directory = tempfile::tempdir().unwrap();
-        let layout = Layout::new(directory.path());
-        layout.create().unwrap();
-        std::fs::create_dir(layout.source()).unwrap();
-        std::os::unix::fs::symlink("source", layout.workspace()).unwrap();
-        put_source(&layout, original);
-        Place { _directory: directory, layout }
-    }
-
-    fn put_source(layout: &Layout, original: Option<&str>) {
-        std::fs::remove_dir_all(layout.source()).unwrap();
-        std::fs::create_dir(layout.source()).unwrap();
-        std::fs::write(layout.source().join("Pulumi.yaml"), "name: example\nruntime: yaml\n").unwrap();
-        if let Some(text) = original {
-            std::fs::write(layout.source().join("Pulumi.dev.yaml"), text).unwrap();
+/// Returns all configuration entries with their values, including those in mounted Secrets and ConfigMaps. Adds secret
+/// values to the secrets of the environment, which are redacted.
+pub fn resolve_config(
+    layout: &Layout,
+    environment: &mut Environment,
+    wanted: &proto::Settings,
+) -> Result<Vec<Entry>, Refusal> {
+    let mut entries = Vec::new();
+    for item in &wanted.config {
+        let value = value(layout, environment, item)?;
+        if item.secret {
+            environment.secrets.extend(texts(&value).into_iter().map(Zeroizing::new));
         }
+        entries.push(Entry { key: item.key.clone(), value, is_path: item.path, is_secret: item.secret });
     }
+    Ok(entries)
+}
 
-    fn tree(name: &str) -> CurrentSource {
-        CurrentSource { digest: "sha256:00".into(), tree: name.into(), ..CurrentSource::default() }
+fn value(layout: &Layout, environment: &Environment, item: &proto::ConfigItem) -> Result<Value, Refusal> {
+    let what = format!("config key {}", item.key);
+    if !item.file.is_empty() {
+        let bytes = environment::read_value(&what, Path::new(&item.file), layout)?.into_encoded_bytes();
+        let text = String::from_utf8(bytes)
+            .map_err(|_| Refusal::Precondition(format!("the value of {what} is not valid UTF-8")))?;
+        return typed(&what, text, item.json);
     }
-
-    fn entries(config: &[(&str, &str)]) -> Vec<Entry> {
-        let entry = |(key, value): &(&str, &str)| {
-            let value = serde_json::from_str(value).unwrap();
-            Entry { key: (*key).into(), value, is_path: false, is_secret: key.contains("secret") }
+    if !item.variable.is_empty() {
+        let value = environment.variables.get(OsStr::new(&item.variable)).and_then(|value| value.to_str());
+        let missing = || {
+            Refusal::Precondition(format!("{what} refers to environment variable {}, which is not set", item.variable))
         };
-        config.iter().map(entry).collect()
+        return typed(&what, value.ok_or_else(missing)?.to_owned(), item.json);
     }
+    serde_json::from_str(&item.value).map_err(|error| Refusal::Invalid(not_json(&what, &error)))
+}
 
-    /// Returns whether the CLI has to add secrets afterwards.
-    fn apply(
-        settings: &Settings,
-        config: &[(&str, &str)],
-        digest: &str,
-        tree: &CurrentSource,
-    ) -> Result<Vec<String>, ApplyError> {
-        settings.apply(
-            &Wanted { stack: "organization/example/dev", digest, config: &entries(config), environments: &[] },
-            tree,
-        )
+fn typed(what: &str, text: String, is_json: bool) -> Result<Value, Refusal> {
+    if !is_json {
+        return Ok(Value::String(text));
     }
+    serde_json::from_str(&text).map_err(|error| Refusal::Precondition(not_json(what, &error)))
+}
 
-    fn text(layout: &Layout) -> String {
-        std::fs::read_to_string(layout.source().join("Pulumi.dev.yaml")).unwrap()
-    }
+/// Describes a JSON error without the text, which can be secret.
+fn not_json(what: &str, error: &serde_json::Error) -> String {
+    format!("the value of {what} is not valid JSON: error at line {}, column {}", error.line(), error.column())
+}
 
-    #[test]
-    fn a_removed_config_key_restores_the_value_of_the_source() {
-        let place = place(Some("config:\n  example:size: small\n"));
-        let settings = Settings::open(place.layout.clone());
-        apply(&settings, &[("example:size", "\"big\""), ("example:extra", "true")], "one", &tree("a")).unwrap();
-        assert!(text(&place.layout).contains("big") && text(&place.layout).contains("extra"));
-        apply(&settings, &[], "two", &tree("a")).unwrap();
-        let rebuilt = text(&place.layout);
-        assert!(rebuilt.contains("small") && !rebuilt.contains("extra"), "{rebuilt}");
-        assert_eq!(settings.digest(), "two");
-    }
-
-    #[test]
-    fn unchanged_settings_are_not_rewritten_even_by_a_new_agent() {
-        let place = place(None);
-        apply(&Settings::open(place.layout.clone()), &[("example:a", "1")], "one", &tree("a")).unwrap();
-        let path = place.layout.source().join("Pulumi.dev.yaml");
-        std::fs::write(&path, "# touched\n").unwrap();
-        let settings = Settings::open(place.layout.clone());
-        assert_eq!(settings.digest(), "one");
-        apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
-        assert_eq!(text(&place.layout), "# touched\n");
-    }
-
-    #[test]
-    fn the_encryption_header_is_carried_over_to_the_next_source() {
-        let place = place(None);
-        let settings = Settings::open(place.layout.clone());
-        apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
-        let left = format!("encryptionsalt: v1:abc=:v1:def:ghi\n{}", text(&place.layout));
-        std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), left).unwrap();
-        settings.keep(Some(&tree("a")));
-        put_source(&place.layout, Some("config:\n  example:b: two\n"));
-        apply(&settings, &[("example:a", "1")], "one", &tree("b")).unwrap();
-        let rebuilt = text(&place.layout);
-        for part in ["v1:abc=:v1:def:ghi", "example:a", "example:b"] {
-            assert!(rebuilt.contains(part), "{part} is missing in:\n{rebuilt}");
-        }
-    }
-
-    #[test]
-    fn an_unreadable_settings_file_yields_no_header_and_does_not_block() {
-        let place = place(None);
-        let settings = Settings::open(place.layout.clone());
-        apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
-        std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
-        settings.keep(Some(&tree("a")));
-        put_source(&place.layout, None);
-        std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
-        apply(&settings, &[], "one", &tree("b")).unwrap_err();
-        settings.keep(Some(&tree("b")));
-        put_source(&place.layout, None);
-        apply(&settings, &[("example:a", "2")], "two", &tree("c")).unwrap();
-        std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
-        apply(&settings, &[("example:a", "3")], "three", &tree("c")).unwrap();
-        assert!(text(&place.layout).contains("example:a: 3"), "{}", text(&place.layout));
-    }
-
-    #[test]
-    fn long_stack_names_are_supported() {
-        let place = place(None);
-        let settings = Settings::open(place.layout.clone());
-        let stack = "a".repeat(200);
-        settings.apply(&Wanted { stack: &stack, digest: "one", config: &[], environments: &[] }, &tree("a")).unwrap();
-        settings.keep(Some(&tree("a")));
-        assert!(settings.kept(Path::new(&format!("Pulumi.{stack}.yaml"))).is_file());
-    }
-
-    #[test]
-    fn secrets_are_encrypted_once_and_again_after_a_change() {
-        let place = place(None);
-        let settings = Settings::open(place.layout.clone());
-        let config = |secret: &'static str| [("secret", secret), ("secret2", "\"z\""), ("a", "1")];
-        let none: [String; 0] = [];
-        let both = ["secret", "secret2"];
-        assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both);
-        assert_eq!(
-            apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(),
-            both,
-            "nobody has encrypted them yet"
-        );
-        let encrypted =
-            text(&place.layout) + "  example:secret:\n    secure: v1:x\n  example:secret2:\n    secure: v1:z\n";
-        std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), encrypted).unwrap();
-        settings.has_secret("secret2").unwrap();
-        let settings = Settings::open(place.layout.clone());
-        settings.has_secret("secret").unwrap();
-        assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), none);
-
-        settings.keep(Some(&tree("a")));
-        put_source(&place.layout, None);
-        let again = Settings::open(place.layout.clone());
-        let applied = apply(&again, &config("\"x\""), "one", &tree("b")).unwrap();
-        assert_eq!(applied, none, "they go along into the next source");
-        assert!(text(&place.layout).contains("v1:x"));
-        let applied = apply(&again, &config("\"y\""), "one", &tree("b")).unwrap();
-        assert_eq!(applied, ["secret"], "the same by its digest, another by its value");
-        assert!(!text(&place.layout).contains("v1:x") && text(&place.layout).contains("v1:z"));
+/// Returns all strings in a JSON value.
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(values) => values.iter().flat_map(texts).collect(),
+        Value::Object(values) => values.values().flat_map(texts).collect(),
+        _ => Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,14 +7,14 @@ use super::refusal::Refusal;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Holder {
     #[default]
-    Nobody,
+    Free,
     Source,
     Operation(String),
 }
 
 #[derive(Debug, Default)]
 struct State {
-    occupant: Holder,
+    holder: Holder,
     draining: bool,
     terminating: bool,
 }
@@ -33,52 +33,46 @@ pub struct WorkspaceGuard {
 
 impl Drop for WorkspaceGuard {
     fn drop(&mut self) {
-        self.workspace_lock.state().occupant = Holder::Nobody;
+        self.workspace_lock.state().holder = Holder::Free;
     }
 }
 
 impl WorkspaceLock {
     /// Locks the workspace to put a source in place.
-    pub fn enter_source(&self) -> Result<WorkspaceGuard, Refusal> {
+    pub fn lock_for_source(&self) -> Result<WorkspaceGuard, Refusal> {
         let mut state = self.state();
         let is_closed = state.terminating;
-        self.enter(&mut state, "put a source in place", Holder::Source, is_closed)
+        self.lock(&mut state, "put a source in place", Holder::Source, is_closed)
     }
 
     /// Locks the workspace for an operation. Returns `None` if another call has locked it for the same operation.
-    pub fn enter_operation(&self, id: &str) -> Result<Option<WorkspaceGuard>, Refusal> {
+    pub fn lock_for_operation(&self, id: &str) -> Result<Option<WorkspaceGuard>, Refusal> {
         let operation = Holder::Operation(id.to_owned());
         let mut state = self.state();
-        if state.occupant == operation {
+        if state.holder == operation {
             return Ok(None);
         }
         let is_closed = state.terminating || state.draining;
-        self.enter(&mut state, "start the operation", operation, is_closed).map(Some)
+        self.lock(&mut state, "start the operation", operation, is_closed).map(Some)
     }
 
-    fn enter(
-        &self,
-        state: &mut State,
-        what: &str,
-        occupant: Holder,
-        is_closed: bool,
-    ) -> Result<WorkspaceGuard, Refusal> {
-        let hindrance = match &state.occupant {
-            _ if state.terminating && is_closed => Some("the pod is being terminated".to_owned()),
-            _ if is_closed => Some("the pod is drained: it is about to be replaced".to_owned()),
-            Holder::Nobody => None,
+    fn lock(&self, state: &mut State, what: &str, holder: Holder, is_closed: bool) -> Result<WorkspaceGuard, Refusal> {
+        let reason = match &state.holder {
+            _ if state.terminating && is_closed => Some("the pod is terminating".to_owned()),
+            _ if is_closed => Some("the pod is draining before its replacement".to_owned()),
+            Holder::Free => None,
             Holder::Source => Some("another source is being put in place".to_owned()),
             Holder::Operation(id) => Some(format!("operation {id} is open")),
         };
-        if let Some(hindrance) = hindrance {
-            return Err(Refusal::Precondition(format!("cannot {what}: {hindrance}")));
+        if let Some(reason) = reason {
+            return Err(Refusal::Precondition(format!("cannot {what}: {reason}")));
         }
-        state.occupant = occupant;
+        state.holder = holder;
         Ok(WorkspaceGuard { workspace_lock: self.clone() })
     }
 
     pub fn open_operation(&self) -> Option<String> {
-        match &self.state().occupant {
+        match &self.state().holder {
             Holder::Operation(id) => Some(id.clone()),
             _ => None,
         }
@@ -115,15 +109,18 @@ mod tests {
     #[test]
     fn the_lock_admits_one_holder_and_its_error_names_the_holder() {
         let workspace_lock = WorkspaceLock::default();
-        let pass = workspace_lock.enter_operation("a").unwrap();
-        assert!(pass.is_some() && workspace_lock.enter_operation("a").unwrap().is_none(), "it is in already");
-        assert!(workspace_lock.enter_operation("b").unwrap_err().to_string().contains("operation a is open"));
-        assert!(workspace_lock.enter_source().unwrap_err().to_string().contains("operation a is open"));
+        let guard = workspace_lock.lock_for_operation("a").unwrap();
+        assert!(
+            guard.is_some() && workspace_lock.lock_for_operation("a").unwrap().is_none(),
+            "it is already locked for this operation"
+        );
+        assert!(workspace_lock.lock_for_operation("b").unwrap_err().to_string().contains("operation a is open"));
+        assert!(workspace_lock.lock_for_source().unwrap_err().to_string().contains("operation a is open"));
         assert_eq!(workspace_lock.open_operation().as_deref(), Some("a"));
-        drop(pass);
-        let _pass = workspace_lock.enter_source().unwrap();
-        assert!(workspace_lock.enter_source().unwrap_err().to_string().contains("another source"));
-        assert!(workspace_lock.enter_operation("b").unwrap_err().to_string().contains("another source"));
+        drop(guard);
+        let _guard = workspace_lock.lock_for_source().unwrap();
+        assert!(workspace_lock.lock_for_source().unwrap_err().to_string().contains("another source"));
+        assert!(workspace_lock.lock_for_operation("b").unwrap_err().to_string().contains("another source"));
         assert_eq!(workspace_lock.open_operation(), None);
     }
 
@@ -131,13 +128,13 @@ mod tests {
     fn a_drained_lock_admits_sources_and_a_terminating_lock_admits_nothing() {
         let workspace_lock = WorkspaceLock::default();
         workspace_lock.drain();
-        workspace_lock.enter_operation("a").unwrap_err();
+        workspace_lock.lock_for_operation("a").unwrap_err();
         let drained = WorkspaceLock::default();
-        let _pass = drained.enter_operation("a").unwrap();
+        let _guard = drained.lock_for_operation("a").unwrap();
         drained.terminate();
-        assert!(drained.enter_operation("a").unwrap().is_none(), "it goes on");
-        drop(workspace_lock.enter_source().unwrap());
+        assert!(drained.lock_for_operation("a").unwrap().is_none(), "the running operation keeps its lock");
+        drop(workspace_lock.lock_for_source().unwrap());
         workspace_lock.terminate();
-        assert!(workspace_lock.enter_source().unwrap_err().to_string().contains("terminated"));
+        assert!(workspace_lock.lock_for_source().unwrap_err().to_string().contains("terminating"));
     }
 }

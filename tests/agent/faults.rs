@@ -44,7 +44,7 @@ async fn sigterm_makes_the_agent_cancel_the_run_and_report_its_result() {
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
     let other = RunRequest { id: "another".into(), ..request.clone() };
-    assert!(workspace.run(&other).await.unwrap_err().message.contains("terminated"));
+    assert!(workspace.run(&other).await.unwrap_err().message.contains("terminating"));
     assert!(workspace.readiness().await.contains("503"));
     let lingering = Instant::now();
     client.acknowledge(&request.id).await.unwrap();
@@ -84,7 +84,7 @@ async fn a_restarted_agent_knows_interrupted_and_finished_runs() {
 
     let (result, progress) = workspace.result(&open.id).await;
     assert_eq!(result.outcome(), Outcome::Interrupted);
-    assert!(result.interrupted && result.message.contains("started anew"), "{}", result.message);
+    assert!(result.interrupted && result.message.contains("restarted"), "{}", result.message);
     assert!(!progress.is_empty());
     assert!(!processes().contains_key(&cli) || processes()[&cli].1 == 'Z');
     let (result, _) = workspace.result(&finished.id).await;

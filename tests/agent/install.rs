@@ -140,7 +140,7 @@ async fn npm_dependencies_are_reused_only_if_the_lockfile_is_equal() {
     assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &version).as_str()), (2, "1.1.0"));
     assert_ne!(inode(&workspace, "node_modules"), before);
     assert_eq!(printed(&workspace, "previous", &version), "1.0.0", "the source before has what it had");
-    assert!(workspace.log().contains("copying the dependencies of the source before"), "{}", workspace.log());
+    assert!(workspace.log().contains("copying the dependencies of the previous source"), "{}", workspace.log());
 }
 
 #[tokio::test]

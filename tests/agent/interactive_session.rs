@@ -17,7 +17,7 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
 
     let request = workspace.request(&[]).await;
     let why = workspace.held(&request).await;
-    let words = format!("somebody works with the CLI in the pod: `pulumi config set` (process {}", person.pid());
+    let words = format!("interactive session in the pod: `pulumi config set` (process {}", person.pid());
     assert!(why.starts_with(&words), "{why}");
     assert!(
         workspace.connect().await.attach(&request.id, 0).await.unwrap_err().is_not_found(),
@@ -106,7 +106,10 @@ async fn no_lock_is_removed_during_an_interactive_session() {
     std::fs::write(workspace.path("home/go"), "").unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
-    assert!(!workspace.path("home/removed").exists() && workspace.log().contains("a person works in the pod"));
+    assert!(
+        !workspace.path("home/removed").exists()
+            && workspace.log().contains("keeping the lock of a dead run: interactive session in the pod")
+    );
     assert!(person.is_at_work(), "the end of the run is not theirs");
 
     drop(person);

@@ -92,7 +92,7 @@ async fn a_stack_that_must_exist_is_not_created() {
     for kind in [OperationKind::Up, OperationKind::Preview, OperationKind::Refresh] {
         let result = workspace.run_to_end(&request(&workspace, kind, must_exist.clone()).await).await;
         assert_eq!(result.outcome(), Outcome::Failed, "{kind:?}");
-        assert!(result.message.contains("the backend has no stack dev"), "{kind:?}: {}", result.message);
+        assert!(result.message.contains("stack dev not found in the backend"), "{kind:?}: {}", result.message);
     }
     let with = |provider: &str| RunOptions { secrets_provider: provider.to_owned(), ..RunOptions::default() };
     let unknown = request(&workspace, OperationKind::Up, with("nonsense://key")).await;

@@ -107,7 +107,7 @@ async fn an_open_run_accepts_only_its_own_id_and_canceling_releases_the_lock() {
     assert!(refusal.is_refusal() && refusal.message.contains(&request.id), "{refusal}");
     let changed = proto::RunRequest { refresh: true, ..request.clone() };
     let refusal = workspace.run(&changed).await.unwrap_err();
-    assert!(refusal.message.contains("another refresh"), "{refusal}");
+    assert!(refusal.message.contains("different refresh"), "{refusal}");
     let (next, archive) = crate::harness::archive(&[("Pulumi.yaml", OUTPUTS)]);
     let refusal = workspace.put_archive(next, archive).await.unwrap_err();
     assert!(refusal.message.contains(&request.id), "{refusal}");
@@ -189,7 +189,7 @@ async fn a_run_is_refused_unless_its_pod_agent_and_inputs_match() {
         (proto::RunRequest { artifact: artifact(&digest, "deep"), ..good.clone() }, vec!["another source", "\"deep\""]),
         (proto::RunRequest { settings_digest: "sha256:12".into(), ..good.clone() }, vec!["settings", "sha256:12"]),
         (proto::RunRequest { kind: 0, ..good.clone() }, vec!["kind 0"]),
-        (proto::RunRequest { id: "../escape".into(), ..good.clone() }, vec!["no valid id"]),
+        (proto::RunRequest { id: "../escape".into(), ..good.clone() }, vec!["invalid ID"]),
         (
             proto::RunRequest { environment: vec![variable("KEY", Source::File(missing.clone()))], ..good.clone() },
             vec!["KEY", missing.as_str()],
@@ -204,7 +204,7 @@ async fn a_run_is_refused_unless_its_pod_agent_and_inputs_match() {
     let client = workspace.connect().await;
     client.drain().await.unwrap();
     let refusal = workspace.run(&good).await.unwrap_err();
-    assert!(refusal.message.contains("drained"), "{refusal}");
+    assert!(refusal.message.contains("draining"), "{refusal}");
     assert!(client.attach("unknown", 0).await.unwrap_err().is_not_found());
     assert!(client.cancel("unknown").await.unwrap_err().is_not_found());
 }

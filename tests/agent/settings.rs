@@ -150,7 +150,7 @@ async fn missing_files_are_reported_before_a_run_and_other_errors_by_the_cli() {
     workspace.put(PROGRAM).await;
     let missing = ConfigItem { key: "token".into(), ..file(&workspace.path("secrets/none")) };
     let refusal = workspace.run(&request(&workspace, &[missing], &[]).await).await.unwrap_err();
-    assert!(refusal.is_precondition() && refusal.message.contains("config key token is to be"), "{refusal}");
+    assert!(refusal.is_precondition() && refusal.message.contains("failed to read config key token"), "{refusal}");
 
     // Only Pulumi Cloud supports environments, and the CLI reports that.
     let result = workspace.run_to_end(&request(&workspace, &[], &["org/env"]).await).await;

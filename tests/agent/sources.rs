@@ -52,7 +52,7 @@ async fn the_agent_finds_the_source_fetched_by_the_init_container() {
     let mut workspace = Workspace::start_fetch().await;
     assert_eq!(workspace.status().await.artifact, None);
     let refusal = workspace.connect().await.drain().await.unwrap_err();
-    assert!(refusal.is_refusal() && refusal.message.contains("init containers have not run yet"), "{refusal}");
+    assert!(refusal.is_refusal() && refusal.message.contains("init containers have not finished"), "{refusal}");
     let (wrong, mut bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
     bytes.reverse();
     let refusal = workspace.put_archive(wrong.clone(), bytes).await.unwrap_err();
@@ -158,7 +158,7 @@ async fn files_prepared_by_init_containers_are_a_source() {
     assert!(place.join("node_modules").is_dir(), "its dependencies are installed where it is");
     let (other, bytes) = archive(&[("Pulumi.yaml", YAML)]);
     let refusal = workspace.put_archive(other, bytes).await.unwrap_err();
-    assert!(refusal.is_refusal() && refusal.message.contains("another one needs another pod"), "{refusal}");
+    assert!(refusal.is_refusal() && refusal.message.contains("another source requires another pod"), "{refusal}");
     assert!(place.join("package.json").is_file(), "nothing takes the place of what init containers have made");
 
     workspace.terminate();

@@ -255,7 +255,7 @@ fn the_pulumi_stack_is_removed_from_the_backend_only_on_request() {
                     second
                         .until("to find no stack in the backend", WaitLimit::Run, |stack| {
                             condition(stack, READY)
-                                .is_some_and(|ready| ready.message.contains("the backend has no stack"))
+                                .is_some_and(|ready| ready.message.contains("not found in the backend"))
                         })
                         .await,
                 ),

@@ -99,7 +99,7 @@ fn use_local_stack_only_never_creates_the_stack() {
         stack.spec.use_local_stack_only = Some(true);
         let main = scene.start(stack).await;
         main.until("to say that there is no such stack", WaitLimit::Run, |stack| {
-            condition(stack, READY).is_some_and(|ready| ready.message.contains("none is to be made for this run"))
+            condition(stack, READY).is_some_and(|ready| ready.message.contains("this run must not create it"))
         })
         .await;
         assert!(main.log.sentences().await.is_empty());

@@ -207,7 +207,7 @@ async fn receive(parts: &mut Streaming<proto::PutSourceRequest>) -> Result<proto
         hasher.update(&bytes);
     }
     if size != header.size || !wanted.verify(&hasher.finish()) {
-        return Err(Status::data_loss("the bytes are not those that were announced"));
+        return Err(Status::data_loss("digest of the source does not match"));
     }
     Ok(artifact)
 }

@@ -196,7 +196,7 @@ impl Workspace {
             (self.draining, "the agent is being drained"),
             (!self.open_operation().is_empty(), "another run is open"),
             (request.pod_uid != self.pod_uid, "the pod is another one"),
-            (request.start_id != self.start_id, "the agent was started anew"),
+            (request.start_id != self.start_id, "the agent has restarted"),
             (request.artifact != self.artifact, "another source is in place"),
             (request.settings_digest != settings_digest(&settings), "the settings do not fit their digest"),
         ];

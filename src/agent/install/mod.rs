@@ -1,9 +1,9 @@
 //! Installs the dependencies of a project, or carries them over from the previous source.
 
 pub mod carry;
-mod inputs;
 
-use std::io;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -14,16 +14,21 @@ use super::layout::Layout;
 use super::output::PodLog;
 use super::processes::Family;
 use super::refusal::Refusal;
-use crate::pulumi::{advice, arguments};
+use crate::artifact::Directory;
+use crate::pulumi::install::{Files, Plan, Subject};
+use crate::pulumi::project::Project;
+use crate::pulumi::{advice, arguments, install as pulumi_install};
 use crate::rpc::proto::EnvironmentVariable;
 
-pub use inputs::plan;
+use carry::is_directory;
 
 /// Timeout of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of lines of each output in an error message; [`MAX_MESSAGE`] limits its bytes.
-const SHOWN: usize = 15;
+const MAX_LINES: usize = 15;
 const MAX_MESSAGE: usize = 4 * 1024;
+/// Maximum size of a file in bytes. Lock files of large projects have several megabytes.
+const MAX_FILE: u64 = 32 * 1024 * 1024;
 
 /// Cause of a failed installation.
 #[derive(Debug, thiserror::Error)]
@@ -32,11 +37,11 @@ pub enum InstallError {
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// `how` is the exit status; `said` is the last output without secrets, with advice.
-    #[error("`pulumi install` failed ({how}):\n{said}")]
-    Failed { how: String, said: String },
-    /// Another source is wanted, or the agent ends. No process of the installation is left.
-    #[error("the installation was stopped")]
+    /// `how` is the exit status; `output` is the last output without secrets, with advice.
+    #[error("`pulumi install` failed ({how}):\n{output}")]
+    Failed { how: String, output: String },
+    /// Another source is requested, or the agent is shutting down. No process of the installation is left.
+    #[error("the installation was cancelled")]
     Stopped,
 }
 
@@ -72,8 +77,8 @@ pub async fn install(
     if ended.exit.success() {
         return Ok(());
     }
-    let said = [ended.stdout.last_lines(SHOWN), ended.stderr.last_lines(SHOWN)].join("\n");
-    Err(InstallError::Failed { how: ended.how(), said: advice::with(end_of(said.trim())) })
+    let output = [ended.stdout.last_lines(MAX_LINES), ended.stderr.last_lines(MAX_LINES)].join("\n");
+    Err(InstallError::Failed { how: ended.how(), output: advice::with(end_of(output.trim())) })
 }
 
 /// Ends processes of an installation that a previous agent started.
@@ -92,6 +97,51 @@ fn end_of(text: &str) -> &str {
     text.get(text.ceil_char_boundary(surplus)..).unwrap_or_default()
 }
 
+/// Plans the installation for a project in an unpacked source. `cli` is the version of the CLI; empty if unknown.
+pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) -> Plan {
+    let subject = Subject { project, directory: Path::new(directory.as_str()) };
+    let mut files = Files::new();
+    let mut unreadable = None;
+    for path in pulumi_install::files(subject) {
+        match read(&tree.join(&path)) {
+            Ok(Some(content)) => {
+                files.insert(path, content);
+            }
+            Ok(None) => {}
+            Err(error) => unreadable = Some(format!("failed to read {}: {error}", path.display())),
+        }
+    }
+    let mut plan = pulumi_install::plan(subject, &files, cli);
+    // Directories that the source itself contains are not carried over.
+    plan.trees.retain(|path| {
+        !exists(&tree.join(path)) && path.parent().is_none_or(|parent| is_directory(&tree.join(parent)))
+    });
+    plan.never_skipped = unreadable.or(plan.never_skipped);
+    plan
+}
+
+fn exists(path: &PathBuf) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
+}
+
+/// Returns the content of a file, or `None` if the file does not exist.
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        // A component of the path can be a file.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let mut content = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("file exceeds {MAX_FILE} bytes")));
+    }
+    Ok(Some(content))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +151,27 @@ mod tests {
         assert_eq!(end_of("short"), "short");
         let long = format!("{}the cause", "ä".repeat(MAX_MESSAGE));
         assert!(end_of(&long).len() <= MAX_MESSAGE && end_of(&long).ends_with("äthe cause"));
+    }
+
+    fn planned(files: &[&str]) -> Plan {
+        let tree = tempfile::tempdir().unwrap();
+        for path in files {
+            let path = tree.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "{}").unwrap();
+        }
+        let project = Project::parse(Path::new("Pulumi.yaml"), "name: a\nruntime: nodejs").unwrap();
+        plan(tree.path(), &"infra".parse().unwrap(), &project, "v3.259.0")
+    }
+
+    #[test]
+    fn inputs_are_read_up_to_the_root_and_vendored_trees_are_kept() {
+        let alone = planned(&["infra/package.json", "package-lock.json"]);
+        assert_eq!(alone.never_skipped, None);
+        assert_eq!(alone.trees, [Path::new("infra/node_modules"), Path::new("node_modules")]);
+        let vendored = planned(&["infra/package.json", "package-lock.json", "infra/node_modules/a/package.json"]);
+        assert_eq!(vendored.trees, [Path::new("node_modules")]);
+        let odd = planned(&["infra/package.json", "package-lock.json/inner"]);
+        assert!(odd.never_skipped.is_some_and(|why| why.contains("failed to read package-lock.json")));
     }
 }

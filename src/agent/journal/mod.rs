@@ -7,7 +7,6 @@
 
 mod reader;
 mod record;
-mod request;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,8 +17,7 @@ use super::durable;
 use crate::rpc::proto;
 
 pub use reader::{Item, Reader};
-pub use record::JournalRecord;
-pub use request::Request;
+pub use record::{JournalRecord, Request, now};
 
 /// Maximum number of finished operations that are kept.
 const MAX_OPERATIONS_KEPT: usize = 5;
@@ -29,13 +27,15 @@ const ASIDE: &str = "unreadable";
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    #[error("{id:?} is no valid id: it may have up to {MAX_ID} letters, digits and hyphens, and begin with no hyphen")]
+    #[error(
+        "invalid ID {id:?}: must consist of at most {MAX_ID} letters, digits and hyphens and not start with a hyphen"
+    )]
     Id { id: String },
-    #[error("operation {id} is in the journal already")]
+    #[error("operation {id} is already in the journal")]
     Known { id: String },
-    #[error("cannot write operation {id} to the journal")]
+    #[error("failed to write operation {id} to the journal")]
     Write { id: String, source: io::Error },
-    #[error("cannot read the journal in {}", path.display())]
+    #[error("failed to read the journal in {}", path.display())]
     Read { path: PathBuf, source: io::Error },
 }
 
@@ -62,17 +62,17 @@ impl Journal {
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    tracing::warn!(path = %path.display(), "removing an operation that was never started");
+                    tracing::warn!(path = %path.display(), "removing an operation without a request");
                     durable::remove(&path)
                 }
                 Err(error) => {
-                    tracing::error!(path = %path.display(), %error, "putting an operation aside that cannot be read");
-                    put_aside(&path)
+                    tracing::error!(path = %path.display(), %error, "renaming an unreadable operation");
+                    set_aside(&path)
                 }
             };
             // Not fatal: the operation is unknown in either case.
             if let Err(error) = cleared {
-                tracing::warn!(path = %path.display(), %error, "cannot clear the journal");
+                tracing::warn!(path = %path.display(), %error, "failed to clean up the journal");
             }
         }
         Ok(Journal { directory: directory.to_owned(), records: Mutex::new(records) })
@@ -129,7 +129,7 @@ impl Journal {
     /// memory.
     pub fn finish(&self, record: &JournalRecord, result: proto::Result) {
         if let Err(error) = record.finish(result) {
-            tracing::error!(operation = record.request().id, %error, "cannot write the result of the operation");
+            tracing::error!(operation = record.request().id, %error, "failed to write the result of the operation");
         }
         self.forget_old();
     }
@@ -142,7 +142,7 @@ impl Journal {
         let surplus = finished.len().saturating_sub(MAX_OPERATIONS_KEPT);
         for record in finished.into_iter().take(surplus) {
             if let Err(error) = record.remove() {
-                tracing::warn!(operation = record.request().id, %error, "cannot remove an old operation");
+                tracing::warn!(operation = record.request().id, %error, "failed to remove an old operation");
             }
             records.remove(&record.request().id);
         }
@@ -155,7 +155,7 @@ impl Journal {
 
 /// Renames an unreadable operation. The new name is not a valid ID, so that it conflicts with no operation and is not
 /// loaded again.
-fn put_aside(path: &Path) -> io::Result<()> {
+fn set_aside(path: &Path) -> io::Result<()> {
     let aside = path.with_extension(ASIDE);
     durable::remove(&aside)?;
     std::fs::rename(path, &aside)

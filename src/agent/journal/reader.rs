@@ -72,7 +72,7 @@ impl Reader {
             return None;
         }
         self.read(last).unwrap_or_else(|error| {
-            tracing::error!(operation = self.record.request().id, %error, "cannot read progress; only the result follows");
+            tracing::error!(operation = self.record.request().id, %error, "failed to read progress; sending only the result");
             (self.damaged, self.segment) = (true, None);
             None
         })
@@ -159,7 +159,7 @@ impl Segment {
             Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         };
         if length > MAX_MESSAGE {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the journal holds a message that is too long"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "message exceeds the size limit"));
         }
         let Some(message) = rest.get(..length) else { return Ok(None) };
         let progress =

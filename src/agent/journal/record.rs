@@ -1,4 +1,4 @@
-//! One operation in the journal.
+//! One operation in the journal: its request, its progress and its result.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prost::Message;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::request::Request;
-use crate::agent::{clock, durable};
+use crate::agent::durable;
 use crate::rpc::proto;
 
 /// Size in bytes at which a segment is closed and its predecessor removed. An operation keeps at most twice as much
@@ -22,6 +22,36 @@ const ACKNOWLEDGED: &str = "acknowledged";
 const EVENT_LOG: &str = "events.jsonl";
 const STATE: &str = "state.json";
 const SEGMENT_PREFIX: &str = "progress-";
+
+/// The request for an operation, without the environment, which can contain secrets.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Request {
+    pub id: String,
+    /// Name of the Update.
+    pub name: String,
+    /// Number of [`crate::rpc::proto::OperationKind`].
+    pub kind: i32,
+    pub digest: String,
+    pub directory: String,
+    pub stack: String,
+    pub settings_digest: String,
+    pub refresh: bool,
+    pub message: String,
+    /// Start ID of the agent that received it.
+    pub start_id: String,
+    /// Process space in which the process IDs of the operation are valid.
+    pub process_space: String,
+    /// Milliseconds since 1970.
+    pub started: i64,
+    /// Name and runtime of the project.
+    #[serde(default)]
+    pub project: Option<String>,
+    #[serde(default)]
+    pub runtime: Option<String>,
+    /// URL of the state backend, without credentials.
+    #[serde(default)]
+    pub backend: Option<String>,
+}
 
 /// State of an operation. Everything that it refers to has been written.
 #[derive(Clone, Debug, Default)]
@@ -64,14 +94,14 @@ impl JournalRecord {
         let request: Request = serde_json::from_slice(&std::fs::read(directory.join(REQUEST))?)?;
         let named = directory.file_name().is_some_and(|name| name == request.id.as_str());
         if !named {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the request is another operation's"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "request belongs to another operation"));
         }
         let result = read_result(&directory.join(RESULT)).unwrap_or_else(|error| {
-            tracing::error!(operation = request.id, %error, "cannot read the result of the operation");
+            tracing::error!(operation = request.id, %error, "failed to read the result of the operation");
             None
         });
         let segment = segments(directory).unwrap_or_else(|error| {
-            tracing::error!(operation = request.id, %error, "cannot look for the progress of the operation");
+            tracing::error!(operation = request.id, %error, "failed to list the progress of the operation");
             Vec::new()
         });
         let segment = segment.last().copied().unwrap_or_default();
@@ -122,14 +152,14 @@ impl JournalRecord {
             segment += 1;
             *writer = Writer { lossy: writer.lossy, ..Writer::default() };
         }
-        let progress = proto::Progress { sequence: next, time: clock::now(), event: Some(event) };
+        let progress = proto::Progress { sequence: next, time: now(), event: Some(event) };
         match self.write(&mut writer, segment, &progress.encode_length_delimited_to_vec()) {
             Ok(()) => {
                 self.state.send_modify(|state| (state.segment, state.next) = (segment, next + 1));
             }
             Err(error) if !writer.lossy => {
                 writer.lossy = true;
-                tracing::error!(operation = self.request.id, %error, "cannot write progress; the run goes on without");
+                tracing::error!(operation = self.request.id, %error, "failed to write progress; the run continues without it");
             }
             Err(_) => {}
         }
@@ -227,4 +257,9 @@ fn segments(directory: &Path) -> io::Result<Vec<u64>> {
     }
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+/// Returns the current time in milliseconds since 1970: the clock of the journal and the results.
+pub fn now() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
 }

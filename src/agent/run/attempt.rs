@@ -9,14 +9,12 @@ use rustix::process::Signal;
 use tokio::process::Child;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::context::Run;
+use super::context::{AttemptError, Run};
 use super::ending::bounded;
-use super::error::AttemptError;
 use crate::agent::cancellation::{Cancellation, Step};
 use crate::agent::command;
 use crate::agent::durable;
-use crate::agent::event_log::EventLog;
-use crate::agent::output::{self, Tail};
+use crate::agent::output::{self, EventLog, Tail};
 use crate::agent::processes::{self, Family};
 use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep, RunSummary};
@@ -54,7 +52,7 @@ impl Attempt {
     }
 
     /// Returns whether the CLI failed because the stack is locked.
-    pub(super) fn is_kept_out(&self) -> bool {
+    pub(super) fn is_locked_out(&self) -> bool {
         !self.exit.success() && matches!(self.failure().kind, FailureKind::Conflict { .. })
     }
 
@@ -106,7 +104,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     };
     let cancellation = Cancellation::default();
     let mut watch = Watch { run, family: &family, events: Events::new(run), cancellation, is_idle: false };
-    let (status, (stdout, stderr)) = beside(reading, watch.until_ended(&mut child)).await;
+    let (status, (stdout, stderr)) = join_output(reading, watch.until_ended(&mut child)).await;
     let exit = command::exit(status?);
     let was_hard = watch.cancellation.was_hard();
     let summary = watch.events.summary;
@@ -114,7 +112,10 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
 }
 
 /// Reads the output while the process lives, and for up to [`OUTPUT_TIMEOUT`] afterwards.
-async fn beside<T>(reading: impl Future<Output = (Tail, Tail)>, living: impl Future<Output = T>) -> (T, (Tail, Tail)) {
+async fn join_output<T>(
+    reading: impl Future<Output = (Tail, Tail)>,
+    living: impl Future<Output = T>,
+) -> (T, (Tail, Tail)) {
     let mut reading = std::pin::pin!(reading);
     let mut living = std::pin::pin!(living);
     tokio::select! {
@@ -144,7 +145,7 @@ impl Watch<'_> {
                 status = child.wait() => break status.map_err(AttemptError::Wait)?,
                 _ = poll.tick() => {
                     self.events.read();
-                    self.tell_idle();
+                    self.report_idle();
                     self.cancel(pid)?;
                 }
             }
@@ -157,10 +158,11 @@ impl Watch<'_> {
     }
 
     /// Reports a period without activity once.
-    fn tell_idle(&mut self) {
-        let was_idle = std::mem::replace(&mut self.is_idle, self.run.asked.limits.is_idle(self.run.liveness.silent()));
+    fn report_idle(&mut self) {
+        let was_idle =
+            std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.silent()));
         if self.is_idle && !was_idle {
-            tracing::warn!(operation = self.run.record.request().id, "the run neither goes on nor prints anything");
+            tracing::warn!(operation = self.run.record.request().id, "run idle: no progress and no output");
             let since = self.run.liveness.last_time();
             self.run.record.append(progress::Event::Idle(proto::Idle { since }));
         }
@@ -181,7 +183,7 @@ impl Watch<'_> {
                 Ok(())
             }
             Some(Step::Kill) => {
-                tracing::warn!(operation, "killing the CLI and all that it started");
+                tracing::warn!(operation, "killing all processes of the run");
                 self.family.signal(Signal::KILL).map_err(AttemptError::Processes)
             }
         }
@@ -221,7 +223,7 @@ impl<'a> Events<'a> {
                 !events.is_empty()
             }
             Err(error) => {
-                tracing::warn!(operation = self.run.record.request().id, %error, "cannot read the event log");
+                tracing::warn!(operation = self.run.record.request().id, %error, "failed to read the event log");
                 self.readable = false;
                 false
             }

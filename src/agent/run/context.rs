@@ -1,6 +1,7 @@
-//! An accepted operation, with the calls of the CLI and the limits that all steps of the run share.
+//! An accepted operation, with the calls of the CLI, the limits and the errors that all steps of the run share.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,25 +11,27 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::request::OperationRequest;
-use crate::agent::cancellation::{CancelRequest, Cause};
-use crate::agent::command::{Call, CallError, Ended, Stdout};
+use crate::agent::cancellation::{CancelRequest, Cause, Liveness};
+use crate::agent::command::{Call, CallError, CliVersion, Ended, Stdout};
 use crate::agent::environment::Environment;
 use crate::agent::journal::{Journal, JournalRecord};
 use crate::agent::layout::Layout;
-use crate::agent::liveness::Liveness;
 use crate::agent::output::PodLog;
 use crate::agent::processes::Family;
 use crate::agent::redactor::Redactor;
-use crate::agent::settings::Settings;
+use crate::agent::settings::{ApplyError, Settings};
 use crate::agent::source::CurrentSource;
-use crate::agent::version::CliVersion;
 use crate::pulumi::settings::Entry;
+use crate::pulumi::state::StateError;
 use crate::rpc::proto::{self, progress};
 
 /// Timeout of a call of the CLI other than the run itself.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
 /// Start of the message of a cancelled run.
 pub(super) const CANCELED: &str = "the run was cancelled";
+/// Maximum size in bytes of a state that the agent changes, which requires two copies in memory. A state that is only
+/// read can be larger.
+pub(super) const MAX_CHANGED: u64 = 64 * 1024 * 1024;
 
 /// An accepted operation.
 pub struct Run {
@@ -36,7 +39,7 @@ pub struct Run {
     pub settings: Arc<Settings>,
     pub journal: Arc<Journal>,
     pub record: Arc<JournalRecord>,
-    pub asked: OperationRequest,
+    pub parameters: OperationRequest,
     pub wanted: proto::Settings,
     /// The configuration values, including those from Secrets and ConfigMaps.
     pub config: Vec<Entry>,
@@ -45,17 +48,17 @@ pub struct Run {
     pub current_source: CurrentSource,
     pub environment: Environment,
     pub cancel_request: watch::Sender<CancelRequest>,
-    /// Time that the run has to end gracefully.
-    pub patience: Duration,
+    /// Time between the graceful and the forced cancellation.
+    pub cancellation_grace: Duration,
     pub liveness: Liveness,
-    /// Whether the stack still has to be selected for commands of users in the pod.
+    /// Whether the stack must still be selected for commands of users in the pod.
     pub select: bool,
     pub version: CliVersion,
 }
 
 impl Run {
     /// Returns the message, preceded by the cause if the run was not cancelled by a request.
-    pub(super) fn explained(&self, message: &str) -> String {
+    pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
             Some(cause) => match message.strip_prefix(CANCELED) {
@@ -111,25 +114,62 @@ impl Run {
 
     pub(super) fn is_cancelled(&self) -> bool {
         self.end_at_limits(Duration::ZERO);
-        self.cancel_request.borrow().is_made()
+        self.cancel_request.borrow().is_requested()
     }
 
     /// Cancels the run if it has exceeded one of its timeouts. `silent` is the time since the last activity of its
     /// processes.
     pub(super) fn end_at_limits(&self, silent: Duration) {
-        let Some(cause) = self.asked.limits.exceeded(self.liveness.since_begin(), silent) else { return };
-        if self.cancel_request.borrow().is_made() {
+        let Some(cause) = self.parameters.limits.exceeded(self.liveness.since_begin(), silent) else { return };
+        if self.cancel_request.borrow().is_requested() {
             return;
         }
-        tracing::warn!(operation = self.record.request().id, ?cause, "ending the run");
+        tracing::warn!(operation = self.record.request().id, ?cause, "cancelling the run");
         let now = Instant::now();
-        self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.patience));
+        self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.cancellation_grace));
     }
 
     pub async fn end_processes(&self) {
         let id = &self.record.request().id;
         if let Err(error) = Family::new(id, Vec::new()).end().await {
-            tracing::error!(operation = id, %error, "cannot look for the processes of the run");
+            tracing::error!(operation = id, %error, "failed to find the processes of the run");
         }
     }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RunError {
+    #[error("failed to apply the stack settings: {0}")]
+    Settings(#[from] ApplyError),
+    #[error(transparent)]
+    Attempt(#[from] AttemptError),
+    #[error("failed to {action}: {error}")]
+    Call { action: &'static str, error: CallError },
+    #[error("failed to process pending creates, nothing was run: {0}")]
+    State(StateFileError),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttemptError {
+    #[error("failed to start the CLI: {0}")]
+    Start(io::Error),
+    #[error("failed to wait for the CLI: {0}")]
+    Wait(io::Error),
+    #[error("failed to find the processes of the run: {0}")]
+    Processes(io::Error),
+    #[error("failed to prepare the event log: {0}")]
+    EventLog(io::Error),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StateFileError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("failed to read or write the exported state: {0}")]
+    File(#[from] io::Error),
+    #[error(
+        "the state of {size} bytes exceeds the limit of {MAX_CHANGED} bytes for changes by the agent; run \
+         `pulumi refresh --clear-pending-creates` in the pod, then request another run"
+    )]
+    TooLarge { size: u64 },
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::agent::clock;
+use crate::agent::journal;
 use crate::agent::output::{self, Tail};
 use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
@@ -63,8 +63,8 @@ impl Ending {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let resources = if urns.len() == 1 { "a resource" } else { "resources" };
         let message = format!(
-            "an earlier run was cut off while it created {resources}, and nobody knows whether it came to that: {named}{more}; \
-             nothing was run, because the CLI would create again what may be there"
+            "an earlier run was interrupted while it created {resources}, with unknown outcome: {named}{more}; nothing \
+             was run, because the CLI could create existing resources a second time"
         );
         let outcome = proto::Outcome::PendingCreates;
         Ending { outcome, message, pending_creates: urns, ..Ending::default() }
@@ -96,8 +96,7 @@ impl Ending {
         let size: usize = outputs.iter().map(|output| output.name.len() + output.value.len()).sum();
         if size > MAX_OUTPUTS {
             outputs.clear();
-            message =
-                format!("the outputs have {size} bytes and were left out: no more than {MAX_OUTPUTS} can be kept");
+            message = format!("the outputs were omitted: their {size} bytes exceed the limit of {MAX_OUTPUTS} bytes");
         }
         let changes = self.changes.into_iter().map(|(word, count)| (word, u32::try_from(count).unwrap_or(u32::MAX)));
         let pending_creates = self.pending_creates.iter().take(MAX_PENDING).map(|urn| bounded(urn, MAX_NAME));
@@ -105,7 +104,7 @@ impl Ending {
             outcome: self.outcome.into(),
             message: bounded(&redactor.redact(&message), MAX_MESSAGE),
             started,
-            ended: clock::now(),
+            ended: journal::now(),
             outputs,
             changes: changes.collect(),
             permalink: self.permalink.unwrap_or_default(),
@@ -194,7 +193,7 @@ mod tests {
     fn outputs_and_messages_are_bounded_without_leaking_partial_secrets() {
         let output = Output { name: "big".into(), value: json!("x".repeat(MAX_OUTPUTS)), secret: false };
         let result = Ending { outputs: vec![output], ..Ending::succeeded("") }.into_result(&Redactor::default(), 1);
-        assert!(result.outputs.is_empty() && result.message.contains("left out"));
+        assert!(result.outputs.is_empty() && result.message.contains("omitted"));
         let lock =
             Lock { url: String::new(), user: "u".repeat(5000), host: "h".into(), pid: 1, time: "t".repeat(5000) };
         let secret = "s3cr3t".repeat(10);

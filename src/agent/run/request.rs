@@ -29,12 +29,12 @@ impl OperationRequest {
             proto::OperationKind::Preview => OperationKind::Preview,
             proto::OperationKind::Refresh => OperationKind::Refresh,
             proto::OperationKind::Unspecified => {
-                return Err(Refusal::Invalid(format!("the agent does not know operations of kind {}", request.kind)));
+                return Err(Refusal::Invalid(format!("unsupported operation kind {}", request.kind)));
             }
         };
         let pending_creates = proto::PendingCreates::try_from(request.pending_creates).map_err(|_| {
             let number = request.pending_creates;
-            Refusal::Invalid(format!("the agent does not know what to do about creations in doubt by number {number}"))
+            Refusal::Invalid(format!("unsupported value {number} for pending creates"))
         })?;
         let limits = Limits::from_seconds(request.timeout_seconds, request.idle_timeout_seconds);
         let dead_runs = request.lock_recovery.then(|| request.dead_runs.iter().map(dead_process).collect());
@@ -49,7 +49,7 @@ impl OperationRequest {
     }
 
     /// Returns whether a missing stack is created.
-    pub fn makes_stack(&self) -> bool {
+    pub fn creates_stack(&self) -> bool {
         !self.options.stack_must_exist && matches!(self.kind, OperationKind::Up | OperationKind::Preview)
     }
 
@@ -99,15 +99,15 @@ mod tests {
         for (request, word) in [
             (proto::RunRequest { kind: 0, ..up.clone() }, "kind 0"),
             (proto::RunRequest { kind: 99, ..up.clone() }, "kind 99"),
-            (proto::RunRequest { pending_creates: 99, ..up.clone() }, "number 99"),
+            (proto::RunRequest { pending_creates: 99, ..up.clone() }, "value 99"),
         ] {
             let refusal = OperationRequest::of(&request).unwrap_err().to_string();
             assert!(refusal.contains(word), "{refusal}");
         }
         let asks = |kind: proto::OperationKind, options: proto::RunOptions| {
             let request = proto::RunRequest { kind: kind.into(), options: Some(options), ..up.clone() };
-            let asked = OperationRequest::of(&request).unwrap();
-            (asked.makes_stack(), asked.expects_no_drift())
+            let parameters = OperationRequest::of(&request).unwrap();
+            (parameters.creates_stack(), parameters.expects_no_drift())
         };
         let drift = proto::RunOptions { expect_no_refresh_changes: true, ..Default::default() };
         let existing = proto::RunOptions { stack_must_exist: true, ..Default::default() };
@@ -126,6 +126,7 @@ mod tests {
             assert_eq!(OperationRequest::of(&request).unwrap().dead_runs, expected);
         }
     }
+
     #[test]
     fn only_the_applied_stack_is_destroyed() {
         let applied = proto::PulumiStack { name: "dev".into(), project: "web".into(), backend: "s3://a".into() };

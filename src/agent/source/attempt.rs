@@ -10,11 +10,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::candidate::{Candidate, POLL};
-use super::record::{CurrentSource, Record, Trial};
-use super::state::{Source, State};
-use super::wanted::Wanted;
-use super::{swap, unpack};
+use super::state::{Candidate, POLL, Source, State, Wanted};
+use super::swap::{CurrentSource, Record, Trial};
+use super::{receive, swap};
 use crate::agent::install::{self, InstallError, carry};
 use crate::agent::refusal::Refusal;
 use crate::agent::workspace_lock::WorkspaceGuard;
@@ -33,11 +31,11 @@ enum AttemptError {
     Refused(#[from] Refusal),
     #[error(transparent)]
     Install(#[from] InstallError),
-    /// Another source is wanted, or the agent ends.
-    #[error("the source is not wanted any more")]
+    /// Another source is requested, or the agent is shutting down.
+    #[error("the source is no longer requested")]
     Stopped,
     /// The current source is unknown.
-    #[error("cannot put the source before back in place: {0}")]
+    #[error("failed to restore the previous source: {0}")]
     Lost(std::io::Error),
 }
 
@@ -70,17 +68,22 @@ impl Drop for End<'_> {
 }
 
 impl Source {
-    /// Retries until the source is in place or no longer wanted.
-    pub(super) async fn bring(self: Arc<Self>, candidate: Arc<Candidate>, delivery: Delivery, pass: WorkspaceGuard) {
+    /// Retries until the source is in place or no longer requested.
+    pub(super) async fn put_with_retries(
+        self: Arc<Self>,
+        candidate: Arc<Candidate>,
+        delivery: Delivery,
+        guard: WorkspaceGuard,
+    ) {
         let end = End { source: &self, candidate: &candidate };
-        let mut pass = Some(pass);
+        let mut guard = Some(guard);
         let mut attempts = 0;
-        while let Some(current) = pass {
+        while let Some(current) = guard {
             let tried = self.attempt(&candidate, &delivery).await;
             drop(current);
             attempts += 1;
-            pass = self.after(tried, attempts, &candidate).await;
-            if pass.is_some()
+            guard = self.after(tried, attempts, &candidate).await;
+            if guard.is_some()
                 && let Err(error) = renew(&delivery, &candidate.wanted).await
             {
                 candidate.fail(&error.to_string());
@@ -91,7 +94,7 @@ impl Source {
         // After the answer: the directory can contain many files, including the source before the previous one.
         let removed = tokio::task::spawn_blocking(move || durable::remove(&delivery.directory)).await;
         if let Err(error) = removed.map_err(std::io::Error::other).and_then(|removed| removed) {
-            tracing::warn!(%error, "cannot remove an old source");
+            tracing::warn!(%error, "failed to remove an old source");
         }
     }
 
@@ -99,12 +102,12 @@ impl Source {
     pub(super) async fn install_awaited(self: Arc<Self>, candidate: Arc<Candidate>, current_source: CurrentSource) {
         let _end = End { source: &self, candidate: &candidate };
         let mut attempts = 0;
-        let mut pass = candidate.enter(&self.workspace_lock).await;
-        while let Some(current) = pass {
+        let mut guard = candidate.enter(&self.workspace_lock).await;
+        while let Some(current) = guard {
             let tried = self.attempt_awaited(&candidate, &current_source).await;
             drop(current);
             attempts += 1;
-            pass = self.after(tried, attempts, &candidate).await;
+            guard = self.after(tried, attempts, &candidate).await;
         }
     }
 
@@ -126,8 +129,10 @@ impl Source {
         };
         match error {
             AttemptError::Stopped | AttemptError::Install(InstallError::Stopped) => {
-                tracing::info!(digest = %candidate.wanted.digest, "the source is not wanted any more");
-                candidate.answer(Err(Refusal::Precondition("another source is wanted, or the agent ends".to_owned())));
+                tracing::info!(digest = %candidate.wanted.digest, "the source is no longer requested");
+                candidate.answer(Err(Refusal::Precondition(
+                    "another source is requested, or the agent is shutting down".to_owned(),
+                )));
                 None
             }
             // The caller receives the error and retries.
@@ -136,31 +141,31 @@ impl Source {
                 None
             }
             AttemptError::Lost(error) => {
-                tracing::error!(%error, "it is not known which source is in place: it has to be given again");
-                candidate.answer(Err(Refusal::system("cannot put the source before back in place")(error)));
+                tracing::error!(%error, "failed to restore the previous source: a source must be delivered again");
+                candidate.answer(Err(Refusal::system("failed to restore the previous source")(error)));
                 None
             }
             error => {
                 candidate.fail(&error.to_string());
-                candidate.say("waiting for the next attempt");
+                candidate.report("waiting for the next attempt");
                 candidate.pause(attempts, &self.workspace_lock).await
             }
         }
     }
 
     async fn attempt(&self, candidate: &Candidate, delivery: &Delivery) -> Result<(), AttemptError> {
-        self.wait_for_people(candidate, &candidate.cancel).await?;
+        self.wait_for_sessions(candidate, &candidate.cancel).await?;
         let before = self.lock().current_source.clone();
         let carried = self.carry(candidate, delivery, before.as_ref()).await?;
         self.settings.keep(before.as_ref());
         let moved = carried.clone().unwrap_or_default();
         let trial = swap::announce(&self.layout, before.as_ref(), &delivery.tree, moved)
-            .map_err(Refusal::system("cannot record which source is about to be put in place"))?;
+            .map_err(Refusal::system("failed to record the trial of the source"))?;
         let needs_install = delivery.plan.is_some() && carried.is_none();
         let Err(error) = self.on_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
         // When the agent ends, there is no time to wait for users.
-        let _ = self.wait_for_people(candidate, &self.stop).await;
-        if let Err(error) = swap::take_back(&self.layout, before.as_ref(), &trial) {
+        let _ = self.wait_for_sessions(candidate, &self.stop).await;
+        if let Err(error) = swap::restore(&self.layout, before.as_ref(), &trial) {
             self.lock().current_source = None;
             return Err(AttemptError::Lost(error));
         }
@@ -175,7 +180,8 @@ impl Source {
         needs_install: bool,
     ) -> Result<(), AttemptError> {
         let wanted = &candidate.wanted;
-        swap::enter(&self.layout, trial, &wanted.directory).map_err(Refusal::system("cannot exchange the source"))?;
+        swap::enter(&self.layout, trial, &wanted.directory)
+            .map_err(Refusal::system("failed to exchange the source"))?;
         if needs_install && self.installs {
             self.install(candidate).await?;
         }
@@ -188,13 +194,13 @@ impl Source {
             installed: delivery.plan.as_ref().filter(|_| self.installs).map(|plan| plan.installed.clone()),
         };
         let mut state = self.lock();
-        swap::confirm(&self.layout, &next, trial).map_err(Refusal::system("cannot record which source is in place"))?;
+        swap::confirm(&self.layout, &next, trial).map_err(Refusal::system("failed to record the current source"))?;
         *state = State { current_source: Some(next), candidate: None };
         Ok(())
     }
 
     /// Returns the directories to move if this source can use the dependencies of the previous one, or `None` if they
-    /// have to be installed. In that case, copies can exist as a starting point for the installation.
+    /// must be installed. In that case, copies can exist as a starting point for the installation.
     async fn carry(
         &self,
         candidate: &Candidate,
@@ -211,7 +217,7 @@ impl Source {
             Carry::Copy if !trees.is_empty() => {}
             Carry::Move | Carry::Copy | Carry::Nothing => return Ok(None),
         }
-        candidate.say("copying the dependencies of the source before");
+        candidate.report("copying the dependencies of the previous source");
         let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
         let copying =
             tokio::task::spawn_blocking(move || carry::copy_all(&source, &tree, &trees, || cancel.is_cancelled()));
@@ -220,7 +226,7 @@ impl Source {
             return Err(AttemptError::Stopped);
         }
         if let Err(error) = copied {
-            tracing::warn!(%error, "the dependencies of the source before cannot be copied: all are installed anew");
+            tracing::warn!(%error, "failed to copy the dependencies of the previous source: installing all of them");
         }
         Ok(None)
     }
@@ -239,7 +245,7 @@ impl Source {
         let mut state = self.lock();
         Record { current_source: Some(next.clone()), trial: None }
             .write(&self.layout)
-            .map_err(Refusal::system("cannot record that the dependencies are installed"))?;
+            .map_err(Refusal::system("failed to record the installed dependencies"))?;
         *state = State { current_source: Some(next), candidate: None };
         Ok(())
     }
@@ -249,19 +255,19 @@ impl Source {
     async fn install(&self, candidate: &Candidate) -> Result<(), AttemptError> {
         let Wanted { environment, required_directories, .. } = &candidate.wanted;
         if mounts::wait(&self.layout, required_directories, Duration::ZERO).await.is_err() {
-            candidate.say("waiting until the Secrets and ConfigMaps of its environment are mounted");
+            candidate.report("waiting for the Secrets and ConfigMaps of its environment to be mounted");
         }
         tokio::select! {
             mounted = mounts::wait(&self.layout, required_directories, MOUNT_LIMIT) => mounted?,
             () = candidate.cancel.cancelled() => return Err(AttemptError::Stopped),
         }
-        candidate.say("installing its dependencies");
+        candidate.report("installing its dependencies");
         install::install(&self.layout, environment, &candidate.cancel).await?;
-        candidate.say("writing its dependencies to the disk");
+        candidate.report("syncing its dependencies to disk");
         let root = self.layout.root().to_owned();
         let synced = tokio::task::spawn_blocking(move || durable::sync_filesystem(&root)).await;
         let synced = synced.map_err(std::io::Error::other).and_then(|synced| synced);
-        Ok(synced.map_err(Refusal::system("cannot write the dependencies to the disk"))?)
+        Ok(synced.map_err(Refusal::system("failed to sync the dependencies to disk"))?)
     }
 
     /// Returns the planned installation; `None` if there is nothing to install.
@@ -273,21 +279,21 @@ impl Source {
         let (tree, directory) = (tree.to_owned(), wanted.directory.clone());
         let planning = tokio::task::spawn_blocking(move || install::plan(&tree, &directory, &project, &cli));
         let plan =
-            planning.await.map_err(|error| Refusal::system("cannot read the project")(std::io::Error::other(error)));
+            planning.await.map_err(|error| Refusal::system("failed to read the project")(std::io::Error::other(error)));
         plan.map(Some)
     }
 
     /// Waits for the end of interactive sessions: an exchange would remove the files that the user's CLI works with.
-    async fn wait_for_people(&self, candidate: &Candidate, stop: &CancellationToken) -> Result<(), AttemptError> {
-        let mut said = None;
+    async fn wait_for_sessions(&self, candidate: &Candidate, stop: &CancellationToken) -> Result<(), AttemptError> {
+        let mut reported = None;
         loop {
             if stop.is_cancelled() {
                 return Err(AttemptError::Stopped);
             }
             let Some(session) = interactive_session::find(&self.layout)? else { return Ok(()) };
-            if said != Some(session.pid) {
-                candidate.say(format!("waiting: {}", interactive_session::described(&session)));
-                said = Some(session.pid);
+            if reported != Some(session.pid) {
+                candidate.report(format!("waiting for the end of an {}", interactive_session::described(&session)));
+                reported = Some(session.pid);
             }
             let _ = tokio::time::timeout(POLL, stop.cancelled()).await;
         }
@@ -301,6 +307,6 @@ async fn renew(delivery: &Delivery, wanted: &Wanted) -> Result<(), Refusal> {
     removed
         .map_err(std::io::Error::other)
         .and_then(|removed| removed)
-        .map_err(Refusal::system("cannot remove what is left of an attempt"))?;
-    unpack::unpack(&delivery.archive, &delivery.tree, wanted).await.map(drop)
+        .map_err(Refusal::system("failed to remove the source tree of the failed attempt"))?;
+    receive::unpack(&delivery.archive, &delivery.tree, wanted).await.map(drop)
 }

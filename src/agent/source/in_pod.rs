@@ -5,10 +5,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::candidate::Candidate;
-use super::record::{CurrentSource, Record};
-use super::state::Source;
-use super::wanted::Wanted;
+use super::state::{Candidate, Source, Wanted};
+use super::swap::{CurrentSource, Record};
 use crate::agent::durable;
 use crate::agent::layout::Layout;
 use crate::agent::refusal::Refusal;
@@ -18,11 +16,11 @@ use crate::pulumi::project::{Project, ProjectError};
 
 impl Source {
     /// Makes the files in the pod the current source. It is usable once its dependencies are installed.
-    pub(super) fn adopt(self: &Arc<Self>, source: InPod, wanted: Wanted, pass: WorkspaceGuard) -> Result<(), Refusal> {
+    pub(super) fn adopt(self: &Arc<Self>, source: InPod, wanted: Wanted, guard: WorkspaceGuard) -> Result<(), Refusal> {
         if let Some(archive) = &self.lock().current_source {
             let digest = &archive.digest;
             return Err(Refusal::Precondition(format!(
-                "{digest} is in place: a source that is in the pod needs another pod"
+                "source {digest} is in place: a source inside the pod requires another pod"
             )));
         }
         let project = match source {
@@ -41,10 +39,10 @@ impl Source {
         let mut state = self.lock();
         Record { current_source: Some(next.clone()), trial: None }
             .write(&self.layout)
-            .map_err(Refusal::system("cannot record which source is in place"))?;
+            .map_err(Refusal::system("failed to record the current source"))?;
         state.current_source = Some(next.clone());
         // The installation takes the lock itself.
-        drop(pass);
+        drop(guard);
         if awaits_install {
             let candidate = Arc::new(Candidate::new(wanted, &self.stop).0);
             state.candidate = Some(candidate.clone());
@@ -54,12 +52,12 @@ impl Source {
     }
 
     /// Refuses to replace a source that is part of the pod. Another source requires another pod.
-    pub(super) fn refuse_another_pods(&self) -> Result<(), Refusal> {
+    pub(super) fn refuse_replacing_pod_source(&self) -> Result<(), Refusal> {
         let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
         match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
-            Some(_) => {
-                Err(Refusal::Precondition("this pod came with its source: another one needs another pod".to_owned()))
-            }
+            Some(_) => Err(Refusal::Precondition(
+                "the pod contains its source: another source requires another pod".to_owned(),
+            )),
             None => Ok(()),
         }
     }
@@ -70,24 +68,24 @@ fn link(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
     let place = directory.under(Path::new("/"));
     let project = Project::read(&place).map_err(|error| match error {
         ProjectError::Missing { .. } => {
-            Refusal::Invalid(format!("the image has no Pulumi project in {}: there is no Pulumi.yaml", place.display()))
+            Refusal::Invalid(format!("the image has no Pulumi project in {}: Pulumi.yaml not found", place.display()))
         }
-        other => Refusal::Invalid(format!("the project in the image cannot be used: {other}")),
+        other => Refusal::Invalid(format!("invalid project in the image: {other}")),
     })?;
     let link = layout.workspace();
     match std::fs::symlink_metadata(&link) {
         Ok(found) if !found.is_symlink() => {
             let path = link.display();
             return Err(Refusal::Precondition(format!(
-                "something else is at {path}: take it out of your init containers"
+                "{path} is not a symbolic link: remove it from the init containers"
             )));
         }
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(Refusal::system(format!("cannot look at {}", link.display()))(error));
+            return Err(Refusal::system(format!("failed to inspect {}", link.display()))(error));
         }
         _ => {}
     }
-    let failed = || Refusal::system(format!("cannot link {} to the project", link.display()));
+    let failed = || Refusal::system(format!("failed to link {} to the project", link.display()));
     durable::remove(&link).map_err(failed())?;
     std::os::unix::fs::symlink(&place, &link).map_err(failed())?;
     Ok(project)
@@ -98,9 +96,9 @@ fn prepared(layout: &Layout) -> Result<Project, Refusal> {
     let place = layout.workspace();
     Project::read(&place).map_err(|error| match error {
         ProjectError::Missing { .. } => Refusal::Precondition(format!(
-            "no source is given, and no init container has put a Pulumi project into {}: there is no Pulumi.yaml",
+            "no source is specified, and no init container has put a Pulumi project into {}: Pulumi.yaml not found",
             place.display()
         )),
-        other => Refusal::Invalid(format!("the project of the init containers cannot be used: {other}")),
+        other => Refusal::Invalid(format!("invalid project of the init containers: {other}")),
     })
 }

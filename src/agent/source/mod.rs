@@ -1,19 +1,15 @@
 //! The source in the workspace: received, verified, unpacked next to the current one, and exchanged with it atomically.
 //! A failure leaves the current source intact.
 //!
-//! [`in_pod`] uses a source that is already in the pod. For all others, [`receive`] takes the bytes and [`unpack`]
-//! extracts them; [`attempt`] puts the tree in place with the steps of [`swap`], which [`record`] stores on disk. Until
-//! then, the source is a [`candidate`].
+//! [`in_pod`] uses a source that is already in the pod. For all others, [`receive`] takes the bytes and unpacks them;
+//! [`attempt`] puts the tree in place with the steps of [`swap`], which are recorded on disk. Until then, the source is
+//! a candidate: see [`state`].
 
 mod attempt;
-mod candidate;
 mod in_pod;
 mod receive;
-mod record;
 mod state;
 mod swap;
-mod unpack;
-mod wanted;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -21,25 +17,23 @@ use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::command::CliVersion;
 use super::durable;
 use super::layout::Layout;
 use super::processes;
 use super::refusal::Refusal;
 use super::settings::Settings;
-use super::version::CliVersion;
 use super::workspace_lock::WorkspaceLock;
 use crate::artifact::InPod;
 use crate::pulumi::project::Project;
 use crate::rpc::proto;
 
 use attempt::Delivery;
-use candidate::Candidate;
 pub use receive::Parts;
-pub use record::CurrentSource;
-use record::Record;
 pub use state::Source;
-use state::State;
-use wanted::Wanted;
+use state::{Candidate, State, Wanted};
+pub use swap::CurrentSource;
+use swap::Record;
 
 impl Source {
     /// Loads the current source of a previous agent and reverts an unfinished exchange.
@@ -49,14 +43,15 @@ impl Source {
         settings: Arc<Settings>,
         stop: CancellationToken,
     ) -> Result<Self, Refusal> {
-        let boot_id = processes::boot_id().map_err(Refusal::system("cannot read the node's boot ID"))?;
+        let boot_id = processes::boot_id().map_err(Refusal::system("failed to read the boot ID of the node"))?;
         let current_source = recover(&layout, &boot_id);
         let staging = layout.staging();
         if let Err(error) = durable::remove(&staging) {
             // Each source gets a new name in this directory. A failed start would only leave the pod without an agent.
-            tracing::warn!(path = %staging.display(), %error, "cannot remove what was left half done; going on beside it");
+            tracing::warn!(path = %staging.display(), %error, "failed to remove incomplete sources; ignoring them");
         }
-        std::fs::create_dir_all(&staging).map_err(Refusal::system(format!("cannot make {}", staging.display())))?;
+        std::fs::create_dir_all(&staging)
+            .map_err(Refusal::system(format!("failed to create {}", staging.display())))?;
         let version = CliVersion::new(layout.clone(), TaskTracker::new());
         let state = Mutex::new(State { current_source, candidate: None });
         Ok(Source {
@@ -125,23 +120,25 @@ impl Source {
         if let Some(was_in_place) = self.known(&wanted).await? {
             return Ok(was_in_place);
         }
-        let pass = self.workspace_lock.enter_source()?;
+        let guard = self.workspace_lock.lock_for_source()?;
         // Another call can have put it in place meanwhile.
         if let Some(was_in_place) = self.known(&wanted).await? {
             return Ok(was_in_place);
         }
-        self.refuse_another_pods()?;
+        self.refuse_replacing_pod_source()?;
         if let Some(in_pod) = InPod::of(&wanted.digest) {
-            return self.adopt(in_pod, wanted, pass).map(|()| false);
+            return self.adopt(in_pod, wanted, guard).map(|()| false);
         }
         let delivery = self.deliver(&mut parts, &wanted).await?;
         let (candidate, answer) = Candidate::new(wanted, &self.stop);
         let candidate = Arc::new(candidate);
         self.lock().candidate = Some(candidate.clone());
-        self.tasks.spawn(self.clone().bring(candidate, delivery, pass));
+        self.tasks.spawn(self.clone().put_with_retries(candidate, delivery, guard));
         match answer.await {
             Ok(answer) => answer.map(|()| false),
-            Err(_) => Err(Refusal::Precondition("a bug in the agent kept the source from its place".to_owned())),
+            Err(_) => {
+                Err(Refusal::Precondition("internal error in the agent: the source was not put in place".to_owned()))
+            }
         }
     }
 
@@ -151,7 +148,7 @@ impl Source {
         let candidate = self.lock().candidate.clone();
         match candidate {
             Some(candidate) if candidate.wanted.is_same(wanted) => return Ok(Some(false)),
-            Some(other) => other.give_way().await?,
+            Some(other) => other.supersede().await?,
             None => {}
         }
         Ok(self.is_in_place(wanted).then_some(true))
@@ -159,18 +156,18 @@ impl Source {
 
     /// Receives, verifies and unpacks a source.
     async fn deliver(&self, parts: &mut impl Parts, wanted: &Wanted) -> Result<Delivery, Refusal> {
-        let staging =
-            tempfile::tempdir_in(self.layout.staging()).map_err(Refusal::system("cannot make room to unpack"))?;
+        let staging = tempfile::tempdir_in(self.layout.staging())
+            .map_err(Refusal::system("failed to create a staging directory"))?;
         let (archive, tree) = (staging.path().join("archive"), staging.path().join("tree"));
         tokio::select! {
             received = receive::archive(parts, wanted, &archive) => received?,
-            () = self.stop.cancelled() => return Err(Refusal::Precondition("the agent ends".to_owned())),
+            () = self.stop.cancelled() => return Err(Refusal::Precondition("the agent is shutting down".to_owned())),
         }
-        let project = unpack::unpack(&archive, &tree, wanted).await?;
+        let project = receive::unpack(&archive, &tree, wanted).await?;
         let plan = self.plan(&tree, wanted, project).await?;
         if plan.is_none() {
             // Without an installation there are no retries, which would need the archive.
-            durable::remove(&archive).map_err(Refusal::system("cannot remove the archive"))?;
+            durable::remove(&archive).map_err(Refusal::system("failed to remove the archive"))?;
         }
         Ok(Delivery { directory: staging.keep(), archive, tree, plan })
     }
@@ -189,9 +186,9 @@ impl Source {
 fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     let Record { current_source, trial } = Record::read(layout);
     if let Some(trial) = &trial {
-        tracing::warn!(?trial, "an agent ended before a source was in place: putting back the one before");
-        if let Err(error) = swap::take_back(layout, current_source.as_ref(), trial) {
-            tracing::error!(%error, "cannot put back the source before: it has to be given again");
+        tracing::warn!(?trial, "an earlier agent ended during the trial of a source: restoring the previous source");
+        if let Err(error) = swap::restore(layout, current_source.as_ref(), trial) {
+            tracing::error!(%error, "failed to restore the previous source: a source must be delivered again");
             return None;
         }
     }
@@ -200,7 +197,7 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
         if !is_of_this_boot {
             tracing::warn!(
                 digest = current_source.digest,
-                "the source was put in place before the node was restarted: it has to be given again"
+                "the node was rebooted after the source was put in place: a source must be delivered again"
             );
         }
         is_of_this_boot

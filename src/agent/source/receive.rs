@@ -1,14 +1,19 @@
-//! Receives an archive and computes its digest at the same time. Only an archive with the expected digest is unpacked.
+//! Receives an archive, computes its digest at the same time, and unpacks it. Only an archive with the expected digest
+//! is unpacked.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tonic::Status;
 
-use super::wanted::Wanted;
+use super::state::Wanted;
+use crate::agent::durable;
 use crate::agent::refusal::Refusal;
-use crate::artifact::Hasher;
+use crate::artifact::{self, Hasher, UnpackError};
+use crate::pulumi::project::{Project, ProjectError};
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{PutSourceRequest, SourceHeader};
 
@@ -16,6 +21,8 @@ use crate::rpc::proto::{PutSourceRequest, SourceHeader};
 const MAX_CHUNK: usize = 256 * 1024;
 /// Maximum time between two messages.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum number of file names that an error lists.
+const MAX_LISTED: usize = 20;
 
 /// The messages of a call.
 pub trait Parts: Send {
@@ -31,11 +38,14 @@ impl Parts for tonic::Streaming<PutSourceRequest> {
 async fn next(parts: &mut impl Parts) -> Result<Option<Part>, Refusal> {
     match tokio::time::timeout(CHUNK_TIMEOUT, parts.next()).await {
         Ok(Ok(Some(message))) => {
-            message.part.map(Some).ok_or_else(|| Refusal::Invalid("a message of the source is empty".to_owned()))
+            message.part.map(Some).ok_or_else(|| Refusal::Invalid("source message is empty".to_owned()))
         }
         Ok(Ok(None)) => Ok(None),
-        Ok(Err(status)) => Err(Refusal::Precondition(format!("the source was not sent whole: {}", status.message()))),
-        Err(_) => Err(Refusal::TooLate(format!("no part of the source came for {} s", CHUNK_TIMEOUT.as_secs()))),
+        Ok(Err(status)) => Err(Refusal::Precondition(format!("source stream failed: {}", status.message()))),
+        Err(_) => Err(Refusal::TooLate(format!(
+            "timed out after {} s waiting for the next chunk of the source",
+            CHUNK_TIMEOUT.as_secs()
+        ))),
     }
 }
 
@@ -43,7 +53,7 @@ async fn next(parts: &mut impl Parts) -> Result<Option<Part>, Refusal> {
 pub(super) async fn header(parts: &mut impl Parts) -> Result<SourceHeader, Refusal> {
     match next(parts).await? {
         Some(Part::Header(header)) => Ok(header),
-        _ => Err(Refusal::Invalid("the first message of a source has to be its header".to_owned())),
+        _ => Err(Refusal::Invalid("the first message of a source must be its header".to_owned())),
     }
 }
 
@@ -52,18 +62,20 @@ pub(super) async fn archive(parts: &mut impl Parts, wanted: &Wanted, to: &Path) 
     let limit = wanted.limits.download_bytes;
     if wanted.size > limit {
         let size = wanted.size;
-        return Err(Refusal::Invalid(format!("the source has {size} bytes, more than {limit} (--artifact-max-size)")));
+        return Err(Refusal::Invalid(format!(
+            "the source of {size} bytes exceeds the limit of {limit} bytes (--artifact-max-size)"
+        )));
     }
-    let failed = || Refusal::system(format!("cannot write the source to {}", to.display()));
+    let failed = || Refusal::system(format!("failed to write the source to {}", to.display()));
     let mut file = tokio::fs::File::create(to).await.map_err(failed())?;
     let mut hasher = Hasher::new(wanted.digest.algorithm());
     let mut size: u64 = 0;
     while let Some(part) = next(parts).await? {
         let Part::Chunk(chunk) = part else {
-            return Err(Refusal::Invalid("a source has one header".to_owned()));
+            return Err(Refusal::Invalid("source has more than one header".to_owned()));
         };
         if chunk.len() > MAX_CHUNK {
-            return Err(Refusal::Invalid(format!("a part of the source is larger than {MAX_CHUNK} bytes")));
+            return Err(Refusal::Invalid(format!("source chunk exceeds {MAX_CHUNK} bytes")));
         }
         size += chunk.len() as u64;
         if size > wanted.size {
@@ -74,15 +86,77 @@ pub(super) async fn archive(parts: &mut impl Parts, wanted: &Wanted, to: &Path) 
     }
     file.flush().await.map_err(failed())?;
     if size != wanted.size {
-        let found = if size > wanted.size { "more came".to_owned() } else { format!("{size} came") };
-        return Err(Refusal::DataLoss(format!("the source was announced with {} bytes, {found}", wanted.size)));
+        let found = if size > wanted.size { "more".to_owned() } else { size.to_string() };
+        return Err(Refusal::DataLoss(format!(
+            "size of the source does not match: expected {} bytes, received {found}",
+            wanted.size
+        )));
     }
     let found = hasher.finish();
     if !wanted.digest.verify(&found) {
         return Err(Refusal::DataLoss(format!(
-            "the source is not the one that was announced: its digest is {found}, not {}",
+            "digest of the source does not match: expected {}, received {found}",
             wanted.digest
         )));
     }
     Ok(())
+}
+
+/// Unpacks an archive into a new directory and returns its project. All files are on the disk afterwards, because a
+/// file that a power loss has emptied could be a program without resources.
+pub(super) async fn unpack(archive: &Path, tree: &Path, wanted: &Wanted) -> Result<Project, Refusal> {
+    let (archive, tree, wanted) = (archive.to_owned(), tree.to_owned(), wanted.clone());
+    tokio::task::spawn_blocking(move || unpack_blocking(&archive, &tree, &wanted))
+        .await
+        .map_err(|error| Refusal::system("failed to unpack the source")(std::io::Error::other(error)))?
+}
+
+fn unpack_blocking(archive: &Path, tree: &Path, Wanted { directory, limits, .. }: &Wanted) -> Result<Project, Refusal> {
+    let open = || File::open(archive).map_err(Refusal::system("failed to read the source"));
+    artifact::survey(open()?, limits).map_err(refusal)?;
+    std::fs::create_dir(tree).map_err(Refusal::system("failed to create the source directory"))?;
+    artifact::unpack(open()?, tree, limits).map_err(refusal)?;
+    let place = directory.under(tree);
+    if !place.is_dir() {
+        return Err(Refusal::Invalid(format!(
+            "directory {:?} not found in the source; its root contains: {}",
+            directory.as_str(),
+            list(tree)
+        )));
+    }
+    let project = Project::read(&place).map_err(|error| match error {
+        ProjectError::Missing { .. } => Refusal::Invalid(format!(
+            "no Pulumi.yaml found in directory {:?} of the source; it contains: {}",
+            directory.as_str(),
+            list(&place)
+        )),
+        // The path of the tree differs in each attempt, so it is removed from the message.
+        other => Refusal::Invalid(format!("invalid project in the source: {}", other.seen_from(tree))),
+    })?;
+    durable::sync_tree(tree).map_err(Refusal::system("failed to sync the source to disk"))?;
+    Ok(project)
+}
+
+/// Converts an error of the disk into a system error, and an error of the archive into an invalid request.
+fn refusal(error: UnpackError) -> Refusal {
+    match error {
+        UnpackError::Write { name, cause } => Refusal::system(format!("failed to write {name} of the source"))(cause),
+        UnpackError::Destination { .. } => Refusal::system("failed to unpack the source")(io::Error::other(error)),
+        hostile => Refusal::Invalid(format!("failed to unpack the source: {hostile}")),
+    }
+}
+
+/// Lists the file names in a directory for a message.
+fn list(directory: &Path) -> String {
+    let Ok(entries) = std::fs::read_dir(directory) else { return "unreadable".to_owned() };
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().chars().take(64).collect()).collect();
+    names.sort();
+    let surplus = names.len().saturating_sub(MAX_LISTED);
+    names.truncate(MAX_LISTED);
+    match (names.is_empty(), surplus) {
+        (true, _) => "no files".to_owned(),
+        (false, 0) => names.join(", "),
+        (false, surplus) => format!("{} and {surplus} more", names.join(", ")),
+    }
 }

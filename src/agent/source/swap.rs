@@ -1,17 +1,72 @@
-//! Exchanges the current source with a tree that was unpacked next to it. Each step is recorded before it happens, so
-//! that a restarted agent finds and restores the valid source.
+//! The current source: its record on disk, and its exchange with a tree that was unpacked next to it. Each step is
+//! recorded before it happens, so that a restarted agent finds and restores the valid source.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags};
+use serde::{Deserialize, Serialize};
 
-use super::record::{CurrentSource, Record, Trial};
 use crate::agent::durable;
 use crate::agent::install::carry;
 use crate::agent::layout::{Layout, SOURCE_DIRECTORY};
 use crate::artifact::Directory;
+use crate::pulumi::install::Installed;
+
+/// A source that was put in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CurrentSource {
+    /// Digest of the archive as `algorithm:hex`.
+    pub digest: String,
+    /// The project's directory in the archive.
+    pub directory: String,
+    /// Random for each exchange, even with the same archive.
+    pub tree: String,
+    /// Boot ID of the node during the exchange. After a reboot the source is not used, because a power loss may have
+    /// damaged it.
+    #[serde(default)]
+    pub boot_id: String,
+    /// Whether the dependencies are not installed yet. Until then, the source is not usable.
+    #[serde(default)]
+    pub awaits_install: bool,
+    /// The installation of the source; `None` if there was nothing to install.
+    #[serde(default)]
+    pub installed: Option<Installed>,
+}
+
+/// A source that has replaced another one on trial. If it fails, the other one is restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trial {
+    /// Inode of its directory, which distinguishes it from the other one after any step.
+    pub inode: u64,
+    /// Path where it was unpacked and where the other one is during the trial, relative to the share volume.
+    pub beside: PathBuf,
+    /// Directories that were moved into it from the other one.
+    pub carried: Vec<PathBuf>,
+}
+
+/// State of the source that survives a crash.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The current source; during a trial, the previous one.
+    pub current_source: Option<CurrentSource>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
+}
+
+impl Record {
+    /// Returns the last record; empty if it is missing or unreadable.
+    pub fn read(layout: &Layout) -> Record {
+        let record = std::fs::read(layout.source_record()).ok();
+        record.and_then(|record| serde_json::from_slice(&record).ok()).unwrap_or_default()
+    }
+
+    /// Writes the record durably.
+    pub fn write(&self, layout: &Layout) -> io::Result<()> {
+        durable::write_atomically(&layout.source_record(), &serde_json::to_vec_pretty(self)?)
+    }
+}
 
 /// Records that an unpacked tree is about to replace the source, with `carried` directories of the previous source.
 /// Nothing else has changed yet, so an error leaves the current source valid.
@@ -27,7 +82,7 @@ pub(super) fn announce(
     Ok(trial)
 }
 
-/// Puts the announced tree in place. After an error, [`take_back`] must follow.
+/// Puts the announced tree in place. After an error, [`restore`] must follow.
 pub(super) fn enter(layout: &Layout, trial: &Trial, directory: &Directory) -> io::Result<()> {
     let tree = layout.root().join(&trial.beside);
     carry::move_all(&layout.source(), &tree, &trial.carried)?;
@@ -43,7 +98,7 @@ pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> i
 }
 
 /// Restores the previous source with all its directories, at any step of the trial. Can be repeated.
-pub(super) fn take_back(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
+pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
     let (source, beside) = (layout.source(), layout.root().join(&trial.beside));
     let is_there = std::fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.ino() == trial.inode);
     if is_there && beside.exists() {
@@ -61,7 +116,7 @@ pub(super) fn take_back(layout: &Layout, before: Option<&CurrentSource>, trial: 
     }
     if let Err(error) = (Record { current_source: before.cloned(), trial: None }).write(layout) {
         // The next agent repeats the restore, which has no effect then.
-        tracing::warn!(%error, "cannot record that the source before is in place again");
+        tracing::warn!(%error, "failed to record the restored source");
     }
     Ok(())
 }
@@ -102,156 +157,9 @@ fn keep_previous(layout: &Layout, tree: &Path) {
         std::fs::rename(tree, &previous)
     };
     if let Err(error) = kept {
-        tracing::warn!(%error, "cannot keep the previous source");
+        tracing::warn!(%error, "failed to keep the previous source");
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    struct Place {
-        _directory: tempfile::TempDir,
-        layout: Layout,
-        tree: PathBuf,
-    }
-
-    impl Place {
-        /// Creates a tree that is about to be put in place, after another source if `first` is false.
-        fn new(first: bool) -> (Self, Option<CurrentSource>) {
-            let directory = tempfile::tempdir().unwrap();
-            let layout = Layout::new(directory.path());
-            layout.create().unwrap();
-            let tree = layout.staging().join("new/tree");
-            fs::create_dir_all(tree.join("app")).unwrap();
-            fs::write(tree.join("app/Pulumi.yaml"), "new").unwrap();
-            let place = Place { _directory: directory, layout, tree };
-            if first {
-                return (place, None);
-            }
-            let source = place.layout.source();
-            fs::create_dir_all(source.join("node_modules/left-pad")).unwrap();
-            fs::write(source.join("Pulumi.yaml"), "old").unwrap();
-            point(&place.layout, &Directory::root()).unwrap();
-            let before = CurrentSource { digest: "sha256:old".into(), tree: "old".into(), ..CurrentSource::default() };
-            Record { current_source: Some(before.clone()), trial: None }.write(&place.layout).unwrap();
-            (place, Some(before))
-        }
-
-        fn carried(&self) -> Vec<PathBuf> {
-            vec![PathBuf::from("node_modules")]
-        }
-
-        /// Runs the first `count` steps of a trial, like an agent that dies after them.
-        fn step(&self, before: Option<&CurrentSource>, count: usize) {
-            let (layout, tree) = (&self.layout, &self.tree);
-            let steps: [&dyn Fn(); 5] = [
-                &|| drop(announce(layout, before, tree, self.carried()).unwrap()),
-                &|| carry::move_all(&layout.source(), tree, &self.carried()).unwrap(),
-                &|| exchange(layout, tree).unwrap(),
-                &|| point(layout, &"app".parse().unwrap()).unwrap(),
-                &|| fs::create_dir(layout.workspace().join("half-installed")).unwrap(),
-            ];
-            steps.iter().take(count).for_each(|step| step());
-        }
-    }
-
-    #[test]
-    fn the_previous_source_is_restored_wherever_an_agent_crashes() {
-        for steps in 0..=5 {
-            let (place, before) = Place::new(false);
-            place.step(before.as_ref(), steps);
-            // The agent that restores the source can die as well, and cannot update the record on a full disk.
-            for _ in 0..2 {
-                let record = Record::read(&place.layout);
-                assert_eq!(record.current_source, before, "{steps} steps");
-                if let Some(trial) = &record.trial {
-                    take_back(&place.layout, before.as_ref(), trial).unwrap();
-                    assert_eq!(Record::read(&place.layout), Record { trial: None, ..record.clone() });
-                    record.write(&place.layout).unwrap();
-                }
-                let project = fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap();
-                assert_eq!(project, "old", "{steps} steps");
-                assert!(place.layout.source().join("node_modules/left-pad").is_dir(), "{steps} steps");
-                assert!(!place.layout.workspace().join("half-installed").exists());
-            }
-        }
-    }
-
-    #[test]
-    fn a_crash_during_the_first_swap_leaves_no_partial_source() {
-        for steps in 0..=5 {
-            let (place, _) = Place::new(true);
-            place.step(None, steps);
-            if let Some(trial) = Record::read(&place.layout).trial {
-                take_back(&place.layout, None, &trial).unwrap();
-            }
-            assert!(!place.layout.source().exists() && !place.layout.workspace().exists(), "{steps} steps");
-            assert!(place.tree.join("app/Pulumi.yaml").is_file(), "{steps} steps");
-        }
-    }
-
-    #[test]
-    fn the_working_directory_survives_a_rollback_of_the_first_source() {
-        let (place, _) = Place::new(true);
-        let layout = &place.layout;
-        crate::agent::make_project(&layout.workspace()).unwrap();
-        let trial = announce(layout, None, &place.tree, Vec::new()).unwrap();
-        enter(layout, &trial, &"app".parse().unwrap()).unwrap();
-        assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
-        take_back(layout, None, &trial).unwrap();
-        assert!(layout.workspace().is_symlink() && layout.workspace().is_dir());
-        assert_eq!(fs::read_dir(layout.workspace()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn a_directory_created_by_the_container_runtime_is_replaced() {
-        let (place, _) = Place::new(true);
-        fs::create_dir(place.layout.workspace()).unwrap();
-        let trial = announce(&place.layout, None, &place.tree, Vec::new()).unwrap();
-        enter(&place.layout, &trial, &"app".parse().unwrap()).unwrap();
-        assert_eq!(fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
-    }
-
-    #[test]
-    fn a_trial_that_cannot_be_recorded_changes_nothing() {
-        let (place, before) = Place::new(false);
-        // A file cannot replace a directory, which simulates a full disk.
-        fs::remove_file(place.layout.source_record()).unwrap();
-        fs::create_dir_all(place.layout.source_record().join("inner")).unwrap();
-        announce(&place.layout, before.as_ref(), &place.tree, place.carried()).unwrap_err();
-        assert_eq!(fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
-        assert!(place.layout.source().join("node_modules").is_dir() && place.tree.is_dir());
-    }
-
-    #[test]
-    fn a_confirmed_trial_stays_and_the_previous_source_is_kept() {
-        let (place, before) = Place::new(false);
-        let layout = &place.layout;
-        let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
-        enter(layout, &trial, &"app".parse().unwrap()).unwrap();
-        let next = CurrentSource { digest: "sha256:new".into(), directory: "app".into(), ..CurrentSource::default() };
-        confirm(layout, &next, &trial).unwrap();
-        assert_eq!(Record::read(layout), Record { current_source: Some(next), trial: None });
-        assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
-        assert!(layout.source().join("node_modules/left-pad").is_dir());
-        assert_eq!(fs::read_to_string(layout.previous().join("Pulumi.yaml")).unwrap(), "old");
-    }
-
-    #[test]
-    fn a_trial_that_cannot_be_confirmed_can_be_rolled_back() {
-        let (place, before) = Place::new(false);
-        let layout = &place.layout;
-        let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
-        enter(layout, &trial, &"app".parse().unwrap()).unwrap();
-        fs::remove_file(layout.source_record()).unwrap();
-        fs::create_dir_all(layout.source_record().join("inner")).unwrap();
-        confirm(layout, &CurrentSource::default(), &trial).unwrap_err();
-        // The record cannot be written, but the previous source is intact.
-        take_back(layout, before.as_ref(), &trial).unwrap();
-        assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
-        assert!(layout.source().join("node_modules/left-pad").is_dir());
-    }
-}
+mod tests;

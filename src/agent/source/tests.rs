@@ -144,14 +144,14 @@ async fn an_invalid_source_is_named_and_the_current_one_stays() {
     let headless = Call(VecDeque::from([PutSourceRequest { part: Some(Part::Chunk(vec![1])) }]));
     for (call, words) in [
         (call(&bytes, &wrong, "infrastructure", size), vec![digest.as_str(), wrong.as_str()]),
-        (call(&bytes, &digest, "infrastructure", size - 1), vec!["announced", "more came"]),
-        (call(&bytes, &digest, "infrastructure", size + 1), vec!["announced"]),
+        (call(&bytes, &digest, "infrastructure", size - 1), vec!["expected", "received more"]),
+        (call(&bytes, &digest, "infrastructure", size + 1), vec!["size of the source does not match"]),
         (call(&bytes, &digest, "infra", size), vec!["\"infra\"", "infrastructure, other"]),
         (call(&bytes, &digest, "", size), vec!["no Pulumi.yaml", "infrastructure, other"]),
         (call(&bytes, &digest, "../..", size), vec![".."]),
         (call(&bytes, "sha256:12", "", size), vec!["sha256"]),
-        (call(b"no archive", &Digest::of(b"no archive").to_string(), "", 10), vec!["cannot be unpacked"]),
-        (call(&[], &digest, "", u64::MAX), vec!["more than"]),
+        (call(b"no archive", &Digest::of(b"no archive").to_string(), "", 10), vec!["failed to unpack the source"]),
+        (call(&[], &digest, "", u64::MAX), vec!["exceeds the limit"]),
         (Call(VecDeque::from([empty])), vec!["empty"]),
         (headless, vec!["header"]),
     ] {
@@ -177,7 +177,7 @@ async fn source_limits_are_set_by_the_controller() {
     };
     let refused = |limits: (u64, u64)| place.source.put(within(limits.0, limits.1));
     let large = refused((size - 1, 0)).await.unwrap_err().to_string();
-    assert!(large.contains(&format!("more than {} (--artifact-max-size)", size - 1)), "{large}");
+    assert!(large.contains(&format!("exceeds the limit of {} bytes (--artifact-max-size)", size - 1)), "{large}");
     let large = refused((size, 512)).await.unwrap_err().to_string();
     assert!(large.contains("larger than 512 bytes when decompressed (--artifact-max-unpacked-size)"), "{large}");
     assert!(!place.source.put(within(size, 1 << 20)).await.unwrap(), "it was not there before");
@@ -200,10 +200,10 @@ async fn an_invalid_project_gives_the_same_error_on_each_attempt() {
 async fn no_source_is_placed_while_an_operation_is_open() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
-    let pass = place.workspace_lock.enter_operation("busy").unwrap();
+    let guard = place.workspace_lock.lock_for_operation("busy").unwrap();
     assert!(place.put(&bytes, "").await.unwrap_err().to_string().contains("busy"));
-    drop(pass);
+    drop(guard);
     place.put(&bytes, "").await.unwrap();
-    let _pass = place.workspace_lock.enter_operation("busy").unwrap();
-    assert!(place.put(&bytes, "").await.unwrap(), "what is in place needs no exchange");
+    let _guard = place.workspace_lock.lock_for_operation("busy").unwrap();
+    assert!(place.put(&bytes, "").await.unwrap(), "the source in place needs no exchange");
 }

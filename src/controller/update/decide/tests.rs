@@ -277,7 +277,7 @@ fn a_timeout_message_names_the_controller_flag() {
         let mut update = update(Some(bound()));
         let mut result = proto::Result {
             outcome: proto::Outcome::Canceled.into(),
-            message: "the run took longer than its timeout of 1m and was ended".to_owned(),
+            message: "the run exceeded its timeout of 1m and was cancelled".to_owned(),
             started: 1_000,
             ended: 1_000 + seconds * 1_000,
             ..proto::Result::default()

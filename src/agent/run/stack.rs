@@ -1,35 +1,62 @@
-//! Secrets of the configuration: the CLI encrypts them and writes them into the settings file.
+//! Prepares the stack for a run: selects and creates it, and encrypts the secrets of the configuration. The CLI writes
+//! them into the settings file.
 
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::context::Run;
+use super::context::{Run, RunError};
 use super::ending::Ending;
-use super::error::RunError;
-use super::pending::classify;
+use super::recovery::classify;
 use crate::agent::command::{Ended, Stdout};
 use crate::pulumi::arguments::{self, OperationKind};
-use crate::pulumi::failure::FailureKind;
+use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::settings::Entry;
 
 impl Run {
+    /// Selects the stack before the first run in a pod, for commands of users in the pod. Also creates a missing stack,
+    /// because otherwise the run would fail, create the stack and run again. Errors are only logged: the run reports
+    /// problems with the stack or the backend.
+    pub(super) async fn select(&self) {
+        let stack = &self.wanted.stack;
+        let arguments = match self.parameters.creates_stack() {
+            true => arguments::stack_select_or_init(stack, self.parameters.secrets_provider()),
+            false => arguments::stack_select(stack),
+        };
+        match self.locking_call(arguments).await {
+            Ok(ended) if ended.exit.success() => {}
+            Ok(ended) => tracing::warn!(output = ended.stderr.last_lines(5), "failed to select the stack"),
+            Err(error) => tracing::warn!(%error, "failed to select the stack"),
+        }
+    }
+
+    /// Creates the stack; returns an ending if that fails. Succeeds if another client has created the stack meanwhile.
+    pub(super) async fn init(&self) -> Result<Option<Ending>, RunError> {
+        let ended =
+            self.locking_call(arguments::stack_init(&self.wanted.stack, self.parameters.secrets_provider())).await;
+        let ended = ended.map_err(|error| RunError::Call { action: "create the stack", error })?;
+        if ended.exit.success() || failure::stack_exists(&ended.stderr.text()) {
+            return Ok(None);
+        }
+        Ok(Some(self.failed_call("failed to create the stack", &ended)))
+    }
+
     /// Encrypts the secrets of these keys; returns an ending if that fails. Encryption requires the stack, so a missing
     /// one is created first.
     pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<Ending>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {
             let mut ended = self.encrypting_call(entry).await?;
-            if is_stack_missing(&ended) && self.asked.makes_stack() {
+            if is_stack_missing(&ended) && self.parameters.creates_stack() {
                 if let Some(ending) = self.init().await? {
                     return Ok(Some(ending));
                 }
                 ended = self.encrypting_call(entry).await?;
             }
-            if is_stack_missing(&ended) && self.asked.kind == OperationKind::Destroy {
+            if is_stack_missing(&ended) && self.parameters.kind == OperationKind::Destroy {
                 // The destroy reports the missing stack.
                 return Ok(None);
             }
             if !ended.exit.success() {
-                let what = format!("the secret of config key {} cannot be encrypted", entry.key);
+                let what = format!("failed to encrypt config key {}", entry.key);
                 return Ok(Some(self.failed_call(&what, &ended)));
             }
             self.settings.has_secret(&entry.key)?;
@@ -43,7 +70,7 @@ impl Run {
     async fn encrypting_call(&self, entry: &Entry) -> Result<Ended, RunError> {
         let arguments = arguments::set_secret(&self.wanted.stack, entry.is_path, &entry.key);
         let ended = self.call_with(arguments, Some(input(&entry.value)), Stdout::Logged, &|_| {}).await;
-        ended.map_err(|error| RunError::Call { doing: "encrypt the secrets of the configuration", error })
+        ended.map_err(|error| RunError::Call { action: "encrypt the secrets of the configuration", error })
     }
 }
 

@@ -1,0 +1,119 @@
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const GRACE_PERIOD: Duration = Duration::from_secs(60);
+
+/// Returns the signals and their times in seconds, for `Cancel` calls at `calls` and the engine's first event at
+/// `began`.
+fn sent(calls: &[u32], began: Option<u32>, seconds: u32) -> Vec<(u32, Step)> {
+    let start = Instant::now();
+    let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
+    let mut steps = Vec::new();
+    for second in 0..seconds {
+        let now = start + SECOND * second;
+        calls.iter().filter(|call| **call == second).for_each(|_| cancel_request.escalate(now, GRACE_PERIOD));
+        if began == Some(second) {
+            cancellation.engine_began();
+        }
+        while let Some(step) = cancellation.due(&cancel_request, now) {
+            steps.push((second, step));
+        }
+    }
+    steps
+}
+
+#[test]
+fn signals_escalate_after_engine_start_and_grace_period() {
+    use Step::{Interrupt, Kill};
+    for (calls, began, wanted) in [
+        (&[][..], Some(1), vec![]),
+        (&[5][..], Some(1), vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
+        (&[1][..], Some(6), vec![(6, Interrupt), (61, Interrupt), (91, Kill)]),
+        (&[1][..], None, vec![(16, Interrupt), (61, Interrupt), (91, Kill)]),
+        (&[5, 8][..], Some(1), vec![(5, Interrupt), (8, Interrupt), (38, Kill)]),
+        (&[5, 8, 9, 10][..], Some(1), vec![(5, Interrupt), (8, Interrupt), (38, Kill)]),
+        (&[1, 2][..], Some(4), vec![(4, Interrupt), (4, Interrupt), (34, Kill)]),
+        // The second SIGINT was sent automatically, so a further call changes nothing.
+        (&[5, 70][..], Some(1), vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
+    ] {
+        assert_eq!(sent(calls, began, 200), wanted, "{calls:?} {began:?}");
+    }
+}
+
+#[test]
+fn no_step_within_the_grace_period_is_hard() {
+    let start = Instant::now();
+    let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
+    cancellation.engine_began();
+    cancel_request.escalate(start, GRACE_PERIOD);
+    assert_eq!(cancellation.due(&cancel_request, start), Some(Step::Interrupt));
+    assert_eq!(cancellation.due(&cancel_request, start + GRACE_PERIOD - SECOND), None);
+    assert!(!cancellation.was_hard());
+    assert_eq!(cancellation.due(&cancel_request, start + GRACE_PERIOD), Some(Step::Interrupt));
+    assert!(cancellation.was_hard());
+}
+
+#[test]
+fn a_later_cause_does_not_revert_an_earlier_cancellation() {
+    let now = Instant::now();
+    let later = |seconds: u32| now + SECOND * seconds;
+    let timeout = Cause::Timeout(SECOND);
+    type Call = fn(&mut CancelRequest, Instant);
+    let ask: Call = |cancel_request, now| cancel_request.escalate(now, GRACE_PERIOD);
+    let terminate: Call = |cancel_request, now| cancel_request.end(Cause::Terminated, now, now + SECOND * 400);
+    let late: Call = |cancel_request, now| cancel_request.end(Cause::Timeout(SECOND), now, now + GRACE_PERIOD);
+    for (calls, cause, forced_at) in [
+        (vec![ask], Cause::Requested, later(60)),
+        (vec![ask, ask], Cause::Requested, later(1)),
+        (vec![ask, ask, terminate], Cause::Requested, later(1)),
+        (vec![terminate], Cause::Terminated, later(400)),
+        // Only `Cancel` calls count: the first call after a termination still cancels gracefully.
+        (vec![terminate, ask], Cause::Terminated, later(61)),
+        (vec![terminate, ask, ask], Cause::Terminated, later(2)),
+        (vec![late, ask], timeout, later(60)),
+        (vec![late, terminate], timeout, later(60)),
+    ] {
+        let mut cancel_request = CancelRequest::default();
+        calls.iter().zip(0..).for_each(|(call, second)| call(&mut cancel_request, later(second)));
+        assert_eq!(
+            (cancel_request.graceful_at, cancel_request.cause, cancel_request.forced_at),
+            (Some(now), Some(cause), Some(forced_at))
+        );
+    }
+}
+
+#[test]
+fn a_run_ends_after_timeout_or_idle_timeout_with_an_earlier_idle_warning() {
+    let limits = Limits::from_seconds(600, 60);
+    let seconds = Duration::from_secs;
+    for (limits, since_begin, silent, exceeded, is_idle) in [
+        (limits, 599, 0, None, false),
+        (limits, 600, 0, Some(Cause::Timeout(seconds(600))), false),
+        (limits, 100, 29, None, false),
+        (limits, 100, 30, None, true),
+        (limits, 100, 59, None, true),
+        (limits, 100, 60, Some(Cause::Idle(seconds(60))), true),
+        (limits, 600, 60, Some(Cause::Timeout(seconds(600))), true),
+        (Limits::from_seconds(0, 60), 100_000, 1, None, false),
+        (Limits::from_seconds(600, 0), 1, 100_000, None, false),
+        (Limits::default(), 100_000, 100_000, None, false),
+    ] {
+        let found = limits.exceeded(seconds(since_begin), seconds(silent));
+        assert_eq!((found, limits.is_idle(seconds(silent))), (exceeded, is_idle), "{limits:?} {since_begin} {silent}");
+    }
+}
+
+#[test]
+fn causes_show_durations_in_human_readable_form() {
+    for (seconds, shown) in [(0, "0s"), (45, "45s"), (600, "10m"), (5400, "1h30m"), (3601, "1h1s")] {
+        let message = Cause::Timeout(Duration::from_secs(seconds)).to_string();
+        assert_eq!(message, format!("the run exceeded its timeout of {shown} and was cancelled"));
+    }
+}
+
+#[test]
+fn cancellation_grace_reserves_part_of_the_pod_grace_period_for_the_result() {
+    for (grace, expected) in [(600, 480.0), (240, 120.0), (30, 15.0), (0, 0.0)] {
+        assert_eq!(cancellation_grace(Duration::from_secs(grace)).as_secs_f64(), expected, "{grace}");
+    }
+}

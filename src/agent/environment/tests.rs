@@ -1,0 +1,162 @@
+use super::*;
+
+fn variable(name: &str, source: Source) -> EnvironmentVariable {
+    EnvironmentVariable { name: name.into(), source: Some(source) }
+}
+
+fn shown(environment: &Environment) -> Vec<&str> {
+    environment.secrets.iter().map(|secret| secret.as_str()).collect()
+}
+
+fn get<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
+    environment.variables.get(OsStr::new(name)).and_then(|value| value.to_str())
+}
+
+#[test]
+fn values_and_files_are_set_but_reserved_variables_are_ignored() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path());
+    let token = directory.path().join("token");
+    std::fs::write(&token, "hunter22\n").unwrap();
+    let wanted = [
+        variable("PLAIN", Source::Value("one".into())),
+        variable("TOKEN", Source::File(token.to_str().unwrap().into())),
+        variable("PULUMI_OPTION_PARALLEL", Source::Value("1".into())),
+        variable("HOME", Source::Value("/nonexistent".into())),
+    ];
+    let environment = build(&layout, &wanted).unwrap();
+    assert_eq!(get(&environment, "PLAIN"), Some("one"));
+    assert_eq!(get(&environment, "TOKEN"), Some("hunter22\n"));
+    assert_eq!(get(&environment, "PULUMI_OPTION_PARALLEL"), None);
+    assert_eq!(get(&environment, "HOME"), layout.home().to_str());
+    assert_eq!(get(&environment, "PATH"), std::env::var("PATH").ok().as_deref());
+    assert_eq!(shown(&environment), ["hunter22\n"]);
+    assert!(layout.home().is_dir());
+}
+
+#[test]
+fn every_mounted_secret_is_redacted_even_if_unused() {
+    let directory = tempfile::tempdir().unwrap();
+    let secret = directory.path().join("secrets/aws");
+    // Like the kubelet: keys are links into a directory that is replaced atomically.
+    std::fs::create_dir_all(secret.join("..2026")).unwrap();
+    std::fs::write(secret.join("..2026/key"), "inherited-value").unwrap();
+    std::fs::write(secret.join("..2026/large"), "x".repeat(65 * 1024)).unwrap();
+    std::os::unix::fs::symlink("..2026", secret.join("..data")).unwrap();
+    for key in ["key", "large"] {
+        std::os::unix::fs::symlink(format!("..data/{key}"), secret.join(key)).unwrap();
+    }
+    let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
+    let environment = build(&layout, &[]).unwrap();
+    assert_eq!(shown(&environment), ["inherited-value"]);
+    assert_eq!(environment.redactor().redact("npm: inherited-value"), "npm: [secret]");
+}
+
+#[test]
+fn a_missing_secret_and_a_missing_key_give_different_errors() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
+    // Like the kubelet: an optional Secret is an empty directory until it exists.
+    for secret in ["absent", "present/..2026"] {
+        std::fs::create_dir_all(layout.secrets().join(secret)).unwrap();
+    }
+    std::fs::write(layout.secrets().join("present/..2026/other"), "hunter22").unwrap();
+    std::os::unix::fs::symlink("..2026", layout.secrets().join("present/..data")).unwrap();
+    for (secret, why) in [("absent", "does not exist"), ("present", "has no such key")] {
+        let file = layout.secrets().join(secret).join("token").to_str().unwrap().to_owned();
+        let refusal = build(&layout, &[variable("TOKEN", Source::File(file))]).unwrap_err();
+        assert!(matches!(refusal, Refusal::Precondition(_)), "the next run can succeed");
+        let message = refusal.to_string();
+        for word in ["TOKEN", "key \"token\"", &format!("Secret \"{secret}\""), why] {
+            assert!(message.contains(word), "{message}");
+        }
+    }
+}
+
+#[test]
+fn all_keys_of_a_mount_are_set_and_only_secret_values_are_redacted() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path())
+        .with_secrets(directory.path().join("secrets"))
+        .with_config_maps(directory.path().join("config-maps"));
+    let mount = |path: PathBuf, keys: &[(&str, &str)]| {
+        std::fs::create_dir_all(path.join("..2026")).unwrap();
+        std::os::unix::fs::symlink("..2026", path.join("..data")).unwrap();
+        for (key, value) in keys {
+            std::fs::write(path.join("..2026").join(key), value).unwrap();
+            std::os::unix::fs::symlink(format!("..data/{key}"), path.join(key)).unwrap();
+        }
+        path.to_str().unwrap().to_owned()
+    };
+    let secret = mount(layout.secrets().join("aws"), &[("ID", "first-id"), ("KEY", "hunter22")]);
+    let map = mount(layout.config_maps().join("region"), &[("ID", "true")]);
+    let empty = mount(layout.config_maps().join("empty"), &[]);
+    let all = |prefix: &str, directory: &str| variable(prefix, Source::Directory(directory.to_owned()));
+    let wanted = [all("", &secret), all("AWS_", &secret), all("", &map), all("", &empty)];
+    let environment = build(&layout, &wanted).unwrap();
+    for (name, value) in [("ID", "true"), ("KEY", "hunter22"), ("AWS_ID", "first-id"), ("AWS_KEY", "hunter22")] {
+        assert_eq!(get(&environment, name), Some(value), "{name}: the last variable wins");
+    }
+    assert_eq!(environment.redactor().redact("true first-id hunter22"), "true [secret] [secret]");
+
+    let missing = layout.config_maps().join("missing").to_str().unwrap().to_owned();
+    let refusal = build(&layout, &[all("", &missing)]).unwrap_err();
+    assert!(matches!(refusal, Refusal::Precondition(_)), "the next run can succeed");
+    assert!(refusal.to_string().contains("environment variables from all keys of ConfigMap \"missing\""), "{refusal}");
+}
+
+#[test]
+fn invalid_environment_variables_are_rejected_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path());
+    let missing = directory.path().join("aws/secret-key").to_str().unwrap().to_owned();
+    for (wanted, words) in [
+        (variable("KEY", Source::File(missing.clone())), vec!["KEY", missing.as_str(), "no such file"]),
+        (variable("A=B", Source::Value(String::new())), vec!["A=B"]),
+        (variable("NUL", Source::Value("a\0b".into())), vec!["NUL"]),
+        (EnvironmentVariable { name: "EMPTY".into(), source: None }, vec!["EMPTY"]),
+    ] {
+        let message = build(&layout, &[wanted]).unwrap_err().to_string();
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    }
+}
+
+#[test]
+fn env_file_lines_are_parsed_and_errors_show_only_the_line_number() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join(".env");
+    assert_eq!(read_env_file(&file).unwrap(), []);
+    std::fs::write(&file, "# a comment\nREGION=eu\nexport TOKEN='hunter 22 $x'\n\nEMPTY=\n").unwrap();
+    let variables = read_env_file(&file).unwrap();
+    let variables: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(variables, [("REGION", "eu"), ("TOKEN", "hunter 22 $x"), ("EMPTY", "")]);
+    std::fs::write(&file, "REGION=eu\nTOKEN=hunter 22\n").unwrap();
+    let refusal = read_env_file(&file).unwrap_err().to_string();
+    assert!(refusal.contains("line 2") && !refusal.contains("hunter"), "{refusal}");
+    std::fs::write(&file, "A=".to_owned() + &"x".repeat(1024 * 1024)).unwrap();
+    assert!(read_env_file(&file).unwrap_err().to_string().contains("exceeds"));
+}
+
+#[test]
+fn the_backend_matches_the_choice_of_the_cli() {
+    let home = tempfile::tempdir().unwrap();
+    let home_path = home.path().to_str().unwrap();
+    let project = Project { backend_url: Some("s3://project".to_owned()), ..Project::default() };
+    let url = |variables: &[(&str, &str)], project: Option<&Project>| {
+        let mut environment = Environment::default();
+        environment.variables.extend(variables.iter().map(|(name, value)| (name.into(), value.into())));
+        super::backend_url(&environment, project).unwrap()
+    };
+    assert_eq!(url(&[], None), PULUMI_CLOUD);
+    assert_eq!(url(&[("PULUMI_HOME", home_path)], None), PULUMI_CLOUD, "no login");
+    assert_eq!(url(&[("PULUMI_API", "https://pulumi.example.com")], None), "https://pulumi.example.com");
+    std::fs::write(home.path().join("credentials.json"), r#"{"current": "s3://login?region=x&sig=y"}"#).unwrap();
+    assert_eq!(url(&[("PULUMI_HOME", home_path)], None), "s3://login?region=x");
+    std::fs::create_dir(home.path().join(".pulumi")).unwrap();
+    std::fs::rename(home.path().join("credentials.json"), home.path().join(".pulumi/credentials.json")).unwrap();
+    assert_eq!(url(&[("HOME", home_path)], None), "s3://login?region=x");
+    assert_eq!(url(&[("HOME", home_path)], Some(&project)), "s3://project");
+    let variables = [("HOME", home_path), ("PULUMI_BACKEND_URL", "s3://variable")];
+    assert_eq!(url(&variables, Some(&project)), "s3://variable");
+    assert_eq!(url(&[("HOME", home_path), ("PULUMI_BACKEND_URL", "")], Some(&project)), "s3://project");
+}

@@ -1,0 +1,232 @@
+use serde_json::json;
+
+use super::*;
+
+struct Place {
+    _directory: tempfile::TempDir,
+    layout: Layout,
+}
+
+/// Creates a workspace whose source has the given settings file.
+fn place(original: Option<&str>) -> Place {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path());
+    layout.create().unwrap();
+    std::fs::create_dir(layout.source()).unwrap();
+    std::os::unix::fs::symlink("source", layout.workspace()).unwrap();
+    put_source(&layout, original);
+    Place { _directory: directory, layout }
+}
+
+fn put_source(layout: &Layout, original: Option<&str>) {
+    std::fs::remove_dir_all(layout.source()).unwrap();
+    std::fs::create_dir(layout.source()).unwrap();
+    std::fs::write(layout.source().join("Pulumi.yaml"), "name: example\nruntime: yaml\n").unwrap();
+    if let Some(text) = original {
+        std::fs::write(layout.source().join("Pulumi.dev.yaml"), text).unwrap();
+    }
+}
+
+fn tree(name: &str) -> CurrentSource {
+    CurrentSource { digest: "sha256:00".into(), tree: name.into(), ..CurrentSource::default() }
+}
+
+fn entries(config: &[(&str, &str)]) -> Vec<Entry> {
+    let entry = |(key, value): &(&str, &str)| {
+        let value = serde_json::from_str(value).unwrap();
+        Entry { key: (*key).into(), value, is_path: false, is_secret: key.contains("secret") }
+    };
+    config.iter().map(entry).collect()
+}
+
+/// Returns whether the CLI has to add secrets afterwards.
+fn apply(
+    settings: &Settings,
+    config: &[(&str, &str)],
+    digest: &str,
+    tree: &CurrentSource,
+) -> Result<Vec<String>, ApplyError> {
+    settings
+        .apply(&Wanted { stack: "organization/example/dev", digest, config: &entries(config), environments: &[] }, tree)
+}
+
+fn text(layout: &Layout) -> String {
+    std::fs::read_to_string(layout.source().join("Pulumi.dev.yaml")).unwrap()
+}
+
+#[test]
+fn a_removed_config_key_restores_the_value_of_the_source() {
+    let place = place(Some("config:\n  example:size: small\n"));
+    let settings = Settings::open(place.layout.clone());
+    apply(&settings, &[("example:size", "\"big\""), ("example:extra", "true")], "one", &tree("a")).unwrap();
+    assert!(text(&place.layout).contains("big") && text(&place.layout).contains("extra"));
+    apply(&settings, &[], "two", &tree("a")).unwrap();
+    let rebuilt = text(&place.layout);
+    assert!(rebuilt.contains("small") && !rebuilt.contains("extra"), "{rebuilt}");
+    assert_eq!(settings.digest(), "two");
+}
+
+#[test]
+fn unchanged_settings_are_not_rewritten_even_by_a_new_agent() {
+    let place = place(None);
+    apply(&Settings::open(place.layout.clone()), &[("example:a", "1")], "one", &tree("a")).unwrap();
+    let path = place.layout.source().join("Pulumi.dev.yaml");
+    std::fs::write(&path, "# touched\n").unwrap();
+    let settings = Settings::open(place.layout.clone());
+    assert_eq!(settings.digest(), "one");
+    apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
+    assert_eq!(text(&place.layout), "# touched\n");
+}
+
+#[test]
+fn the_encryption_header_is_carried_over_to_the_next_source() {
+    let place = place(None);
+    let settings = Settings::open(place.layout.clone());
+    apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
+    let left = format!("encryptionsalt: v1:abc=:v1:def:ghi\n{}", text(&place.layout));
+    std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), left).unwrap();
+    settings.keep(Some(&tree("a")));
+    put_source(&place.layout, Some("config:\n  example:b: two\n"));
+    apply(&settings, &[("example:a", "1")], "one", &tree("b")).unwrap();
+    let rebuilt = text(&place.layout);
+    for part in ["v1:abc=:v1:def:ghi", "example:a", "example:b"] {
+        assert!(rebuilt.contains(part), "{part} is missing in:\n{rebuilt}");
+    }
+}
+
+#[test]
+fn an_unreadable_settings_file_yields_no_header_and_does_not_block() {
+    let place = place(None);
+    let settings = Settings::open(place.layout.clone());
+    apply(&settings, &[("example:a", "1")], "one", &tree("a")).unwrap();
+    std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
+    settings.keep(Some(&tree("a")));
+    put_source(&place.layout, None);
+    std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
+    apply(&settings, &[], "one", &tree("b")).unwrap_err();
+    settings.keep(Some(&tree("b")));
+    put_source(&place.layout, None);
+    apply(&settings, &[("example:a", "2")], "two", &tree("c")).unwrap();
+    std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), b"\xff\xfe").unwrap();
+    apply(&settings, &[("example:a", "3")], "three", &tree("c")).unwrap();
+    assert!(text(&place.layout).contains("example:a: 3"), "{}", text(&place.layout));
+}
+
+#[test]
+fn long_stack_names_are_supported() {
+    let place = place(None);
+    let settings = Settings::open(place.layout.clone());
+    let stack = "a".repeat(200);
+    settings.apply(&Wanted { stack: &stack, digest: "one", config: &[], environments: &[] }, &tree("a")).unwrap();
+    settings.keep(Some(&tree("a")));
+    assert!(settings.kept(Path::new(&format!("Pulumi.{stack}.yaml"))).is_file());
+}
+
+#[test]
+fn secrets_are_encrypted_once_and_again_after_a_change() {
+    let place = place(None);
+    let settings = Settings::open(place.layout.clone());
+    let config = |secret: &'static str| [("secret", secret), ("secret2", "\"z\""), ("a", "1")];
+    let none: [String; 0] = [];
+    let both = ["secret", "secret2"];
+    assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both);
+    assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both, "they are not encrypted yet");
+    let encrypted = text(&place.layout) + "  example:secret:\n    secure: v1:x\n  example:secret2:\n    secure: v1:z\n";
+    std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), encrypted).unwrap();
+    settings.has_secret("secret2").unwrap();
+    let settings = Settings::open(place.layout.clone());
+    settings.has_secret("secret").unwrap();
+    assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), none);
+
+    settings.keep(Some(&tree("a")));
+    put_source(&place.layout, None);
+    let again = Settings::open(place.layout.clone());
+    let applied = apply(&again, &config("\"x\""), "one", &tree("b")).unwrap();
+    assert_eq!(applied, none, "the next source keeps them");
+    assert!(text(&place.layout).contains("v1:x"));
+    let applied = apply(&again, &config("\"y\""), "one", &tree("b")).unwrap();
+    assert_eq!(applied, ["secret"], "only the changed secret is encrypted again");
+    assert!(!text(&place.layout).contains("v1:x") && text(&place.layout).contains("v1:z"));
+}
+
+struct Mount {
+    directory: tempfile::TempDir,
+    layout: Layout,
+}
+
+impl Mount {
+    fn new(content: &[u8]) -> Mount {
+        let directory = tempfile::tempdir().unwrap();
+        let secret = directory.path().join("secrets/keys");
+        // The kubelet mounts keys as links into a directory.
+        std::fs::create_dir_all(secret.join("..data")).unwrap();
+        std::fs::write(secret.join("..data/one"), content).unwrap();
+        std::os::unix::fs::symlink("..data/one", secret.join("one")).unwrap();
+        let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
+        Mount { directory, layout }
+    }
+
+    fn file(&self, key: &str) -> proto::ConfigItem {
+        let file = self.directory.path().join("secrets/keys").join(key);
+        proto::ConfigItem { key: "k".into(), file: file.display().to_string(), ..Default::default() }
+    }
+
+    fn read(&self, item: proto::ConfigItem) -> Result<(Value, Vec<String>), String> {
+        let mut environment = Environment::default();
+        environment.variables.insert("SET".into(), "[1]".into());
+        let wanted = proto::Settings { stack: "dev".into(), config: vec![item], environments: Vec::new() };
+        let entries = resolve_config(&self.layout, &mut environment, &wanted).map_err(|error| error.to_string())?;
+        let hidden = environment.secrets.iter().map(|secret| secret.to_string()).collect();
+        Ok((entries[0].value.clone(), hidden))
+    }
+}
+
+#[test]
+fn config_values_come_from_literals_variables_and_files() {
+    let mount = Mount::new(b"{\"a\": [\"hidden\", 1]}");
+    let given = proto::ConfigItem { key: "k".into(), value: "5".into(), ..Default::default() };
+    let variable = proto::ConfigItem { key: "k".into(), variable: "SET".into(), ..Default::default() };
+    let rows = [
+        (given.clone(), json!(5), vec![]),
+        (proto::ConfigItem { value: "\"x\"".into(), secret: true, ..given }, json!("x"), vec!["x"]),
+        (variable.clone(), json!("[1]"), vec![]),
+        (proto::ConfigItem { json: true, ..variable }, json!([1]), vec![]),
+        (mount.file("one"), json!("{\"a\": [\"hidden\", 1]}"), vec![]),
+        (
+            proto::ConfigItem { json: true, secret: true, ..mount.file("one") },
+            json!({"a": ["hidden", 1]}),
+            vec!["hidden"],
+        ),
+    ];
+    for (item, value, hidden) in rows {
+        let hidden: Vec<String> = hidden.into_iter().map(str::to_owned).collect();
+        assert_eq!(mount.read(item.clone()), Ok((value, hidden)), "{item:?}");
+    }
+}
+
+#[test]
+fn invalid_config_values_are_named_without_revealing_them() {
+    let mount = Mount::new(b"hidden");
+    let rows = [
+        (mount.file("other"), "key \"other\" of Secret \"keys\": the Secret has no such key"),
+        (
+            proto::ConfigItem { json: true, ..mount.file("one") },
+            "value of config key k is not valid JSON: error at line 1, column 1",
+        ),
+        (
+            proto::ConfigItem { key: "k".into(), variable: "NONE".into(), ..Default::default() },
+            "variable NONE, which is not set",
+        ),
+        (
+            proto::ConfigItem { key: "k".into(), value: "hidden".into(), ..Default::default() },
+            "value of config key k is not valid JSON",
+        ),
+    ];
+    for (item, wanted) in rows {
+        let error = mount.read(item).unwrap_err();
+        assert!(error.contains(wanted) && !error.contains("hidden"), "{error}");
+    }
+    assert!(Mount::new(b"\xff").read(mount.file("one")).is_ok(), "each mount has its own");
+    let binary = Mount::new(b"\xff");
+    assert!(binary.read(binary.file("one")).unwrap_err().contains("config key k is not valid UTF-8"));
+}

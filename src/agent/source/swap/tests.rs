@@ -1,0 +1,146 @@
+use std::fs;
+
+use super::*;
+
+struct Place {
+    _directory: tempfile::TempDir,
+    layout: Layout,
+    tree: PathBuf,
+}
+
+impl Place {
+    /// Creates a tree that is about to be put in place, after another source if `first` is false.
+    fn new(first: bool) -> (Self, Option<CurrentSource>) {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path());
+        layout.create().unwrap();
+        let tree = layout.staging().join("new/tree");
+        fs::create_dir_all(tree.join("app")).unwrap();
+        fs::write(tree.join("app/Pulumi.yaml"), "new").unwrap();
+        let place = Place { _directory: directory, layout, tree };
+        if first {
+            return (place, None);
+        }
+        let source = place.layout.source();
+        fs::create_dir_all(source.join("node_modules/left-pad")).unwrap();
+        fs::write(source.join("Pulumi.yaml"), "old").unwrap();
+        point(&place.layout, &Directory::root()).unwrap();
+        let before = CurrentSource { digest: "sha256:old".into(), tree: "old".into(), ..CurrentSource::default() };
+        Record { current_source: Some(before.clone()), trial: None }.write(&place.layout).unwrap();
+        (place, Some(before))
+    }
+
+    fn carried(&self) -> Vec<PathBuf> {
+        vec![PathBuf::from("node_modules")]
+    }
+
+    /// Runs the first `count` steps of a trial, like an agent that dies after them.
+    fn step(&self, before: Option<&CurrentSource>, count: usize) {
+        let (layout, tree) = (&self.layout, &self.tree);
+        let steps: [&dyn Fn(); 5] = [
+            &|| drop(announce(layout, before, tree, self.carried()).unwrap()),
+            &|| carry::move_all(&layout.source(), tree, &self.carried()).unwrap(),
+            &|| exchange(layout, tree).unwrap(),
+            &|| point(layout, &"app".parse().unwrap()).unwrap(),
+            &|| fs::create_dir(layout.workspace().join("half-installed")).unwrap(),
+        ];
+        steps.iter().take(count).for_each(|step| step());
+    }
+}
+
+#[test]
+fn the_previous_source_is_restored_wherever_an_agent_crashes() {
+    for steps in 0..=5 {
+        let (place, before) = Place::new(false);
+        place.step(before.as_ref(), steps);
+        // The agent that restores the source can die as well, and cannot update the record on a full disk.
+        for _ in 0..2 {
+            let record = Record::read(&place.layout);
+            assert_eq!(record.current_source, before, "{steps} steps");
+            if let Some(trial) = &record.trial {
+                restore(&place.layout, before.as_ref(), trial).unwrap();
+                assert_eq!(Record::read(&place.layout), Record { trial: None, ..record.clone() });
+                record.write(&place.layout).unwrap();
+            }
+            let project = fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap();
+            assert_eq!(project, "old", "{steps} steps");
+            assert!(place.layout.source().join("node_modules/left-pad").is_dir(), "{steps} steps");
+            assert!(!place.layout.workspace().join("half-installed").exists());
+        }
+    }
+}
+
+#[test]
+fn a_crash_during_the_first_swap_leaves_no_partial_source() {
+    for steps in 0..=5 {
+        let (place, _) = Place::new(true);
+        place.step(None, steps);
+        if let Some(trial) = Record::read(&place.layout).trial {
+            restore(&place.layout, None, &trial).unwrap();
+        }
+        assert!(!place.layout.source().exists() && !place.layout.workspace().exists(), "{steps} steps");
+        assert!(place.tree.join("app/Pulumi.yaml").is_file(), "{steps} steps");
+    }
+}
+
+#[test]
+fn the_working_directory_survives_a_rollback_of_the_first_source() {
+    let (place, _) = Place::new(true);
+    let layout = &place.layout;
+    crate::agent::make_project(&layout.workspace()).unwrap();
+    let trial = announce(layout, None, &place.tree, Vec::new()).unwrap();
+    enter(layout, &trial, &"app".parse().unwrap()).unwrap();
+    assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
+    restore(layout, None, &trial).unwrap();
+    assert!(layout.workspace().is_symlink() && layout.workspace().is_dir());
+    assert_eq!(fs::read_dir(layout.workspace()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_directory_created_by_the_container_runtime_is_replaced() {
+    let (place, _) = Place::new(true);
+    fs::create_dir(place.layout.workspace()).unwrap();
+    let trial = announce(&place.layout, None, &place.tree, Vec::new()).unwrap();
+    enter(&place.layout, &trial, &"app".parse().unwrap()).unwrap();
+    assert_eq!(fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
+}
+
+#[test]
+fn a_trial_that_cannot_be_recorded_changes_nothing() {
+    let (place, before) = Place::new(false);
+    // A file cannot replace a directory, which simulates a full disk.
+    fs::remove_file(place.layout.source_record()).unwrap();
+    fs::create_dir_all(place.layout.source_record().join("inner")).unwrap();
+    announce(&place.layout, before.as_ref(), &place.tree, place.carried()).unwrap_err();
+    assert_eq!(fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
+    assert!(place.layout.source().join("node_modules").is_dir() && place.tree.is_dir());
+}
+
+#[test]
+fn a_confirmed_trial_stays_and_the_previous_source_is_kept() {
+    let (place, before) = Place::new(false);
+    let layout = &place.layout;
+    let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
+    enter(layout, &trial, &"app".parse().unwrap()).unwrap();
+    let next = CurrentSource { digest: "sha256:new".into(), directory: "app".into(), ..CurrentSource::default() };
+    confirm(layout, &next, &trial).unwrap();
+    assert_eq!(Record::read(layout), Record { current_source: Some(next), trial: None });
+    assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "new");
+    assert!(layout.source().join("node_modules/left-pad").is_dir());
+    assert_eq!(fs::read_to_string(layout.previous().join("Pulumi.yaml")).unwrap(), "old");
+}
+
+#[test]
+fn a_trial_that_cannot_be_confirmed_can_be_rolled_back() {
+    let (place, before) = Place::new(false);
+    let layout = &place.layout;
+    let trial = announce(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
+    enter(layout, &trial, &"app".parse().unwrap()).unwrap();
+    fs::remove_file(layout.source_record()).unwrap();
+    fs::create_dir_all(layout.source_record().join("inner")).unwrap();
+    confirm(layout, &CurrentSource::default(), &trial).unwrap_err();
+    // The record cannot be written, but the previous source is intact.
+    restore(layout, before.as_ref(), &trial).unwrap();
+    assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
+    assert!(layout.source().join("node_modules/left-pad").is_dir());
+}
