@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::pulumi::failure::CANCELED;
+
 /// Maximum time that the first SIGINT waits for the engine's first event.
 pub const HOLD_BACK: Duration = Duration::from_secs(15);
 /// Time between the second SIGINT and the SIGKILL for the CLI and all its descendants.
@@ -47,7 +49,7 @@ pub enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Requested => write!(formatter, "the run was cancelled"),
+            Cause::Requested => formatter.write_str(CANCELED),
             Cause::Terminated => write!(formatter, "the pod was terminated, and the run was ended"),
             Cause::Timeout(limit) => {
                 write!(formatter, "the run took longer than its timeout of {} and was ended", Words(*limit))

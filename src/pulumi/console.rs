@@ -15,17 +15,17 @@ pub fn permalink(stdout: &str) -> Option<String> {
 }
 
 /// Removes the color tags of the engine (`<{%reset%}>`) and of terminals (`ESC [31m`).
-pub fn without_colours(text: &str) -> String {
+pub fn without_colors(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find(['<', '\u{1b}']) {
         let (before, from) = rest.split_at(start);
         out.push_str(before);
-        let length = colour_length(from);
+        let length = color_length(from);
         // Without a color tag at this position, keep one character and continue the search after it.
-        let (colour, after) = from.split_at(if length == 0 { 1 } else { length });
+        let (color, after) = from.split_at(if length == 0 { 1 } else { length });
         if length == 0 {
-            out.push_str(colour);
+            out.push_str(color);
         }
         rest = after;
     }
@@ -34,12 +34,12 @@ pub fn without_colours(text: &str) -> String {
 }
 
 /// Removes colors and control characters from a text for display.
-pub fn for_people(text: &str) -> String {
-    without_colours(text).chars().filter(|character| !character.is_control() || "\n\t".contains(*character)).collect()
+pub fn for_display(text: &str) -> String {
+    without_colors(text).chars().filter(|character| !character.is_control() || "\n\t".contains(*character)).collect()
 }
 
 /// Returns the length of the color tag at the start of a text, or 0.
-fn colour_length(text: &str) -> usize {
+fn color_length(text: &str) -> usize {
     if text.starts_with("<{%") {
         return text.find("%}>").map_or(0, |end| end + 3);
     }
@@ -102,7 +102,7 @@ mod tests {
             ("", ""),
         ];
         for (text, expected) in table {
-            assert_eq!(without_colours(text), expected);
+            assert_eq!(without_colors(text), expected);
         }
     }
 
@@ -123,7 +123,7 @@ mod tests {
 
         #[test]
         fn arbitrary_text_does_not_panic(text in "(<\\{%|%\\}>|\u{1b}|\\[|[0-9;m]|é|.){0,60}") {
-            let _ = without_colours(&text);
+            let _ = without_colors(&text);
             let _ = permalink(&text);
         }
     }

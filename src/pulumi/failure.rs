@@ -16,6 +16,9 @@ const EXIT_NO_STACK: i32 = 6;
 /// Exit code of the CLI after a second signal (since CLI 3.227).
 pub const EXIT_CANCELED: i32 = 8;
 
+/// Start of the message of a canceled run.
+pub const CANCELED: &str = "the run was canceled";
+
 /// Exit status of the CLI process: a code or a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
@@ -75,11 +78,11 @@ pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSumma
     let cause = cause(exit, stdout_tail, stderr_tail, &stderr, run);
     let message = match &kind {
         FailureKind::Conflict { holders } if !holders.is_empty() => locked(holders),
-        FailureKind::Killed { signal } => said_before(&format!("the Pulumi CLI was killed by signal {signal}"), &cause),
-        FailureKind::Canceled => said_before("the run was cancelled", &cause),
+        FailureKind::Killed { signal } => with_cause(&format!("the Pulumi CLI was killed by signal {signal}"), &cause),
+        FailureKind::Canceled => with_cause(CANCELED, &cause),
         _ => advice::with(&cause.join("\n")),
     };
-    Failure { kind, message: console::shorten(&console::for_people(&message), MAX_MESSAGE) }
+    Failure { kind, message: console::shorten(&console::for_display(&message), MAX_MESSAGE) }
 }
 
 fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
@@ -94,13 +97,14 @@ fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
     {
         return FailureKind::Conflict { holders };
     }
-    if run.cancel_requested() || run.result() == Some("canceled") || code == EXIT_CANCELED || says_canceled(run) {
+    if run.cancel_requested() || run.result() == Some("canceled") || code == EXIT_CANCELED || reports_cancellation(run)
+    {
         return FailureKind::Canceled;
     }
-    if refuses_token(stderr) || (code == EXIT_AUTHENTICATION && !run.began()) {
+    if rejects_token(stderr) || (code == EXIT_AUTHENTICATION && !run.began()) {
         return FailureKind::InvalidAccessToken;
     }
-    if names_no_stack(stderr) || (code == EXIT_NO_STACK && !run.began()) {
+    if reports_missing_stack(stderr) || (code == EXIT_NO_STACK && !run.began()) {
         return FailureKind::StackMissing;
     }
     FailureKind::Failed
@@ -112,30 +116,30 @@ pub fn is_unknown_flag(stderr: &str) -> bool {
     stderr.lines().any(|line| unknown.iter().any(|words| line.contains(words)))
 }
 
-fn refuses_token(stderr: &str) -> bool {
+fn rejects_token(stderr: &str) -> bool {
     let stderr = stderr.to_lowercase();
-    let refusals = [
+    let rejections = [
         "invalid access token",
         "pulumi_access_token must be set",
         "this command requires logging in",
         "unauthorized: no credentials provided or are invalid",
         "[401]",
     ];
-    refusals.iter().any(|refusal| stderr.contains(refusal))
+    rejections.iter().any(|rejection| stderr.contains(rejection))
 }
 
-fn names_no_stack(stderr: &str) -> bool {
+fn reports_missing_stack(stderr: &str) -> bool {
     stderr.lines().any(|line| line.split_once("no stack named ").is_some_and(|(_, rest)| rest.contains(" found")))
 }
 
 /// A run that is canceled before its first step reports this only in a message.
-fn says_canceled(run: &RunSummary) -> bool {
-    let said = |word: &str| {
+fn reports_cancellation(run: &RunSummary) -> bool {
+    let is_cancellation = |word: &str| {
         ["update", "destroy", "refresh"]
             .iter()
             .any(|action| word == format!("{action} canceled") || word == format!("{action} cancelled"))
     };
-    run.errors().iter().any(|error| said(&error.message))
+    run.errors().iter().any(|error| is_cancellation(&error.message))
 }
 
 /// Returns the causes of a failure from the most specific source that has any: errors of the engine, errors of the CLI, output
@@ -143,9 +147,9 @@ fn says_canceled(run: &RunSummary) -> bool {
 fn cause(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunSummary) -> Vec<String> {
     let (errors, verdicts): (Vec<_>, Vec<_>) = run.errors().into_iter().partition(|error| !is_verdict(error));
     if !errors.is_empty() {
-        let mut lines = named_once(errors.iter().map(describe));
-        if run.errors_left_out() > 0 {
-            lines.insert(lines.len() / 2, format!("({} more errors)", run.errors_left_out()));
+        let mut lines = unique(errors.iter().map(describe));
+        if run.omitted_errors() > 0 {
+            lines.insert(lines.len() / 2, format!("({} more errors)", run.omitted_errors()));
         }
         let of_program: Vec<_> =
             errors.iter().filter(|error| resource(error).is_none()).map(|error| error.message.as_str()).collect();
@@ -154,21 +158,21 @@ fn cause(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunS
     if !stderr_errors.is_empty() {
         return vec![stderr_errors.to_owned()];
     }
-    let words: Vec<_> = run.program_words().into_iter().map(str::to_owned).collect();
-    if !words.is_empty() {
-        return placed(&words.join("\n"), words);
+    let lines: Vec<_> = run.program_stderr().into_iter().map(str::to_owned).collect();
+    if !lines.is_empty() {
+        return placed(&lines.join("\n"), lines);
     }
     if !verdicts.is_empty() {
-        return named_once(verdicts.iter().map(describe));
+        return unique(verdicts.iter().map(describe));
     }
     let mut lines = last_lines(stderr);
     if lines.is_empty() {
         lines = last_lines(stdout);
     }
     match exit.code {
-        Some(code) => lines.insert(0, format!("the Pulumi CLI ended with exit code {code}")),
+        Some(code) => lines.insert(0, format!("the Pulumi CLI exited with code {code}")),
         None if lines.is_empty() => {}
-        None => lines.insert(0, "the last that the Pulumi CLI printed".to_owned()),
+        None => lines.insert(0, "last output of the Pulumi CLI:".to_owned()),
     }
     lines
 }
@@ -205,7 +209,7 @@ fn placed(of_program: &str, mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-fn named_once(lines: impl Iterator<Item = String>) -> Vec<String> {
+fn unique(lines: impl Iterator<Item = String>) -> Vec<String> {
     let mut known = Vec::new();
     for line in lines {
         if !known.contains(&line) {
@@ -239,8 +243,8 @@ fn last_lines(text: &str) -> Vec<String> {
     lines
 }
 
-fn said_before(words: &str, cause: &[String]) -> String {
-    if cause.is_empty() { words.to_owned() } else { format!("{words}: {}", cause.join("\n")) }
+fn with_cause(message: &str, cause: &[String]) -> String {
+    if cause.is_empty() { message.to_owned() } else { format!("{message}: {}", cause.join("\n")) }
 }
 
 fn locked(holders: &[Lock]) -> String {
@@ -253,7 +257,7 @@ fn locked(holders: &[Lock]) -> String {
         named.push(format!("{} more", holders.len() - NAMED_LOCKS));
     }
     format!(
-        "the stack is locked by {}; if nothing runs there any more, `pulumi cancel` removes the lock",
+        "the stack is locked by {}; if this process no longer runs, remove the lock with `pulumi cancel`",
         named.join(", ")
     )
 }
@@ -368,7 +372,7 @@ mod tests {
                 &canceled,
                 exited(1),
                 "",
-                "the run was cancelled: testing:index:Step long: cancelled while creating long: interrupted in step 5 of 30: \
+                "the run was canceled: testing:index:Step long: cancelled while creating long: interrupted in step 5 of 30: \
                  context canceled",
             ),
             (&none, exited(6), missing, "no stack named 'dev' found"),
@@ -376,15 +380,15 @@ mod tests {
                 &none,
                 exited(1),
                 LOCKED,
-                "the stack is locked by pulumi@web-workspace-0 (pid 16251) since 2026-11-21T10:22:01Z; if nothing runs there any \
-                 more, `pulumi cancel` removes the lock",
+                "the stack is locked by pulumi@web-workspace-0 (pid 16251) since 2026-11-21T10:22:01Z; if this process no longer \
+                 runs, remove the lock with `pulumi cancel`",
             ),
-            (&none, exited(2), "", "the Pulumi CLI ended with exit code 2\nfirst\nlast"),
+            (&none, exited(2), "", "the Pulumi CLI exited with code 2\nfirst\nlast"),
             (
                 &none,
                 Exit { code: None, signal: Some(9) },
                 "",
-                "the Pulumi CLI was killed by signal 9: the last that the Pulumi CLI printed\nfirst\nlast",
+                "the Pulumi CLI was killed by signal 9: last output of the Pulumi CLI:\nfirst\nlast",
             ),
         ];
         for (run, exit, stderr, expected) in table {
@@ -396,7 +400,7 @@ mod tests {
 
     #[test]
     fn failure_messages_include_advice_and_the_source_location() {
-        let said = |events: &[&str]| {
+        let message_of = |events: &[&str]| {
             let log: Vec<String> = events.iter().map(|event| format!("{event}\n")).collect();
             classify(exited(1), "", "", &summary_of(&log.concat())).message
         };
@@ -414,19 +418,19 @@ mod tests {
         }})
         .to_string();
         let remark = violation.replace("mandatory", "advisory").replace("No bucket", "Hardly any bucket");
-        let violated = said(&[&remark, &violation, &failed]);
+        let violated = message_of(&[&remark, &violation, &failed]);
         let words = "aws:s3/bucket:Bucket logs: violates the policy no-public of house 1.2.0: No bucket is public.\nMake it private.\n(";
-        assert!(violated.starts_with(words) && violated.contains("keeps to the policy"), "{violated}");
+        assert!(violated.starts_with(words) && violated.contains("comply with the policy"), "{violated}");
 
         let trace =
             "Running program failed with an unhandled exception:\nError: boom\n    at f (/share/source/index.js:7:5)";
-        let placed = said(&[&diagnostic(stack, "error", trace), &failed]);
+        let placed = message_of(&[&diagnostic(stack, "error", trace), &failed]);
         assert_eq!(placed, format!("the program failed in index.js line 7:\n{trace}"));
         let words: Vec<String> = trace.lines().map(|line| diagnostic("", "info#err", line)).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        assert_eq!(said(&words), placed, "some languages say it on their stderr only");
+        assert_eq!(message_of(&words), placed, "some languages report it only on stderr");
         let of_provider = diagnostic(bucket, "error", "panic in provider.go:7: boom");
-        assert_eq!(said(&[&of_provider, &failed]), "aws:s3/bucket:Bucket logs: panic in provider.go:7: boom");
+        assert_eq!(message_of(&[&of_provider, &failed]), "aws:s3/bucket:Bucket logs: panic in provider.go:7: boom");
 
         let unlocked = classify(exited(1), "", "error: getting stack: incorrect passphrase\n", &RunSummary::default());
         assert!(unlocked.message.starts_with("getting stack: incorrect passphrase\n("), "{}", unlocked.message);

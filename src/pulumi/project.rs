@@ -21,23 +21,23 @@ const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 /// Error while reading a project.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectError {
-    #[error("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
+    #[error("no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
     Missing { directory: PathBuf },
-    #[error("cannot read {}: {source}", file.display())]
+    #[error("failed to read {}: {source}", file.display())]
     Read { file: PathBuf, source: std::io::Error },
-    #[error("{} is larger than {limit} bytes", file.display())]
+    #[error("{} exceeds the maximum size of {limit} bytes", file.display())]
     TooLarge { file: PathBuf, limit: u64 },
-    #[error("{} is not a valid project: {reason}", file.display())]
+    #[error("invalid project file {}: {reason}", file.display())]
     Syntax { file: PathBuf, reason: String },
-    #[error("{} has no `name`: give the project one, as a text", file.display())]
+    #[error("invalid project file {}: `name` must be a non-empty string", file.display())]
     NoName { file: PathBuf },
-    #[error("{} has no `runtime`: give it one, such as `yaml` or `nodejs`", file.display())]
+    #[error("invalid project file {}: `runtime` must be set, for example to `yaml` or `nodejs`", file.display())]
     NoRuntime { file: PathBuf },
 }
 
 impl ProjectError {
     /// Returns the error with its path relative to `root`, if the project is in that directory.
-    pub fn seen_from(mut self, root: &Path) -> Self {
+    pub fn relative_to(mut self, root: &Path) -> Self {
         let path = match &mut self {
             ProjectError::Missing { directory } => directory,
             ProjectError::Read { file, .. }
@@ -129,20 +129,20 @@ impl Project {
 
     /// Whether `pulumi install` has anything to install.
     pub fn needs_install(&self) -> bool {
-        self.runtime != "yaml" || self.has_packages() || names_any(&self.plugins)
+        self.runtime != "yaml" || self.has_packages() || has_entries(&self.plugins)
     }
 
     /// Whether the directory contains only the project file and the file names no program or dependency, as for a stack whose
     /// program no longer exists. `pulumi install` has nothing to install in such a directory.
     pub fn is_without_program(&self, directory: &Path) -> bool {
-        let names_nothing = self.main.is_none() && !self.has_packages() && !names_any(&self.plugins);
+        let is_empty = self.main.is_none() && !self.has_packages() && !has_entries(&self.plugins);
         let entries = std::fs::read_dir(directory).map(|entries| entries.take(2).count());
-        names_nothing && entries.is_ok_and(|count| count == 1)
+        is_empty && entries.is_ok_and(|count| count == 1)
     }
 
     /// Whether `packages` is not empty.
     pub fn has_packages(&self) -> bool {
-        names_any(&self.packages)
+        has_entries(&self.packages)
     }
 
     /// Returns the format of the stacks' settings files. The CLI reads only settings files with the same extension as the
@@ -206,7 +206,7 @@ fn text_of(value: &Value) -> Option<String> {
     value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-fn names_any(value: &Value) -> bool {
+fn has_entries(value: &Value) -> bool {
     match value {
         Value::Object(values) => values.values().any(|value| !matches!(value, Value::Array(list) if list.is_empty())),
         Value::Array(values) => !values.is_empty(),
@@ -275,17 +275,17 @@ mod tests {
     #[test]
     fn an_invalid_project_error_names_the_file() {
         let table = [
-            ("runtime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
-            ("name: 5\nruntime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
-            ("name: ''\nruntime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
-            ("", "Pulumi.yaml has no `name`: give the project one, as a text"),
-            ("name: web", "Pulumi.yaml has no `runtime`: give it one, such as `yaml` or `nodejs`"),
+            ("runtime: yaml", "invalid project file Pulumi.yaml: `name` must be a non-empty string"),
+            ("name: 5\nruntime: yaml", "invalid project file Pulumi.yaml: `name` must be a non-empty string"),
+            ("name: ''\nruntime: yaml", "invalid project file Pulumi.yaml: `name` must be a non-empty string"),
+            ("", "invalid project file Pulumi.yaml: `name` must be a non-empty string"),
+            ("name: web", "invalid project file Pulumi.yaml: `runtime` must be set, for example to `yaml` or `nodejs`"),
             (
                 "name: web\nruntime: {options: {}}",
-                "Pulumi.yaml has no `runtime`: give it one, such as `yaml` or `nodejs`",
+                "invalid project file Pulumi.yaml: `runtime` must be set, for example to `yaml` or `nodejs`",
             ),
-            ("name: web\nruntime: [", "Pulumi.yaml is not a valid project: "),
-            ("- a", "Pulumi.yaml is not a valid project: "),
+            ("name: web\nruntime: [", "invalid project file Pulumi.yaml: "),
+            ("- a", "invalid project file Pulumi.yaml: "),
         ];
         for (text, expected) in table {
             let error = Project::parse(Path::new("Pulumi.yaml"), text).expect_err(text).to_string();
@@ -299,7 +299,7 @@ mod tests {
     fn the_project_file_is_found_in_the_order_of_the_cli() {
         let directory = tempfile::tempdir().expect("a directory");
         let error = Project::read(directory.path()).expect_err("there is none").to_string();
-        assert!(error.starts_with("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in "), "{error}");
+        assert!(error.starts_with("no Pulumi.yaml, Pulumi.yml or Pulumi.json in "), "{error}");
         for (file, settings) in [("Pulumi.yml", "yml"), ("Pulumi.yaml", "yaml"), ("Pulumi.json", "json")] {
             let text = format!("{{\"name\": \"{settings}\", \"runtime\": \"yaml\"}}");
             std::fs::write(directory.path().join(file), text).expect("it is written");
@@ -324,7 +324,7 @@ mod tests {
         let text = format!("name: web\nruntime: yaml\n#{}", "x".repeat(5 * 1024 * 1024));
         std::fs::write(directory.path().join("Pulumi.yaml"), text).expect("it is written");
         let error = Project::read(directory.path()).expect_err("it is too large").to_string();
-        assert!(error.ends_with("Pulumi.yaml is larger than 4194304 bytes"), "{error}");
+        assert!(error.ends_with("Pulumi.yaml exceeds the maximum size of 4194304 bytes"), "{error}");
     }
 
     proptest! {

@@ -5,32 +5,32 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Maximum number of calls in a burst, such as pushes to several branches.
-const AT_ONCE: u32 = 20;
+const BURST: u32 = 20;
 /// Interval at which a further call is allowed.
-const ONE_MORE: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Remaining calls of a receiver.
 #[derive(Debug)]
-pub struct Allowance {
+pub struct RateLimit {
     left: u32,
     counted: Instant,
 }
 
-impl Allowance {
+impl RateLimit {
     pub fn new(now: Instant) -> Self {
-        Allowance { left: AT_ONCE, counted: now }
+        RateLimit { left: BURST, counted: now }
     }
 
-    /// Takes a call from the allowance. Returns `false` if none is left.
+    /// Takes a call from the limit. Returns `false` if none is left.
     pub fn take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.counted).as_secs() / ONE_MORE.as_secs();
-        let more = u32::try_from(passed).unwrap_or(AT_ONCE).min(AT_ONCE);
+        let passed = now.saturating_duration_since(self.counted).as_secs() / INTERVAL.as_secs();
+        let more = u32::try_from(passed).unwrap_or(BURST).min(BURST);
         // The remainder of the current interval counts toward the next call.
-        self.counted += ONE_MORE * u32::try_from(passed).unwrap_or_default();
-        self.left = (self.left + more).min(AT_ONCE);
-        let taken = self.left > 0;
-        self.left -= u32::from(taken);
-        taken
+        self.counted += INTERVAL * u32::try_from(passed).unwrap_or_default();
+        self.left = (self.left + more).min(BURST);
+        let allowed = self.left > 0;
+        self.left -= u32::from(allowed);
+        allowed
     }
 }
 
@@ -41,8 +41,8 @@ mod tests {
     #[test]
     fn twenty_calls_at_once_are_allowed_then_one_per_second() {
         let begin = Instant::now();
-        let mut allowance = Allowance::new(begin);
-        let mut takes = |milliseconds: u64| allowance.take(begin + Duration::from_millis(milliseconds));
+        let mut limit = RateLimit::new(begin);
+        let mut takes = |milliseconds: u64| limit.take(begin + Duration::from_millis(milliseconds));
         assert!((0..20).all(|_| takes(0)));
         let rows = [(0, false), (999, false), (1000, true), (1900, false), (2000, true), (2000, false), (2999, false)];
         for (milliseconds, wanted) in rows {

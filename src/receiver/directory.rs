@@ -9,7 +9,7 @@ use kube::runtime::watcher::Event;
 use tokio::time::Instant;
 
 use crate::api::pulumi::StackReceiver;
-use crate::receiver::allowance::Allowance;
+use crate::receiver::allowance::RateLimit;
 use crate::receiver::token_reads::TokenReads;
 
 /// Minimum interval between the events of a receiver, so that callers cannot flood the API with events.
@@ -25,27 +25,31 @@ pub struct Entry {
 /// State of the calls to a receiver. It outlives changes of the object. Locked for short sections only, never across an await.
 #[derive(Debug)]
 pub struct Pace {
-    allowance: Mutex<Allowance>,
-    told: Mutex<Option<Instant>>,
+    rate_limit: Mutex<RateLimit>,
+    last_event: Mutex<Option<Instant>>,
     pub token_reads: TokenReads,
 }
 
 impl Pace {
     fn new(now: Instant) -> Self {
-        Pace { allowance: Mutex::new(Allowance::new(now)), told: Mutex::default(), token_reads: TokenReads::default() }
+        Pace {
+            rate_limit: Mutex::new(RateLimit::new(now)),
+            last_event: Mutex::default(),
+            token_reads: TokenReads::default(),
+        }
     }
 
     /// Whether the rate limit permits another authenticated call now.
     pub fn may_call(&self, now: Instant) -> bool {
-        self.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(now)
+        self.rate_limit.lock().unwrap_or_else(PoisonError::into_inner).take(now)
     }
 
     /// Whether another event may be published now.
-    pub fn may_tell(&self, now: Instant) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_time = told.is_none_or(|told| now.saturating_duration_since(told) >= EVENT_INTERVAL);
+    pub fn may_publish(&self, now: Instant) -> bool {
+        let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_time = last.is_none_or(|last| now.saturating_duration_since(last) >= EVENT_INTERVAL);
         if is_time {
-            *told = Some(now);
+            *last = Some(now);
         }
         is_time
     }
@@ -72,12 +76,12 @@ impl Directory {
         let index = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let entry = index.entries.get(index.paths.get(path)?)?;
         let receiver = &entry.receiver;
-        let takes_calls = !receiver.is_suspended() && receiver.metadata.deletion_timestamp.is_none();
-        takes_calls.then(|| entry.clone())
+        let accepts_calls = !receiver.is_suspended() && receiver.metadata.deletion_timestamp.is_none();
+        accepts_calls.then(|| entry.clone())
     }
 
     /// Applies a watch event.
-    pub fn take(&self, event: Event<StackReceiver>) {
+    pub fn apply(&self, event: Event<StackReceiver>) {
         let mut index = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Apply(receiver) => index.put(receiver),
@@ -148,27 +152,27 @@ mod tests {
     fn a_path_resolves_until_its_receiver_changes_is_suspended_or_deleted() {
         let directory = Directory::default();
         let some = |name: &str| Some(name.to_owned());
-        directory.take(Event::Init);
-        directory.take(Event::InitApply(receiver("a", Some("/hook/1"), json!({}))));
-        directory.take(Event::InitApply(receiver("b", None, json!({}))));
-        directory.take(Event::InitDone);
+        directory.apply(Event::Init);
+        directory.apply(Event::InitApply(receiver("a", Some("/hook/1"), json!({}))));
+        directory.apply(Event::InitApply(receiver("b", None, json!({}))));
+        directory.apply(Event::InitDone);
         assert_eq!([found(&directory, "/hook/1"), found(&directory, "/hook/2")], [some("a"), None]);
-        directory.take(Event::Apply(receiver("a", Some("/hook/2"), json!({}))));
+        directory.apply(Event::Apply(receiver("a", Some("/hook/2"), json!({}))));
         assert_eq!([found(&directory, "/hook/1"), found(&directory, "/hook/2")], [None, some("a")]);
         for change in
             [json!({"spec": {"suspend": true}}), json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})]
         {
-            directory.take(Event::Apply(receiver("a", Some("/hook/2"), change.clone())));
+            directory.apply(Event::Apply(receiver("a", Some("/hook/2"), change.clone())));
             assert_eq!(found(&directory, "/hook/2"), None, "{change}");
         }
-        directory.take(Event::Apply(receiver("a", Some("/hook/2"), json!({}))));
-        directory.take(Event::Apply(receiver("b", Some("/hook/3"), json!({}))));
-        directory.take(Event::Delete(receiver("a", Some("/hook/2"), json!({}))));
+        directory.apply(Event::Apply(receiver("a", Some("/hook/2"), json!({}))));
+        directory.apply(Event::Apply(receiver("b", Some("/hook/3"), json!({}))));
+        directory.apply(Event::Delete(receiver("a", Some("/hook/2"), json!({}))));
         assert_eq!([found(&directory, "/hook/2"), found(&directory, "/hook/3")], [None, some("b")]);
         // The watch restarts; b was deleted in the meantime, without an event.
-        directory.take(Event::Init);
+        directory.apply(Event::Init);
         assert_eq!(found(&directory, "/hook/3"), some("b"), "what is known stays until all is listed");
-        directory.take(Event::InitDone);
+        directory.apply(Event::InitDone);
         assert_eq!(found(&directory, "/hook/3"), None);
     }
 
@@ -176,11 +180,11 @@ mod tests {
     fn the_rate_limit_survives_a_change_of_the_receiver() {
         let directory = Directory::default();
         let now = Instant::now();
-        directory.take(Event::Apply(receiver("a", Some("/hook/1"), json!({}))));
+        directory.apply(Event::Apply(receiver("a", Some("/hook/1"), json!({}))));
         let pace = directory.find("/hook/1").expect("there").pace;
         while pace.may_call(now) {}
-        assert!(pace.may_tell(now) && !pace.may_tell(now) && pace.may_tell(now + EVENT_INTERVAL));
-        directory.take(Event::Apply(receiver("a", Some("/hook/1"), json!({"spec": {"type": "github"}}))));
+        assert!(pace.may_publish(now) && !pace.may_publish(now) && pace.may_publish(now + EVENT_INTERVAL));
+        directory.apply(Event::Apply(receiver("a", Some("/hook/1"), json!({"spec": {"type": "github"}}))));
         assert!(!directory.find("/hook/1").expect("there").pace.may_call(now));
     }
 }

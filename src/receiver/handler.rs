@@ -43,7 +43,7 @@ pub struct Handler {
 }
 
 /// A call that passed all checks before its body.
-struct Promising {
+struct CheckedCall {
     entry: Entry,
     proof: Proof,
 }
@@ -58,17 +58,17 @@ impl Handler {
     pub async fn answer(&self, request: Request<Body>) -> Response<Body> {
         // The checks before the body take longer for known paths. The fixed delay hides this from callers.
         let half = self.refused_after / 2;
-        let looked = Instant::now() + half;
+        let head_checked = Instant::now() + half;
         let (parts, body) = request.into_parts();
-        let mut promising = self.look(&parts).await;
-        let is_whole = drain(body, promising.as_mut().map(|promising| &mut promising.proof)).await;
-        let refusal = looked.max(Instant::now()) + half;
+        let mut checked = self.check_head(&parts).await;
+        let is_whole = drain(body, checked.as_mut().map(|checked| &mut checked.proof)).await;
+        let refusal = head_checked.max(Instant::now()) + half;
         if !is_whole {
             self.metrics.webhook(WebhookResult::Refused);
             return plain(StatusCode::PAYLOAD_TOO_LARGE);
         }
-        let result = match promising {
-            Some(promising) => self.conclude(promising, &parts).await,
+        let result = match checked {
+            Some(checked) => self.finish(checked, &parts).await,
             None => WebhookResult::Refused,
         };
         self.metrics.webhook(result);
@@ -82,8 +82,8 @@ impl Handler {
         })
     }
 
-    /// Makes the checks that do not need the body.
-    async fn look(&self, parts: &Parts) -> Option<Promising> {
+    /// Performs the checks that do not need the body.
+    async fn check_head(&self, parts: &Parts) -> Option<CheckedCall> {
         let path = parts.uri.path();
         let entry = self.directory.find(path).filter(|_| parts.method == Method::POST)?;
         let receiver = &entry.receiver;
@@ -96,7 +96,7 @@ impl Handler {
             }
         };
         match Proof::begin(receiver.spec.kind, &parts.headers, &token, receiver.path(&token) == path) {
-            Ok(proof) => Some(Promising { entry, proof }),
+            Ok(proof) => Some(CheckedCall { entry, proof }),
             Err(fault) => {
                 self.refuse(&entry, &fault.to_string());
                 None
@@ -105,54 +105,58 @@ impl Handler {
     }
 
     /// Completes the checks with the body and requests the runs.
-    async fn conclude(&self, promising: Promising, parts: &Parts) -> WebhookResult {
-        let Promising { entry, proof } = promising;
+    async fn finish(&self, checked: CheckedCall, parts: &Parts) -> WebhookResult {
+        let CheckedCall { entry, proof } = checked;
         if let Err(fault) = proof.end() {
             self.refuse(&entry, &fault.to_string());
             return WebhookResult::Refused;
         }
         // After authentication, so that callers without the token cannot use up the allowance.
         if !entry.pace.may_call(Instant::now()) {
-            self.refuse(&entry, "calls come too often: twenty at once, then one a second are taken");
+            self.refuse(&entry, "rate limit exceeded: 1 call per second with a burst of 20");
             return WebhookResult::Refused;
         }
         let receiver = &entry.receiver;
         let (namespace, name) = (receiver.namespace().unwrap_or_default(), receiver.name_any());
         if !runs(receiver.spec.kind, &receiver.spec.events, &parts.headers) {
-            tracing::info!(namespace, name, "a webhook tells of an event that runs nothing");
+            tracing::info!(namespace, name, "webhook event ignored");
             return WebhookResult::Ignored;
         }
-        let asked = requests::ask(&self.reader, &self.writer, receiver, Timestamp::now()).await;
-        match asked.problem {
+        let requested = requests::request_runs(&self.reader, &self.writer, receiver, Timestamp::now()).await;
+        match requested.problem {
             None => {
-                tracing::info!(namespace, name, stacks = asked.stacks, "a webhook has asked Stacks to run");
+                tracing::info!(namespace, name, stacks = requested.stacks, "runs requested by webhook");
                 WebhookResult::Accepted
             }
             Some(problem) => {
                 tracing::warn!(
                     namespace,
                     name,
-                    stacks = asked.stacks,
+                    stacks = requested.stacks,
                     problem,
-                    "a webhook could not ask all its Stacks to run"
+                    "failed to request runs of all Stacks"
                 );
-                self.tell(&entry, receiver_reason::FAILED, &format!("not all Stacks could be asked to run: {problem}"));
+                self.publish(
+                    &entry,
+                    receiver_reason::FAILED,
+                    &format!("failed to request runs of all Stacks: {problem}"),
+                );
                 WebhookResult::Failed
             }
         }
     }
 
     /// Publishes the reason of a refusal as an event for the owner of the receiver. The caller does not get the reason.
-    fn refuse(&self, entry: &Entry, why: &str) {
+    fn refuse(&self, entry: &Entry, reason: &str) {
         let (namespace, name) = (entry.receiver.namespace().unwrap_or_default(), entry.receiver.name_any());
         // Any client can cause refusals, so they are logged at debug level only. The metric counts them, and the event contains
         // the reason.
-        tracing::debug!(namespace, name, why, "a call to a webhook was refused");
-        self.tell(entry, receiver_reason::VALIDATION_FAILED, &format!("a call was refused: {why}"));
+        tracing::debug!(namespace, name, reason, "webhook call refused");
+        self.publish(entry, receiver_reason::VALIDATION_FAILED, &format!("webhook call refused: {reason}"));
     }
 
-    fn tell(&self, entry: &Entry, reason: &str, message: &str) {
-        if entry.pace.may_tell(Instant::now()) {
+    fn publish(&self, entry: &Entry, reason: &str, message: &str) {
+        if entry.pace.may_publish(Instant::now()) {
             self.events.publish(Event::new(entry.receiver.as_ref(), EventKind::Warning, reason, message));
         }
     }

@@ -20,15 +20,15 @@ const PING: &str = "ping";
 /// Reason why a call is refused. It is visible to the owner of the receiver, never to the caller.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Fault {
-    #[error("the header {0} is missing")]
+    #[error("header {0} is missing")]
     Missing(&'static str),
-    #[error("the header {0} has to be the name of a hash, =, and the signature in hexadecimal digits")]
+    #[error("header {0} must have the form <hash>=<signature in hexadecimal digits>")]
     Malformed(&'static str),
-    #[error("the header {0} names a hash that proves nothing or is not known; sign with sha256 or sha512")]
+    #[error("header {0} names an unsupported hash; sign with sha256 or sha512")]
     Hash(&'static str),
-    #[error("the header {0} does not fit the token and the body; does the caller have the token of the Secret?")]
+    #[error("header {0} does not match the token and the body; check that the caller uses the token in the Secret")]
     Wrong(&'static str),
-    #[error("the path is that of an earlier token; call the one in status.webhookPath")]
+    #[error("the path belongs to an earlier token; use the path in status.webhookPath")]
     OldPath,
 }
 
@@ -41,7 +41,7 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// Makes the checks that do not need the body. `is_current` is whether the path belongs to the current token.
+    /// Performs the checks that do not need the body. `is_current` is whether the path belongs to the current token.
     pub fn begin(
         kind: ReceiverType,
         headers: &HeaderMap,
@@ -211,7 +211,7 @@ mod tests {
         let signed = headers(&[(GITHUB_SIGNATURE, &format!("sha256={SHA256}"))]);
         assert!(
             Proof::begin(Github, &signed, &token, false).is_ok(),
-            "who signs with the new token may use the old path"
+            "a caller with the new token may use the old path"
         );
     }
 

@@ -15,7 +15,7 @@ use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::chain;
 
 /// Maximum number of concurrent requests.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT: usize = 8;
 /// Maximum number of faults that are named; further ones are only counted.
 const NAMED_FAULTS: usize = 3;
 
@@ -26,13 +26,13 @@ enum Fault {
     Read(#[from] ReadError),
     #[error(transparent)]
     Write(#[from] WriteError),
-    #[error("there is no Stack {namespace}/{name}")]
+    #[error("Stack {namespace}/{name} not found")]
     NoStack { namespace: String, name: String },
 }
 
 /// Result of the requests for all Stacks of a receiver.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct RecordedRequest {
+pub struct RunRequests {
     /// Number of Stacks for which a run was requested.
     pub stacks: usize,
     /// Reasons why other runs were not requested.
@@ -40,7 +40,7 @@ pub struct RecordedRequest {
 }
 
 /// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the others.
-pub async fn ask(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> RecordedRequest {
+pub async fn request_runs(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> RunRequests {
     let namespace = receiver.namespace().unwrap_or_default();
     let mut stacks = BTreeMap::new();
     let mut faults = Vec::new();
@@ -54,13 +54,13 @@ pub async fn ask(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now
     let request = &request;
     let answers: Vec<_> = futures::stream::iter(stacks.into_values())
         .map(|stack| async move { writer.annotate(&stack, request).await })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(MAX_CONCURRENT)
         .collect()
         .await;
     let all = answers.len();
     faults.extend(answers.into_iter().filter_map(Result::err).map(Fault::from));
-    let unheard = faults.iter().filter(|fault| matches!(fault, Fault::Write(_))).count();
-    RecordedRequest { stacks: all.saturating_sub(unheard), problem: problem(&faults) }
+    let failed = faults.iter().filter(|fault| matches!(fault, Fault::Write(_))).count();
+    RunRequests { stacks: all.saturating_sub(failed), problem: problem(&faults) }
 }
 
 async fn find(

@@ -172,7 +172,7 @@ async fn b4_the_stream_is_aborted_if_the_agent_reads_too_slowly() {
     let bytes = tokio::io::repeat(1).take(size);
     let put = client.put_source_at(header(size), Box::pin(bytes), &sending, least);
     let error = tokio::time::timeout(Duration::from_secs(20), put).await.expect("it does not wait").unwrap_err();
-    assert!(error.is_timeout() && error.message.contains("and 16777216 are the least"), "{error}");
+    assert!(error.is_timeout() && error.message.contains("the minimum is 16777216 bytes"), "{error}");
     let done = tokio::time::timeout(Duration::from_millis(1), sending.done());
     assert!(done.await.is_err(), "not all was sent");
 }
@@ -188,7 +188,7 @@ async fn b4_a_fully_sent_stream_is_done_even_if_the_agent_hangs() {
     let put = tokio::time::timeout(Duration::from_secs(1), put);
     let done = tokio::time::timeout(Duration::from_millis(900), sending.done());
     let (put, done) = tokio::join!(put, done);
-    assert!(done.is_ok() && put.is_err(), "the call goes on without a limit on the rate: {put:?}");
+    assert!(done.is_ok() && put.is_err(), "the call continues without a minimum rate: {put:?}");
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn a_failed_artifact_read_is_reported_as_such() {
     let error = client.put_source(header(400 * 1024), reader, &Sending::default()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "call PutSource of the agent failed: cannot read the artifact: the disk is gone (Aborted)"
+        "failed to call PutSource of the agent: failed to read the artifact: the disk is gone (Aborted)"
     );
 }
 

@@ -5,72 +5,78 @@ use std::io;
 use rustls::{AlertDescription, CertificateError, Error};
 
 /// Advice for a change of the authority, whose files the kubelet updates with a delay.
-const KUBELET_DELAY: &str = "after a change of the authority it takes up to two minutes until the pod has it";
+const KUBELET_DELAY: &str = "after a change of the authority, the kubelet updates the pod within two minutes";
 
 /// Returns the error with a message for users. `peer` is the other side: `agent` or `client`.
 pub(super) fn explain(error: io::Error, peer: &str) -> io::Error {
-    let words = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(|fault| words(fault, peer));
-    match words {
-        Some(words) => io::Error::new(error.kind(), words),
+    let message =
+        error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(|fault| message(fault, peer));
+    match message {
+        Some(message) => io::Error::new(error.kind(), message),
         None => error,
     }
 }
 
-fn words(fault: &Error, peer: &str) -> Option<String> {
+fn message(fault: &Error, peer: &str) -> Option<String> {
     match fault {
-        Error::NoCertificatesPresented => Some(format!("the {peer} shows no certificate")),
-        Error::InvalidCertificate(reason) => Some(invalid(reason, peer)),
-        Error::AlertReceived(alert) => refused(*alert, peer),
+        Error::NoCertificatesPresented => Some(format!("the {peer} sent no certificate")),
+        Error::InvalidCertificate(reason) => Some(certificate_message(reason, peer)),
+        Error::AlertReceived(alert) => alert_message(*alert, peer),
         _ => None,
     }
 }
 
 /// Explains an error in the certificate of the other side.
-fn invalid(reason: &CertificateError, peer: &str) -> String {
+fn certificate_message(reason: &CertificateError, peer: &str) -> String {
     match reason {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             format!("the {peer}'s certificate has expired: {reason}")
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            format!("the {peer}'s certificate is not valid yet (do the clocks of the nodes agree?): {reason}")
+            format!("the {peer}'s certificate is not yet valid (compare the clocks of the nodes): {reason}")
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("the {peer}'s certificate is that of another workspace: {reason}")
+            format!("the {peer}'s certificate belongs to another workspace: {reason}")
         }
         // A different key of an authority with a trusted name appears as a bad signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            format!("the {peer}'s certificate is of an authority that is not trusted here; {KUBELET_DELAY}")
+            format!("the {peer}'s certificate is signed by an untrusted authority; {KUBELET_DELAY}")
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            format!("the {peer}'s certificate is not one of a {}", if peer == "agent" { "server" } else { "client" })
+            format!(
+                "the {peer}'s certificate is not a {} certificate",
+                if peer == "agent" { "server" } else { "client" }
+            )
         }
         CertificateError::ApplicationVerificationFailure => {
-            format!("the {peer}'s certificate is not the controller's")
+            format!("the {peer}'s certificate does not identify the controller")
         }
-        other => format!("the {peer}'s certificate cannot be accepted: {other}"),
+        other => format!("the {peer}'s certificate is invalid: {other}"),
     }
 }
 
 /// Explains an alert of the other side about the certificate of this side.
-fn refused(alert: AlertDescription, peer: &str) -> Option<String> {
-    let words = match alert {
+fn alert_message(alert: AlertDescription, peer: &str) -> Option<String> {
+    let message = match alert {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
-            format!("the {peer} does not trust the authority of the certificate that it was shown; {KUBELET_DELAY}")
+            format!("the {peer} does not trust the authority of the presented certificate; {KUBELET_DELAY}")
         }
         AlertDescription::CertificateExpired => {
-            format!("the {peer} says that the certificate that it was shown has expired or is not valid yet")
+            format!("the {peer} rejected the presented certificate as expired or not yet valid")
         }
-        AlertDescription::CertificateRequired => format!("the {peer} wants a certificate and was shown none"),
+        AlertDescription::CertificateRequired => {
+            format!("the {peer} requires a client certificate, but none was presented")
+        }
         AlertDescription::UnsupportedCertificate => {
-            format!("the {peer} says that the certificate that it was shown is not for this end of a connection")
+            format!("the {peer} rejected the presented certificate as invalid for this side of a connection")
         }
         AlertDescription::AccessDenied => {
-            format!("the {peer} says that the certificate that it was shown is not the controller's")
+            format!("the {peer} rejected the presented certificate, which does not identify the controller")
         }
         AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
-            format!("the {peer} does not accept the certificate that it was shown")
+            format!("the {peer} rejected the presented certificate")
         }
         _ => return None,
     };
-    Some(words)
+    Some(message)
 }

@@ -23,7 +23,7 @@ pub fn confined_input() -> io::Result<impl Read> {
     let mut header = Vec::new();
     stdin.by_ref().take(MAX_HEADER).read_until(b'\n', &mut header)?;
     let limits = Limits::parse(&header).map_err(|error| {
-        io::Error::other(format!("the limits cannot be read: {error}. Only the controller starts this role"))
+        io::Error::other(format!("failed to read the limits: {error}; only the controller starts this role"))
     })?;
     apply(&limits)?;
     Ok(stdin)

@@ -39,25 +39,23 @@ pub struct Subprocess {
 /// Cause of a missing answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("it needs more than the limit of {} of memory", quantity(*limit))]
+    #[error("memory limit of {} exceeded", quantity(*limit))]
     Memory { limit: u64 },
-    #[error("it takes more than the limit of {} s of CPU time", limit.as_secs())]
+    #[error("CPU time limit of {} s exceeded", limit.as_secs())]
     Cpu { limit: Duration },
-    #[error("it writes a file that is larger than the limit of {}", quantity(*limit))]
+    #[error("file size limit of {} exceeded", quantity(*limit))]
     FileSize { limit: u64 },
-    #[error("its answer is larger than the limit of {}", quantity(*limit))]
+    #[error("response size limit of {} exceeded", quantity(*limit))]
     Answer { limit: u64 },
-    #[error("it was not done within {} s", limit.as_secs())]
+    #[error("timed out after {} s", limit.as_secs())]
     Time { limit: Duration },
     /// The child was killed, but neither by the parent nor by one of its limits: most likely by the kernel, because the
     /// container or the node ran out of memory.
-    #[error(
-        "its process was killed from outside, which happens when the controller's container or the node is out of memory"
-    )]
+    #[error("the process was killed, probably because the controller's container or its node ran out of memory")]
     Killed,
-    #[error("its process could not be started: {0}")]
+    #[error("failed to start the process: {0}")]
     Start(io::Error),
-    #[error("its process ended without an answer ({status}){}", after_colon(complaint))]
+    #[error("the process exited without a response ({status}){}", after_colon(complaint))]
     Ended { status: ExitStatus, complaint: String },
 }
 
@@ -123,7 +121,7 @@ impl Subprocess {
 async fn talk(child: &mut Child, input: &[u8], limits: &Limits) -> io::Result<Option<(ExitStatus, Vec<u8>, String)>> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
-        return Err(io::Error::other("the child has no pipes"));
+        return Err(io::Error::other("child process has no pipes"));
     };
     let write = async move {
         // A child that exits early does not read all of its input; its exit status reports the cause.
@@ -164,8 +162,8 @@ async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, most: usize) ->
         if count == 0 {
             return Ok(kept);
         }
-        let room = most.saturating_sub(kept.len());
-        kept.extend(buffer.iter().take(count.min(room)));
+        let remaining = most.saturating_sub(kept.len());
+        kept.extend(buffer.iter().take(count.min(remaining)));
     }
 }
 
@@ -173,8 +171,8 @@ async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, most: usize) ->
 async fn end(child: &mut Child, role: &str) {
     match tokio::time::timeout(KILL_TIMEOUT, child.kill()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(role, %error, "a child process could not be killed"),
-        Err(_) => tracing::warn!(role, "a child process that was killed does not end"),
+        Ok(Err(error)) => tracing::debug!(role, %error, "failed to kill child process"),
+        Err(_) => tracing::warn!(role, "killed child process did not exit"),
     }
 }
 

@@ -17,24 +17,24 @@ type ObjectKey = (String, String);
 pub struct Activity {
     /// Start times. Locked for short sections only, never across an await. A controller without running reconciles stays and
     /// reports zero.
-    begun: Arc<Mutex<BTreeMap<&'static str, HashMap<ObjectKey, Instant>>>>,
+    started: Arc<Mutex<BTreeMap<&'static str, HashMap<ObjectKey, Instant>>>>,
 }
 
 impl Activity {
     pub fn begin(&self, controller: &'static str, object: &ObjectKey) {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        begun.entry(controller).or_default().insert(object.clone(), Instant::now());
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        started.entry(controller).or_default().insert(object.clone(), Instant::now());
     }
 
     pub fn end(&self, controller: &'static str, object: &ObjectKey) {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        begun.entry(controller).or_default().remove(object);
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        started.entry(controller).or_default().remove(object);
     }
 
     /// Returns the duration of the longest running reconcile and the sum of all durations, for each controller.
     fn durations(&self) -> Vec<(&'static str, Duration, Duration)> {
-        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        let durations = begun.iter().map(|(controller, objects)| {
+        let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let durations = started.iter().map(|(controller, objects)| {
             let lasted = || objects.values().map(Instant::elapsed);
             (*controller, lasted().max().unwrap_or_default(), lasted().sum())
         });
@@ -46,10 +46,10 @@ impl Collector for Activity {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let durations = self.durations();
         let longest = durations.iter().map(|(controller, longest, _)| (*controller, *longest));
-        let help = "How long the longest reconcile that is going on has lasted";
+        let help = "Duration in seconds of the longest reconcile in progress";
         gauges(&mut encoder, "workqueue_longest_running_processor_seconds", help, longest)?;
         let unfinished = durations.iter().map(|(controller, _, all)| (*controller, *all));
-        let help = "How long all reconciles that are going on have lasted";
+        let help = "Sum of the durations in seconds of all reconciles in progress";
         gauges(&mut encoder, "workqueue_unfinished_work_seconds", help, unfinished)
     }
 }

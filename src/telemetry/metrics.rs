@@ -125,7 +125,7 @@ pub struct Metrics {
     reconcile_terminal_errors: Family<ControllerLabels, Counter>,
     reconcile_panics: Family<ControllerLabels, Counter>,
     active_workers: Family<ControllerLabels, Gauge>,
-    most_workers: Family<ControllerLabels, Gauge>,
+    max_workers: Family<ControllerLabels, Gauge>,
     queue_work: Histograms<QueueLabels>,
     activity: Activity,
     leader: Family<LeaseLabels, Gauge>,
@@ -160,7 +160,7 @@ impl Default for Metrics {
             reconcile_terminal_errors: Family::default(),
             reconcile_panics: Family::default(),
             active_workers: Family::default(),
-            most_workers: Family::default(),
+            max_workers: Family::default(),
             queue_work: Family::new_with_constructor(reconcile_histogram as fn() -> Histogram),
             activity: Activity::default(),
             leader: Family::default(),
@@ -192,13 +192,13 @@ impl Metrics {
     fn register(&self) -> Registry {
         let mut registry = Registry::default();
         self.register_reconciles(&mut registry);
-        self.register_our_own(&mut registry);
-        registry.register("leader_election_master_status", "Whether this process holds the Lease", self.leader.clone());
+        self.register_own(&mut registry);
         registry.register(
-            "rest_client_requests",
-            "Requests to the API server by what came of them",
-            self.api_requests.clone(),
+            "leader_election_master_status",
+            "1 if this replica holds the Lease; otherwise 0",
+            self.leader.clone(),
         );
+        registry.register("rest_client_requests", "Number of requests to the API server", self.api_requests.clone());
         registry.register_collector(Box::new(self.activity.clone()));
         registry.register_collector(Box::new(ProcessMetrics));
         registry
@@ -207,82 +207,82 @@ impl Metrics {
     fn register_reconciles(&self, registry: &mut Registry) {
         registry.register(
             "gotk_reconcile_duration_seconds",
-            "The duration in seconds of a reconcile of an object",
+            "Duration in seconds of the reconciles of an object",
             self.reconcile_duration.clone(),
         );
         registry.register(
             "controller_runtime_reconcile_time_seconds",
-            "The duration in seconds of a reconcile",
+            "Duration in seconds of reconciles",
             self.reconcile_time.clone(),
         );
-        registry.register("controller_runtime_reconcile", "Reconciles by their end", self.reconciles.clone());
+        registry.register("controller_runtime_reconcile", "Number of completed reconciles", self.reconciles.clone());
         registry.register(
             "controller_runtime_reconcile_errors",
-            "Reconciles that failed",
+            "Number of failed reconciles",
             self.reconcile_errors.clone(),
         );
         registry.register(
             "controller_runtime_terminal_reconcile_errors",
-            "Reconciles that failed and are not tried again until the object changes",
+            "Number of failed reconciles that are not retried until the object changes",
             self.reconcile_terminal_errors.clone(),
         );
         registry.register(
             "controller_runtime_reconcile_panics",
-            "Reconciles that panicked",
+            "Number of reconciles that panicked",
             self.reconcile_panics.clone(),
         );
         registry.register(
             "controller_runtime_active_workers",
-            "Reconciles that are going on",
+            "Number of reconciles in progress",
             self.active_workers.clone(),
         );
         registry.register(
             "controller_runtime_max_concurrent_reconciles",
-            "How many reconciles may go on at the same time",
-            self.most_workers.clone(),
+            "Maximum number of concurrent reconciles",
+            self.max_workers.clone(),
         );
         registry.register(
             "workqueue_work_duration_seconds",
-            "The duration in seconds of a reconcile, as controller-runtime's queue has it",
+            "Duration in seconds of reconciles",
             self.queue_work.clone(),
         );
     }
 
-    fn register_our_own(&self, registry: &mut Registry) {
+    fn register_own(&self, registry: &mut Registry) {
         registry.register(
             "pulumi_controller_artifact_fetches",
-            "Artifacts that were wanted, by how they came",
+            "Number of artifact requests",
             self.artifact_fetches.clone(),
         );
         self.runs.register(registry);
         // `stacks_active`, `programs_active` and two metrics of `Stacks` have the names of the Pulumi Kubernetes Operator.
-        registry.register("stacks_active", "Stacks that are there", self.stacks_active.clone());
+        registry.register("stacks_active", "Number of Stacks", self.stacks_active.clone());
         registry.register_collector(Box::new(self.stacks.clone()));
-        registry.register("programs_active", "Programs that are there", self.programs_active.clone());
+        registry.register("programs_active", "Number of Programs", self.programs_active.clone());
         self.webhooks.register(registry);
         registry.register(
             "pulumi_controller_events_dropped",
-            "Kubernetes events that were not written",
+            "Number of Kubernetes events that could not be written",
             self.events_dropped.clone(),
         );
         registry.register(
             "pulumi_controller_notifications_dropped",
-            "Events that the notification-controller was not told of",
+            "Number of events that could not be sent to notification-controller",
             self.notifications_dropped.clone(),
         );
         registry.register(
             "pulumi_controller_api_writes",
-            "Requests that change something in the API",
+            "Number of API requests that change an object",
             self.api_writes.clone(),
         );
         registry.register(
             "pulumi_controller_authority_expiry_timestamp_seconds",
-            "When the certificate authority that signs ends",
+            "Expiry of the signing certificate authority in seconds since the Unix epoch",
             self.authority_expiry.clone(),
         );
         registry.register(
             "pulumi_controller_authority_well",
-            "Whether the authority's Secret could be used when it was last looked at",
+            "1 if the Secret of the certificate authority was valid when last read; otherwise 0",
             self.authority_well.clone(),
         );
     }
@@ -296,7 +296,7 @@ impl Metrics {
 
     /// Sets the maximum number of concurrent reconciles of a controller.
     pub fn reconciles_at_once(&self, controller: &'static str, most: u16) {
-        self.most_workers.get_or_create(&ControllerLabels { controller }).set(i64::from(most));
+        self.max_workers.get_or_create(&ControllerLabels { controller }).set(i64::from(most));
     }
 
     /// Records the start of a reconcile. `object` is the namespace and name.

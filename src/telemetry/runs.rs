@@ -54,20 +54,20 @@ impl Default for Runs {
 
 impl Runs {
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("pulumi_controller_runs_open", "Pulumi runs that are open", self.open.clone());
+        registry.register("pulumi_controller_runs_open", "Number of open Pulumi runs", self.open.clone());
         registry.register(
             "pulumi_controller_runs_waiting",
-            "Pulumi runs that are queued for a slot",
+            "Number of Pulumi runs in the queue for a run slot",
             self.queued.clone(),
         );
         registry.register(
             "pulumi_controller_run_wait_seconds",
-            "The duration in seconds from the creation of an Update to the start of its run",
+            "Duration in seconds from the creation of an Update to the start of its run",
             self.wait.clone(),
         );
         registry.register(
             "pulumi_controller_run_duration_seconds",
-            "The duration in seconds of a Pulumi run",
+            "Duration in seconds of Pulumi runs",
             self.duration.clone(),
         );
         registry.register_collector(Box::new(self.oldest.clone()));
@@ -105,8 +105,7 @@ impl Oldest {
 
 impl Collector for Oldest {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let help =
-            "For how many seconds the queued run has been pending that has been pending longest; 0 when none is queued";
+        let help = "Time in seconds for which the oldest run in the queue has been pending; 0 if the queue is empty";
         let name = "pulumi_controller_oldest_queued_run_age_seconds";
         let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         ConstGauge::new(self.age(Timestamp::now())).encode(metric)

@@ -72,11 +72,11 @@ impl Stacks {
 
 impl Collector for Stacks {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let failing = ("stacks_failing", "Whether a Stack is stalled, lacks what it needs, or its last run has failed");
+        let failing = ("stacks_failing", "1 if the Stack is stalled, not ready or its last run failed; otherwise 0");
         self.encode_each(&mut encoder, failing, |standing| standing.is_failing)?;
-        let reconciling = ("stacks_reconciling", "Whether something goes on for a Stack, or is tried again");
+        let reconciling = ("stacks_reconciling", "1 if the Stack is reconciling; otherwise 0");
         self.encode_each(&mut encoder, reconciling, |standing| standing.is_reconciling)?;
-        let help = "Stacks by the status of Ready and the reason of Stalled or, without it, of Ready";
+        let help = "Number of Stacks by the status and reason of the condition Ready, or the reason of Stalled";
         let mut metric = encoder.encode_descriptor("pulumi_controller_stacks", help, None, MetricType::Gauge)?;
         for ((ready, reason), count) in self.counts() {
             let labels = [("ready", ready.as_str()), ("reason", reason.as_str())];

@@ -41,7 +41,7 @@ pub struct Webhooks(Family<Labels, Counter>);
 
 impl Webhooks {
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("pulumi_controller_webhooks", "Calls to webhooks, by what came of them", self.0.clone());
+        registry.register("pulumi_controller_webhooks", "Number of webhook calls", self.0.clone());
     }
 
     pub fn count(&self, result: WebhookResult) {

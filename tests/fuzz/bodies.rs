@@ -168,7 +168,7 @@ pub fn event_log(bytes: &[u8]) {
         run.observe(&event);
     }
     let errors: usize = run.errors().iter().map(|error| error.message.len() + error.urn.len()).sum();
-    let words: usize = run.program_words().iter().map(|words| words.len()).sum();
+    let words: usize = run.program_stderr().iter().map(|words| words.len()).sum();
     assert!(errors <= 16 * 1024 && words <= 8 * 1024, "{errors} bytes of errors, {words} of words");
     for exit in [Exit { code: Some(255), signal: None }, Exit { code: None, signal: Some(9) }] {
         let failure = failure::classify(exit, "", "", &run);

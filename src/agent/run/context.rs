@@ -22,13 +22,12 @@ use crate::agent::redactor::Redactor;
 use crate::agent::settings::Settings;
 use crate::agent::source::CurrentSource;
 use crate::agent::version::CliVersion;
+pub(super) use crate::pulumi::failure::CANCELED;
 use crate::pulumi::settings::Entry;
 use crate::rpc::proto::{self, progress};
 
 /// Timeout of a call of the CLI other than the run itself.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Start of the message of a cancelled run.
-pub(super) const CANCELED: &str = "the run was cancelled";
 
 /// An accepted operation.
 pub struct Run {

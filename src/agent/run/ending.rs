@@ -109,7 +109,7 @@ impl Ending {
             outputs,
             changes: changes.collect(),
             permalink: self.permalink.unwrap_or_default(),
-            last_output: end_of(&redactor.redact(&console::for_people(&self.last_output)), MAX_LAST_OUTPUT),
+            last_output: end_of(&redactor.redact(&console::for_display(&self.last_output)), MAX_LAST_OUTPUT),
             holders: self.holders.iter().take(MAX_HOLDERS).map(holder).collect(),
             pending_creates: pending_creates.collect(),
             interrupted: self.interrupted,

@@ -42,7 +42,7 @@ fn unpack_blocking(archive: &Path, tree: &Path, Wanted { directory, limits, .. }
             list(&place)
         )),
         // The path of the tree differs in each attempt, so it is removed from the message.
-        other => Refusal::Invalid(format!("the project in the source cannot be used: {}", other.seen_from(tree))),
+        other => Refusal::Invalid(format!("the project in the source cannot be used: {}", other.relative_to(tree))),
     })?;
     durable::sync_tree(tree).map_err(Refusal::system("cannot write the source to the disk"))?;
     Ok(project)

@@ -416,9 +416,9 @@ mod tests {
             assert_eq!(with("acme/web/dev", backend), Ok(()));
         }
         let error = with("a/b/c/d", None).expect_err("refused");
-        assert!(error.starts_with("spec.stack: \"a/b/c/d\" is not the name of a stack"), "{error}");
+        assert!(error.starts_with("spec.stack: invalid stack name \"a/b/c/d\""), "{error}");
         let error = with("dev", Some("redis://state")).expect_err("refused");
-        assert!(error.starts_with("spec.backend: \"redis://state\" is not the URL of a supported"), "{error}");
+        assert!(error.starts_with("spec.backend: invalid backend URL \"redis://state\""), "{error}");
     }
 
     #[test]

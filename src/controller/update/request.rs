@@ -283,7 +283,7 @@ mod tests {
             (json!({}), None),
             (json!({"workspaceName": ""}), Some("spec.workspaceName is missing")),
             (json!({"stackName": ""}), Some("spec.stackName is missing")),
-            (json!({"stackName": "a/b/c/d"}), Some("spec.stackName: \"a/b/c/d\" is not the name of a stack")),
+            (json!({"stackName": "a/b/c/d"}), Some("spec.stackName: invalid stack name \"a/b/c/d\"")),
             (json!({"workspaceName": "../secrets/a"}), Some("spec.workspaceName \"../secrets/a\" is not the name")),
             (json!({"type": "import"}), Some("spec.type is none of up, preview, refresh and destroy")),
             (json!({"ttlAfterCompleted": "soon"}), Some("spec.ttlAfterCompleted: \"soon\" is no duration")),

@@ -17,9 +17,9 @@ const MAX_MESSAGE: usize = 16 * 1024;
 /// Error while parsing a line of the event log. Callers continue with the next line.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EventError {
-    #[error("a line of the event log is longer than {limit} bytes")]
+    #[error("event log line exceeds {limit} bytes")]
     Oversized { limit: usize },
-    #[error("a line of the event log is not an engine event: {reason}")]
+    #[error("event log line is not an engine event: {reason}")]
     Malformed { reason: String },
 }
 
@@ -113,11 +113,11 @@ struct Line {
     timestamp: i64,
     prelude_event: Option<IgnoredAny>,
     cancel_event: Option<IgnoredAny>,
-    stdout_event: Option<Said>,
+    stdout_event: Option<Message>,
     progress_event: Option<Progress>,
-    diagnostic_event: Option<Said>,
+    diagnostic_event: Option<Message>,
     policy_event: Option<Violation>,
-    summary_event: Option<Account>,
+    summary_event: Option<RunResult>,
     resource_pre_event: Option<Step>,
     res_outputs_event: Option<Step>,
     res_op_failed_event: Option<Step>,
@@ -125,7 +125,7 @@ struct Line {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Said {
+struct Message {
     message: String,
     severity: String,
     urn: String,
@@ -153,7 +153,7 @@ struct Progress {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Account {
+struct RunResult {
     duration_seconds: u64,
     resource_changes: Option<BTreeMap<String, u64>>,
     result: Option<String>,
@@ -200,21 +200,21 @@ impl EngineEvent {
         EngineEvent::parse_without(line, &str::to_owned)
     }
 
-    /// Parses one line and redacts its messages with `hide`. `hide` receives whole messages, because it would not recognize a
+    /// Parses one line and redacts its messages with `redact`. `redact` receives whole messages, because it would not recognize a
     /// secret that is cut in half.
-    pub fn parse_without(line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
+    pub fn parse_without(line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
         let read: Line = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
-        Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, hide)? })
+        Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, redact)? })
     }
 }
 
 fn malformed(error: &serde_json::Error) -> EventError {
     // serde's error message may quote a value.
-    let what = if error.is_data() { "an unexpected type" } else { "no JSON object" };
+    let what = if error.is_data() { "unexpected type" } else { "invalid JSON" };
     EventError::Malformed { reason: format!("{what} at column {}", error.column()) }
 }
 
-fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventKind, EventError> {
+fn kind(read: Line, line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<EventKind, EventError> {
     Ok(if let Some(step) = read.resource_pre_event {
         EventKind::ResourcePre(resource_step(step))
     } else if let Some(step) = read.res_outputs_event {
@@ -225,21 +225,26 @@ fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventK
         EventKind::ResourceOutputs(step)
     } else if let Some(step) = read.res_op_failed_event {
         EventKind::ResourceFailed(resource_step(step))
-    } else if let Some(said) = read.diagnostic_event {
-        let message = said_plainly(&said.message, hide);
-        EventKind::Diagnostic(Diagnostic { severity: said.severity, urn: said.urn, message, ephemeral: said.ephemeral })
-    } else if let Some(violation) = read.policy_event {
-        EventKind::Diagnostic(violated(&violation, hide))
-    } else if let Some(account) = read.summary_event {
-        EventKind::Summary(Summary {
-            duration_seconds: account.duration_seconds,
-            resource_changes: account.resource_changes.unwrap_or_default(),
-            result: account.result,
+    } else if let Some(event) = read.diagnostic_event {
+        let message = clean(&event.message, redact);
+        EventKind::Diagnostic(Diagnostic {
+            severity: event.severity,
+            urn: event.urn,
+            message,
+            ephemeral: event.ephemeral,
         })
-    } else if let Some(said) = read.stdout_event {
-        EventKind::Stdout { message: said_plainly(&said.message, hide) }
+    } else if let Some(violation) = read.policy_event {
+        EventKind::Diagnostic(policy_diagnostic(&violation, redact))
+    } else if let Some(result) = read.summary_event {
+        EventKind::Summary(Summary {
+            duration_seconds: result.duration_seconds,
+            resource_changes: result.resource_changes.unwrap_or_default(),
+            result: result.result,
+        })
+    } else if let Some(event) = read.stdout_event {
+        EventKind::Stdout { message: clean(&event.message, redact) }
     } else if let Some(progress) = read.progress_event {
-        let message = said_plainly(&progress.message, hide);
+        let message = clean(&progress.message, redact);
         EventKind::Progress(PluginProgress { kind: progress.r#type, message, done: progress.done })
     } else if read.prelude_event.is_some() {
         EventKind::Prelude
@@ -252,12 +257,12 @@ fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventK
 
 /// Converts a policy violation to a diagnostic. The engine reports it only in this event, even if the violation makes the run
 /// fail.
-fn violated(violation: &Violation, hide: &dyn Fn(&str) -> String) -> Diagnostic {
+fn policy_diagnostic(violation: &Violation, redact: &dyn Fn(&str) -> String) -> Diagnostic {
     let Violation { message, resource_urn, policy_name, policy_pack_name, policy_pack_version, .. } = violation;
     let policy = format!("{policy_name} of {policy_pack_name} {policy_pack_version}");
-    let said = format!("violates the policy {}: {message}", policy.trim_end());
+    let text = format!("violates the policy {}: {message}", policy.trim_end());
     let severity = if violation.enforcement_level == "mandatory" { "error" } else { "warning" };
-    let message = said_plainly(&said, hide);
+    let message = clean(&text, redact);
     Diagnostic { severity: severity.to_owned(), urn: resource_urn.clone(), message, ephemeral: false }
 }
 
@@ -274,10 +279,10 @@ fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
 
 /// Cleans a message: removes colors and trailing whitespace, redacts it and limits its length. A very long message is shortened
 /// before the colors are removed.
-fn said_plainly(message: &str, hide: &dyn Fn(&str) -> String) -> String {
-    let cut = console::shorten(&hide(message.trim_end()), 4 * MAX_MESSAGE);
+fn clean(message: &str, redact: &dyn Fn(&str) -> String) -> String {
+    let cut = console::shorten(&redact(message.trim_end()), 4 * MAX_MESSAGE);
     // Redact again: color tags may have split a secret.
-    console::shorten(hide(&console::without_colours(&cut)).trim_end(), MAX_MESSAGE)
+    console::shorten(redact(&console::without_colors(&cut)).trim_end(), MAX_MESSAGE)
 }
 
 #[cfg(test)]
@@ -359,7 +364,7 @@ mod tests {
             [b"", b"null", b"[]", b"{", b"\xff\xfe", br#"{"sequence": "hunter2"}"#, deep.as_bytes()];
         for line in lines {
             let error = EngineEvent::parse(line).expect_err("it is no event").to_string();
-            assert!(error.starts_with("a line of the event log is not an engine event: "), "{error}");
+            assert!(error.starts_with("event log line is not an engine event: "), "{error}");
             assert!(!error.contains("hunter2"), "{error}");
         }
     }

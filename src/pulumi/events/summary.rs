@@ -9,7 +9,7 @@ use crate::pulumi::outputs::Output;
 /// Maximum size of all kept errors in bytes: half for the first errors, half for the last ones.
 const MAX_ERRORS: usize = 16 * 1024;
 /// Maximum size of the kept program output in bytes. The last messages are kept.
-const MAX_WORDS: usize = 8 * 1024;
+const MAX_STDERR: usize = 8 * 1024;
 /// Maximum length of a single kept message in bytes.
 const MAX_KEPT: usize = 4 * 1024;
 /// Size of a message in addition to its text, in bytes.
@@ -34,7 +34,7 @@ pub struct RunSummary {
     first_errors: Vec<Diagnostic>,
     first_errors_full: bool,
     last_errors: Tail,
-    words: Tail,
+    stderr: Tail,
 }
 
 impl RunSummary {
@@ -79,15 +79,15 @@ impl RunSummary {
         };
         match diagnostic.severity.as_str() {
             "error" => {
-                let taken: usize = self.first_errors.iter().map(size).sum();
-                self.first_errors_full |= taken + size(&short) > MAX_ERRORS / 2;
+                let kept: usize = self.first_errors.iter().map(size).sum();
+                self.first_errors_full |= kept + size(&short) > MAX_ERRORS / 2;
                 if self.first_errors_full {
                     self.last_errors.push(short, MAX_ERRORS / 2);
                 } else {
                     self.first_errors.push(short);
                 }
             }
-            "info#err" => self.words.push(short, MAX_WORDS),
+            "info#err" => self.stderr.push(short, MAX_STDERR),
             _ => {}
         }
     }
@@ -113,14 +113,14 @@ impl RunSummary {
     }
 
     /// Number of error diagnostics between the first and the last that were dropped.
-    pub fn errors_left_out(&self) -> u64 {
-        self.last_errors.left_out
+    pub fn omitted_errors(&self) -> u64 {
+        self.last_errors.omitted
     }
 
     /// Returns the last messages that the program wrote to stderr; at most 8 KiB in total. Some runtimes report errors only
     /// there.
-    pub fn program_words(&self) -> Vec<&str> {
-        self.words.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
+    pub fn program_stderr(&self) -> Vec<&str> {
+        self.stderr.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
     }
 
     /// Returns the last outputs of the stack that the engine reported, with masked secrets, or `None` if it reported none.
@@ -147,7 +147,7 @@ fn size(diagnostic: &Diagnostic) -> usize {
 #[derive(Clone, Debug, Default)]
 struct Tail {
     kept: VecDeque<Diagnostic>,
-    left_out: u64,
+    omitted: u64,
 }
 
 impl Tail {
@@ -155,7 +155,7 @@ impl Tail {
         self.kept.push_back(diagnostic);
         while self.kept.iter().map(size).sum::<usize>() > limit && self.kept.len() > 1 {
             self.kept.pop_front();
-            self.left_out += 1;
+            self.omitted += 1;
         }
     }
 }
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(run.result(), Some("succeeded"));
         assert_eq!(changes(&run), [("create".to_owned(), 1), ("same".to_owned(), 1)]);
         let outputs = run.outputs().expect("there are outputs");
-        let told: Vec<_> = outputs.iter().map(|output| (output.name.as_str(), output.secret)).collect();
+        let found: Vec<_> = outputs.iter().map(|output| (output.name.as_str(), output.secret)).collect();
         let expected = [
             ("file", false),
             ("hosts", false),
@@ -197,7 +197,7 @@ mod tests {
             ("text", false),
             ("token", true),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(found, expected);
         assert_eq!(outputs[4].value, json!(8080));
         assert!(run.errors().is_empty() && !run.cancel_requested());
     }
@@ -253,8 +253,8 @@ mod tests {
         assert!(errors[0].message.starts_with("0 "));
         assert!(errors[errors.len() - 1].message.starts_with("9999 "));
         assert!(errors.iter().map(size).sum::<usize>() <= MAX_ERRORS);
-        assert_eq!(errors.len() as u64 + run.errors_left_out(), 10_000);
-        assert!(run.program_words().iter().map(|words| words.len()).sum::<usize>() <= MAX_WORDS);
+        assert_eq!(errors.len() as u64 + run.omitted_errors(), 10_000);
+        assert!(run.program_stderr().iter().map(|words| words.len()).sum::<usize>() <= MAX_STDERR);
     }
 
     #[test]

@@ -27,16 +27,16 @@ pub(super) const MAX_DURATION: Duration = Duration::from_secs(MAX_SECONDS);
 /// Error while taking a profile.
 #[derive(Debug, Error)]
 pub enum ProfileError {
-    #[error("seconds={0:?}: give a number from 1 to {MAX_SECONDS}")]
+    #[error("invalid seconds {0:?}: must be an integer from 1 to {MAX_SECONDS}")]
     Seconds(String),
-    #[error("another profile is being taken; ask again when it is done")]
+    #[error("another profile is in progress; retry when it is complete")]
     Busy,
-    #[error("cannot take a profile")]
+    #[error("failed to take a profile")]
     Profiler(#[from] pprof::Error),
-    #[error("cannot write the profile")]
+    #[error("failed to write the profile")]
     Write(#[from] std::io::Error),
-    #[error("the profile was given up")]
-    GivenUp(#[from] tokio::task::JoinError),
+    #[error("profiling task failed")]
+    Task(#[from] tokio::task::JoinError),
 }
 
 /// Lock for taking a profile. The process has only one profiling timer, so there is at most one profile at a time.
@@ -97,10 +97,10 @@ mod tests {
             ("debug=0", Ok(30)),
             ("seconds=1", Ok(1)),
             ("debug=0&seconds=120", Ok(120)),
-            ("seconds=0", Err("seconds=\"0\": give a number from 1 to 120")),
-            ("seconds=121", Err("seconds=\"121\": give a number from 1 to 120")),
-            ("seconds=", Err("seconds=\"\": give a number from 1 to 120")),
-            ("seconds=-1", Err("seconds=\"-1\": give a number from 1 to 120")),
+            ("seconds=0", Err("invalid seconds \"0\": must be an integer from 1 to 120")),
+            ("seconds=121", Err("invalid seconds \"121\": must be an integer from 1 to 120")),
+            ("seconds=", Err("invalid seconds \"\": must be an integer from 1 to 120")),
+            ("seconds=-1", Err("invalid seconds \"-1\": must be an integer from 1 to 120")),
         ] {
             let found = seconds(query).map(|duration| duration.as_secs()).map_err(|error| error.to_string());
             assert_eq!(found, wanted.map_err(str::to_owned), "{query}");
