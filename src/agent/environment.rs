@@ -15,7 +15,7 @@ use super::layout::Layout;
 use super::mounts;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
-use crate::pulumi::environment::{engine_environment, is_scrubbed};
+use crate::pulumi::cli::{engine_environment, is_scrubbed};
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
 

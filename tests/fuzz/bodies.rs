@@ -9,8 +9,9 @@ use std::path::{Component, Path};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use pulumi_controller::artifact::{Digest, Directory, Limits, Revision, UnpackError, Unpacked, unpack};
-use pulumi_controller::pulumi::events::{EngineEvent, EventError, LineSplitter, RunSummary};
+use pulumi_controller::pulumi::events::{EngineEvent, EventError, LineSplitter};
 use pulumi_controller::pulumi::failure::{self, Exit};
+use pulumi_controller::pulumi::run_summary::RunSummary;
 
 /// The body of each target, by name.
 pub const BODIES: [(&str, fn(&[u8])); 6] = [

@@ -19,8 +19,9 @@ use crate::agent::event_log::EventLog;
 use crate::agent::output::{self, Tail};
 use crate::agent::processes::{self, Family};
 use crate::pulumi::console;
-use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep, RunSummary};
+use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep};
 use crate::pulumi::failure::{self, Exit, Failure, FailureKind};
+use crate::pulumi::run_summary::RunSummary;
 use crate::rpc::proto::{self, StepState, progress};
 
 /// Interval at which the event log is read.

@@ -22,7 +22,7 @@ use crate::agent::redactor::Redactor;
 use crate::agent::settings::Settings;
 use crate::agent::source::CurrentSource;
 use crate::agent::version::CliVersion;
-pub(super) use crate::pulumi::failure::CANCELED;
+use crate::pulumi::failure::CANCELED;
 use crate::pulumi::settings::Entry;
 use crate::rpc::proto::{self, progress};
 

@@ -4,8 +4,7 @@ use crate::agent::command::Stdout;
 use crate::agent::interactive_session;
 use crate::agent::journal::Reader;
 use crate::pulumi::arguments;
-use crate::pulumi::failure::Lock;
-use crate::pulumi::locks::{self, DeadProcess};
+use crate::pulumi::failure::{self, DeadProcess, Lock};
 
 use super::context::Run;
 
@@ -51,10 +50,10 @@ impl Run {
 
     /// Returns the lock if it is the only one and belongs to a dead run.
     fn proven_dead(&self, stderr: &str) -> Option<Lock> {
-        let lock = locks::only_lock(stderr)?;
+        let lock = failure::only_lock(stderr)?;
         let told = self.asked.dead_runs.as_ref()?;
         let known: Vec<_> = told.iter().cloned().chain(self.own_dead()).collect();
-        locks::dead_holder(&lock, &known)?;
+        failure::dead_holder(&lock, &known)?;
         Some(lock)
     }
 

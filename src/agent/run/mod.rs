@@ -24,7 +24,6 @@ use crate::pulumi::{advice, failure};
 use crate::rpc::proto::{self, PendingCreates};
 
 use attempt::Attempt;
-use context::CANCELED;
 pub use context::Run;
 use ending::Ending;
 use error::{AttemptError, RevealError, RunError};
@@ -224,7 +223,7 @@ impl Run {
 
     /// Returns the ending of a run that was cancelled while none of its processes was running.
     fn canceled(&self, when: &str) -> Ending {
-        let message = self.explained(&format!("{CANCELED} {when}"));
+        let message = self.explained(&format!("{} {when}", failure::CANCELED));
         Ending { outcome: proto::Outcome::Canceled, ..Ending::failed(message) }
     }
 

@@ -11,8 +11,8 @@ use super::error::{LookError, MAX_CHANGED, RunError};
 use crate::agent::command::{Ended, Stdout};
 use crate::agent::durable;
 use crate::pulumi::arguments;
-use crate::pulumi::events::RunSummary;
 use crate::pulumi::failure::{self, FailureKind};
+use crate::pulumi::run_summary::RunSummary;
 use crate::pulumi::state;
 use crate::rpc::proto::PendingCreates;
 

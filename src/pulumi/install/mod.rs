@@ -3,11 +3,9 @@
 //! The dependencies of the previous source are reused without an installation only if all inputs of the installation are known
 //! and equal: see [`Plan::carry`]. In case of doubt the installation runs, so a wrong dependency is never reused.
 
-mod local;
-mod managed;
 mod nodejs;
+mod package_manager;
 mod python;
-mod subject;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,10 +15,10 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::project::Project;
-use managed::{LOCAL_DEPENDENCY, Managed};
-use subject::{inside, text};
+use package_manager::{LOCAL_DEPENDENCY, Managed, inside, is_path, text};
 
-pub use subject::{Files, Subject};
+pub use package_manager::{Files, Subject};
+
 /// An installation and the conditions for skipping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -133,7 +131,7 @@ fn package_reinstall_reason(project: &Project) -> Option<String> {
             }
             package => (text(package, "source"), text(package, "version")),
         };
-        if local::is_path(source) {
+        if is_path(source) {
             return Some(LOCAL_DEPENDENCY.to_owned());
         }
         if version.is_empty() {

@@ -4,9 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::local;
-use super::managed::{LOCAL_DEPENDENCY, Managed, NO_LOCK};
-use super::subject::{Files, Subject, named};
+use super::package_manager::{self, Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, is_path, named};
 
 pub(super) const FILES: [&str; 14] = [
     "package.json",
@@ -96,7 +94,7 @@ fn reinstall_reason(wanted: &str, locked: &[&str], files: &Files) -> Option<Stri
 
 fn lock_names_path(content: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(content) else { return true };
-    local::names_path(text) || text.contains("\"link\": true") || text.contains("\"link\":true")
+    package_manager::names_path(text) || text.contains("\"link\": true") || text.contains("\"link\":true")
 }
 
 fn manifest_reinstall_reason(path: &Path, content: &[u8]) -> Option<String> {
@@ -118,7 +116,7 @@ fn manifest_reinstall_reason(path: &Path, content: &[u8]) -> Option<String> {
 /// Whether any string in a value is a path.
 fn names_path(value: &Value) -> bool {
     match value {
-        Value::String(text) => local::is_path(text),
+        Value::String(text) => is_path(text),
         Value::Array(values) => values.iter().any(names_path),
         Value::Object(values) => values.values().any(names_path),
         _ => false,

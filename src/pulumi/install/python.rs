@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::local;
-use super::managed::{LOCAL_DEPENDENCY, Managed, NO_LOCK};
-use super::subject::{Files, Subject, inside, named};
+use super::package_manager::{
+    Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, inside, named, names_path, toml_names_path,
+};
 
 pub(super) const FILES: [&str; 9] = [
     "requirements.txt",
@@ -80,7 +80,7 @@ fn virtual_environment(subject: Subject<'_>) -> Option<PathBuf> {
 
 fn locked_reinstall_reason(files: &Files) -> Option<String> {
     let mut tables = named(files, &["uv.lock", "poetry.lock", "pyproject.toml", "uv.toml"]);
-    let names_path = |content: &[u8]| std::str::from_utf8(content).is_ok_and(|text| !local::toml_names_path(text));
+    let names_path = |content: &[u8]| std::str::from_utf8(content).is_ok_and(|text| !toml_names_path(text));
     tables.any(|(_, content)| !names_path(content)).then(|| LOCAL_DEPENDENCY.to_owned())
 }
 
@@ -126,7 +126,7 @@ fn requirement(line: &str) -> Requirements {
         Some(extras) => extras.split_once(']').map_or("", |(_, rest)| rest).trim_start(),
         None => rest,
     };
-    if local::names_path(rest) || rest.starts_with(['.', '/']) {
+    if names_path(rest) || rest.starts_with(['.', '/']) {
         return Requirements::Elsewhere;
     }
     let version = rest.strip_prefix("==").map(|version| version.trim_start_matches('=').trim_start());

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::event::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
+use super::events::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 
@@ -164,7 +164,7 @@ impl Tail {
 #[cfg(test)]
 pub(crate) fn summary_of(log: &str) -> RunSummary {
     let mut run = RunSummary::default();
-    for line in super::LineSplitter::default().push(log.as_bytes()) {
+    for line in super::events::LineSplitter::default().push(log.as_bytes()) {
         run.observe(&EngineEvent::parse(&line.expect("it is short")).expect("it is an event"));
     }
     run
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_successful_run_has_its_outputs_and_changes() {
-        let run = run(include_str!("../testdata/succeeded.events.jsonl"));
+        let run = run(include_str!("testdata/succeeded.events.jsonl"));
         assert_eq!(run.result(), Some("succeeded"));
         assert_eq!(changes(&run), [("create".to_owned(), 1), ("same".to_owned(), 1)]);
         let outputs = run.outputs().expect("there are outputs");
@@ -204,21 +204,21 @@ mod tests {
 
     #[test]
     fn the_last_outputs_are_used_after_a_refresh() {
-        let run = run(include_str!("../testdata/refreshed.events.jsonl"));
+        let run = run(include_str!("testdata/refreshed.events.jsonl"));
         assert_eq!(run.outputs().map(<[_]>::len), Some(7));
         assert_eq!(changes(&run), [("same".to_owned(), 2)]);
     }
 
     #[test]
     fn a_destroyed_stack_has_no_outputs() {
-        let run = run(include_str!("../testdata/destroyed.events.jsonl"));
+        let run = run(include_str!("testdata/destroyed.events.jsonl"));
         assert_eq!(run.outputs(), Some(&[][..]));
         assert_eq!(changes(&run), [("delete".to_owned(), 2)]);
     }
 
     #[test]
     fn a_failed_run_has_its_errors() {
-        let run = run(include_str!("../testdata/failed.events.jsonl"));
+        let run = run(include_str!("testdata/failed.events.jsonl"));
         assert_eq!(run.result(), Some("failed"));
         let errors: Vec<_> = run.errors().into_iter().map(|error| error.message).collect();
         assert_eq!(errors, ["creating bad: it fails because its input failOn is create", "update failed"]);
@@ -226,14 +226,14 @@ mod tests {
 
     #[test]
     fn a_canceled_run_records_the_cancel_request() {
-        let run = run(include_str!("../testdata/canceled.events.jsonl"));
+        let run = run(include_str!("testdata/canceled.events.jsonl"));
         assert!(run.cancel_requested());
         assert_eq!(run.result(), Some("failed"));
     }
 
     #[test]
     fn changes_are_counted_from_steps_without_a_summary_event() {
-        let log = include_str!("../testdata/succeeded.events.jsonl");
+        let log = include_str!("testdata/succeeded.events.jsonl");
         let log: String = log.split_inclusive('\n').filter(|line| !line.contains("summaryEvent")).collect();
         assert_eq!(changes(&run(&log)), [("create".to_owned(), 1), ("same".to_owned(), 1)]);
     }
@@ -260,6 +260,6 @@ mod tests {
     #[test]
     fn an_engine_without_events_has_not_begun() {
         assert!(!RunSummary::default().began());
-        assert!(run(include_str!("../testdata/destroyed.events.jsonl")).began());
+        assert!(run(include_str!("testdata/destroyed.events.jsonl")).began());
     }
 }
