@@ -433,22 +433,4 @@ async fn read_chunk(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_call_without_a_response_times_out() {
-        let silence = std::future::pending::<Result<tonic::Response<()>, Status>>();
-        let error = unary(&CloseReason::default(), "Status", CALL_TIMEOUT, silence).await.unwrap_err();
-        assert_eq!(error.to_string(), "failed to call Status of the agent: no response within 10 s (DeadlineExceeded)");
-        assert!(error.is_unavailable());
-    }
-
-    #[test]
-    fn no_status_code_is_both_refusal_and_unavailable() {
-        for code in (0..17).map(Code::from_i32) {
-            let error = RpcError::new("Run", code, "");
-            assert!(!(error.is_refusal() && error.is_unavailable()), "{code:?}");
-        }
-    }
-}
+pub(super) mod tests;

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::tls_fault;
+use super::handshake;
 use crate::rpc::identity::{self, IdentityError, Issued};
 
 /// Reason why the identity of the controller cannot be used.
@@ -69,7 +69,7 @@ pub(super) async fn connect(
     let stream = TcpStream::connect(target).await?;
     stream.set_nodelay(true)?;
     let connected = tokio_rustls::TlsConnector::from(tls).connect(name, stream).await;
-    connected.map(|stream| AgentStream { stream, close_reason }).map_err(|error| tls_fault::explain(error, "agent"))
+    connected.map(|stream| AgentStream { stream, close_reason }).map_err(|error| handshake::explain(error, "agent"))
 }
 
 /// Reason for the end of a connection. A call that is not sent yet only learns that the connection is closed.
@@ -136,7 +136,7 @@ impl AsyncRead for AgentStream {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         Pin::new(&mut this.stream).poll_read(context, buffer).map_err(|error| {
-            let error = tls_fault::explain(error, "agent");
+            let error = handshake::explain(error, "agent");
             this.close_reason.set(Some(error.to_string()));
             error
         })

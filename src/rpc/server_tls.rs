@@ -30,8 +30,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use zeroize::Zeroizing;
 
-use super::client_verifier::ControllerClientVerifier;
-use super::tls_fault;
+use super::handshake::{self, ControllerClientVerifier};
 use crate::rpc::identity::{self, IdentityError};
 
 /// File name of the certificate.
@@ -155,7 +154,7 @@ impl TlsAcceptor {
             Ok(stream) => Ok(Connection(stream)),
             Err((error, stream)) => {
                 close_after_alert(stream).await;
-                Err(tls_fault::explain(error, "client"))
+                Err(handshake::explain(error, "client"))
             }
         }
     }
@@ -240,8 +239,8 @@ impl Incoming {
         self.handshakes.push(Abortable::new(connection.boxed(), registration));
     }
 
-    /// If the maximum number of handshakes is reached, drops the client that has been silent for longest or, if none is silent, the
-    /// oldest.
+    /// If the maximum number of handshakes is reached, drops the client that has been silent for longest or, if none is
+    /// silent, the oldest.
     fn evict_if_full(&mut self) {
         if self.clients.len() < MAX_HANDSHAKES {
             return;
@@ -353,3 +352,6 @@ fn configuration(directory: &Path, files: &Files) -> Result<ServerConfig, Server
     config.send_tls13_tickets = 0;
     Ok(config)
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -10,8 +10,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::rpc::client::tests::FakeAgent;
 use crate::rpc::client::{AgentAddress, Agents, RpcError};
-use crate::rpc::client_tests::FakeAgent;
 use crate::rpc::identity::{Authority, Issued};
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::AgentServer;

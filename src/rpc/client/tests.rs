@@ -10,11 +10,11 @@ use futures::stream::BoxStream;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::rpc::client::{AgentClient, Rate, Sending};
+use super::{AgentClient, CALL_TIMEOUT, CloseReason, Rate, RpcError, Sending, unary};
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::put_source_request::Part;
-use crate::rpc::server_tls_tests::Serving;
+use crate::rpc::server_tls::tests::Serving;
 
 /// An agent that records calls.
 #[derive(Clone, Default)]
@@ -286,4 +286,20 @@ async fn an_unreachable_agent_is_unavailable() {
     address.port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let error = agents.connect(&address).await.map(|_| ()).unwrap_err();
     assert!(error.is_unavailable() && error.message.contains("refused"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_response_times_out() {
+    let silence = std::future::pending::<Result<tonic::Response<()>, Status>>();
+    let error = unary(&CloseReason::default(), "Status", CALL_TIMEOUT, silence).await.unwrap_err();
+    assert_eq!(error.to_string(), "failed to call Status of the agent: no response within 10 s (DeadlineExceeded)");
+    assert!(error.is_unavailable());
+}
+
+#[test]
+fn no_status_code_is_both_refusal_and_unavailable() {
+    for code in (0..17).map(Code::from_i32) {
+        let error = RpcError::new("Run", code, "");
+        assert!(!(error.is_refusal() && error.is_unavailable()), "{code:?}");
+    }
 }
