@@ -7,21 +7,17 @@
 //! child when the wall-clock time is exceeded or the caller no longer waits for the answer. A child that exceeds a
 //! limit does not affect the parent; [`Failure`] reports the limit.
 
-mod confine;
-mod limits;
-
-use std::fmt;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, nice, set_dumpable_behavior, setrlimit};
+use rustix::thread::set_no_new_privs;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
-
-pub use confine::confined_input;
-pub use limits::Limits;
 
 /// The running binary, even if its file has been replaced.
 const OWN_BINARY: &str = "/proc/self/exe";
@@ -29,6 +25,48 @@ const OWN_BINARY: &str = "/proc/self/exe";
 const MAX_COMPLAINTS: usize = 4 * 1024;
 /// Maximum time for a killed child to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of the header in bytes.
+const MAX_HEADER: u64 = 4 * 1024;
+/// OOM score adjustment with which the kernel kills this process first, and so before the parent.
+const FIRST_TO_BE_KILLED: &str = "1000";
+
+/// Resource limits of a child process. The kernel enforces all except `wall` and `answer`, which the parent enforces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Private writable memory in bytes: heap and stacks of threads. Files mapped for reading do not count.
+    pub memory: u64,
+    /// Address space in bytes: memory, the binary and mapped files.
+    pub address_space: u64,
+    /// Stack of the main thread in bytes.
+    pub stack: u64,
+    /// CPU time in whole seconds.
+    pub cpu: Duration,
+    /// Nice value, from 0 (normal priority) to 19 (lowest priority). For work that takes many seconds.
+    pub nice: u8,
+    /// Maximum time from the start to the answer.
+    pub wall: Duration,
+    /// Maximum size of a written file in bytes; 0 to forbid writing files.
+    pub file_size: u64,
+    /// Maximum number of open file descriptors, including the three pipes.
+    pub open_files: u64,
+    /// Whether the child can start threads. Without threads it cannot start processes either, unless it runs as root.
+    pub threads: bool,
+    /// Maximum size of the answer in bytes.
+    pub answer: u64,
+}
+
+impl Limits {
+    /// Returns the first line of the child's input.
+    fn header(&self) -> Vec<u8> {
+        let mut header = serde_json::to_vec(self).unwrap_or_default();
+        header.push(b'\n');
+        header
+    }
+
+    fn parse(header: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(header)
+    }
+}
 
 /// Starts child processes.
 #[derive(Clone, Debug)]
@@ -178,7 +216,6 @@ async fn end(child: &mut Child, role: &str) {
 
 /// Returns the cause of an unsuccessful exit.
 fn failure(status: ExitStatus, complaint: &str, limits: &Limits) -> Failure {
-    use rustix::process::Signal;
     let signal = status.signal().and_then(Signal::from_named_raw);
     // Messages of the Rust runtime before it aborts.
     let is_out_of_memory = ["memory allocation of", "overflowed its stack"].iter().any(|text| complaint.contains(text));
@@ -202,10 +239,46 @@ fn quantity(bytes: u64) -> String {
     if bytes.is_multiple_of(MEBIBYTE) { format!("{}Mi", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }
 }
 
-impl fmt::Display for Limits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of memory, {} s of CPU time", quantity(self.memory), self.cpu.as_secs())
+/// Applies the limits that the parent has sent, and returns the input that follows them. Call this function first,
+/// while the process has one thread.
+///
+/// # Errors
+///
+/// Returns an error if the header is missing or a limit cannot be set.
+pub fn confined_input() -> io::Result<impl Read> {
+    let mut stdin = BufReader::new(io::stdin());
+    let mut header = Vec::new();
+    stdin.by_ref().take(MAX_HEADER).read_until(b'\n', &mut header)?;
+    let limits = Limits::parse(&header).map_err(|error| {
+        io::Error::other(format!("failed to read the limits: {error}; only the controller starts this role"))
+    })?;
+    apply_limits(&limits)?;
+    Ok(stdin)
+}
+
+fn apply_limits(limits: &Limits) -> io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", FIRST_TO_BE_KILLED)?;
+    set_no_new_privs(true)?;
+    // No debugger can attach, and there is no core dump: the memory can contain credentials.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    nice(i32::from(limits.nice))?;
+    set_limit(Resource::Stack, limits.stack)?;
+    set_limit(Resource::Data, limits.memory)?;
+    set_limit(Resource::As, limits.address_space)?;
+    // One second later, the kernel kills a process that ignores SIGXCPU.
+    let cpu = limits.cpu.as_secs();
+    setrlimit(Resource::Cpu, Rlimit { current: Some(cpu), maximum: Some(cpu + 1) })?;
+    set_limit(Resource::Fsize, limits.file_size)?;
+    set_limit(Resource::Core, 0)?;
+    set_limit(Resource::Nofile, limits.open_files)?;
+    if !limits.threads {
+        set_limit(Resource::Nproc, 0)?;
     }
+    Ok(())
+}
+
+fn set_limit(resource: Resource, limit: u64) -> io::Result<()> {
+    Ok(setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?)
 }
 
 #[cfg(test)]
