@@ -1,58 +1,20 @@
 //! Index of StackReceivers by path, maintained by a watch.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 use tokio::time::Instant;
 
 use crate::api::pulumi::StackReceiver;
-use crate::receiver::allowance::RateLimit;
-use crate::receiver::token_reads::TokenReads;
-
-/// Minimum interval between the events of a receiver, so that callers cannot flood the API with events.
-const EVENT_INTERVAL: Duration = Duration::from_secs(60);
+use crate::receiver::call_limits::CallLimits;
 
 /// A receiver and the state of its calls.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub receiver: Arc<StackReceiver>,
-    pub pace: Arc<Pace>,
-}
-
-/// State of the calls to a receiver. It outlives changes of the object. Locked for short sections only, never across an await.
-#[derive(Debug)]
-pub struct Pace {
-    rate_limit: Mutex<RateLimit>,
-    last_event: Mutex<Option<Instant>>,
-    pub token_reads: TokenReads,
-}
-
-impl Pace {
-    fn new(now: Instant) -> Self {
-        Pace {
-            rate_limit: Mutex::new(RateLimit::new(now)),
-            last_event: Mutex::default(),
-            token_reads: TokenReads::default(),
-        }
-    }
-
-    /// Whether the rate limit permits another authenticated call now.
-    pub fn may_call(&self, now: Instant) -> bool {
-        self.rate_limit.lock().unwrap_or_else(PoisonError::into_inner).take(now)
-    }
-
-    /// Whether another event may be published now.
-    pub fn may_publish(&self, now: Instant) -> bool {
-        let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_time = last.is_none_or(|last| now.saturating_duration_since(last) >= EVENT_INTERVAL);
-        if is_time {
-            *last = Some(now);
-        }
-        is_time
-    }
+    pub limits: Arc<CallLimits>,
 }
 
 type Key = (String, String);
@@ -103,13 +65,15 @@ impl Directory {
 impl Index {
     fn put(&mut self, receiver: StackReceiver) {
         let key = key(&receiver);
-        let pace =
-            self.entries.get(&key).map_or_else(|| Arc::new(Pace::new(Instant::now())), |entry| entry.pace.clone());
+        let limits = self
+            .entries
+            .get(&key)
+            .map_or_else(|| Arc::new(CallLimits::new(Instant::now())), |entry| entry.limits.clone());
         self.remove(&key);
         if let Some(path) = path(&receiver) {
             self.paths.insert(path.to_owned(), key.clone());
         }
-        self.entries.insert(key, Entry { receiver: Arc::new(receiver), pace });
+        self.entries.insert(key, Entry { receiver: Arc::new(receiver), limits });
     }
 
     fn remove(&mut self, key: &Key) {
@@ -133,6 +97,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::receiver::call_limits::EVENT_INTERVAL;
 
     fn receiver(name: &str, path: Option<&str>, change: Value) -> StackReceiver {
         let mut object = json!({
@@ -181,10 +146,10 @@ mod tests {
         let directory = Directory::default();
         let now = Instant::now();
         directory.apply(Event::Apply(receiver("a", Some("/hook/1"), json!({}))));
-        let pace = directory.find("/hook/1").expect("there").pace;
-        while pace.may_call(now) {}
-        assert!(pace.may_publish(now) && !pace.may_publish(now) && pace.may_publish(now + EVENT_INTERVAL));
+        let limits = directory.find("/hook/1").expect("there").limits;
+        while limits.may_call(now) {}
+        assert!(limits.may_publish(now) && !limits.may_publish(now) && limits.may_publish(now + EVENT_INTERVAL));
         directory.apply(Event::Apply(receiver("a", Some("/hook/1"), json!({"spec": {"type": "github"}}))));
-        assert!(!directory.find("/hook/1").expect("there").pace.may_call(now));
+        assert!(!directory.find("/hook/1").expect("there").limits.may_call(now));
     }
 }

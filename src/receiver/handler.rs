@@ -3,6 +3,7 @@
 //! Refusals reveal nothing: an unknown path, a suspended receiver, a wrong signature and an exceeded rate limit result in the
 //! same response, with the same delay after the body.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,19 +15,20 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
+use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::api::conditions::receiver_reason;
-use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver};
+use crate::api::names::ANNOTATION_REQUESTED_AT;
+use crate::api::pulumi::{NoToken, ReceiverResource, ReceiverToken, Stack, StackReceiver};
 use crate::receiver::directory::{Directory, Entry};
 use crate::receiver::proof::{Proof, runs};
-use crate::receiver::requests;
 use crate::runtime::events::{Event, EventKind, Events};
-use crate::runtime::reads::Reader;
-use crate::runtime::writes::Writer;
+use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::chain;
-use crate::telemetry::metrics::Metrics;
-use crate::telemetry::webhooks::WebhookResult;
+use crate::telemetry::metrics::{Metrics, WebhookResult};
 
 /// Maximum size of a body in bytes, as in Flux.
 const MAX_BODY: usize = 3 * 1024 * 1024;
@@ -88,7 +90,7 @@ impl Handler {
         let entry = self.directory.find(path).filter(|_| parts.method == Method::POST)?;
         let receiver = &entry.receiver;
         let (reader, of) = (self.reader.clone(), receiver.clone());
-        let token = match entry.pace.token_reads.read(move || token(reader, of)).await {
+        let token = match entry.limits.token_reads.read(move || token(reader, of)).await {
             Ok(token) => token,
             Err(problem) => {
                 self.refuse(&entry, &problem.to_string());
@@ -111,8 +113,8 @@ impl Handler {
             self.refuse(&entry, &fault.to_string());
             return WebhookResult::Refused;
         }
-        // After authentication, so that callers without the token cannot use up the allowance.
-        if !entry.pace.may_call(Instant::now()) {
+        // After authentication, so that callers without the token cannot use up the rate limit.
+        if !entry.limits.may_call(Instant::now()) {
             self.refuse(&entry, "rate limit exceeded: 1 call per second with a burst of 20");
             return WebhookResult::Refused;
         }
@@ -122,7 +124,7 @@ impl Handler {
             tracing::info!(namespace, name, "webhook event ignored");
             return WebhookResult::Ignored;
         }
-        let requested = requests::request_runs(&self.reader, &self.writer, receiver, Timestamp::now()).await;
+        let requested = request_runs(&self.reader, &self.writer, receiver, Timestamp::now()).await;
         match requested.problem {
             None => {
                 tracing::info!(namespace, name, stacks = requested.stacks, "runs requested by webhook");
@@ -156,7 +158,7 @@ impl Handler {
     }
 
     fn publish(&self, entry: &Entry, reason: &str, message: &str) {
-        if entry.pace.may_publish(Instant::now()) {
+        if entry.limits.may_publish(Instant::now()) {
             self.events.publish(Event::new(entry.receiver.as_ref(), EventKind::Warning, reason, message));
         }
     }
@@ -190,4 +192,80 @@ fn plain(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
+}
+
+/// Maximum number of concurrent requests.
+const MAX_CONCURRENT: usize = 8;
+/// Maximum number of errors that are named; further ones are only counted.
+const MAX_NAMED_ERRORS: usize = 3;
+
+/// Reason why a run was not requested.
+#[derive(Debug, Error)]
+enum RequestError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error("Stack {namespace}/{name} not found")]
+    NoStack { namespace: String, name: String },
+}
+
+/// Result of the requests for all Stacks of a receiver.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct RunRequests {
+    /// Number of Stacks for which a run was requested.
+    stacks: usize,
+    /// Reasons why other runs were not requested.
+    problem: Option<String>,
+}
+
+/// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the others.
+async fn request_runs(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> RunRequests {
+    let namespace = receiver.namespace().unwrap_or_default();
+    let mut stacks = BTreeMap::new();
+    let mut errors = Vec::new();
+    for resource in &receiver.spec.resources {
+        match find(reader, &namespace, resource).await {
+            Ok(found) => stacks.extend(found.into_iter().map(|stack| (stack.name_any(), stack))),
+            Err(error) => errors.push(error),
+        }
+    }
+    let request = BTreeMap::from([(ANNOTATION_REQUESTED_AT.to_owned(), Some(now.to_string()))]);
+    let request = &request;
+    let answers: Vec<_> = futures::stream::iter(stacks.into_values())
+        .map(|stack| async move { writer.annotate(&stack, request).await })
+        .buffer_unordered(MAX_CONCURRENT)
+        .collect()
+        .await;
+    let all = answers.len();
+    errors.extend(answers.into_iter().filter_map(Result::err).map(RequestError::from));
+    let failed = errors.iter().filter(|error| matches!(error, RequestError::Write(_))).count();
+    RunRequests { stacks: all.saturating_sub(failed), problem: problem(&errors) }
+}
+
+async fn find(
+    reader: &Reader,
+    namespace: &str,
+    resource: &ReceiverResource,
+) -> Result<Vec<PartialObjectMeta<Stack>>, RequestError> {
+    let Some(name) = resource.one() else {
+        // The schema requires labels. An empty selector would match all Stacks.
+        if resource.match_labels.is_empty() {
+            return Ok(Vec::new());
+        }
+        let labels: Vec<String> = resource.match_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        return Ok(reader.list_metadata::<Stack>(namespace, &labels.join(",")).await?);
+    };
+    let stack = reader.get_metadata_opt::<Stack>(namespace, name).await?;
+    let missing = || RequestError::NoStack { namespace: namespace.to_owned(), name: name.to_owned() };
+    Ok(vec![stack.ok_or_else(missing)?])
+}
+
+fn problem(errors: &[RequestError]) -> Option<String> {
+    let named: Vec<String> = errors.iter().take(MAX_NAMED_ERRORS).map(|error| chain(error)).collect();
+    let others = match errors.len().saturating_sub(MAX_NAMED_ERRORS) {
+        0 => String::new(),
+        number => format!(", and {number} others"),
+    };
+    (!named.is_empty()).then(|| named.join("; ") + &others)
 }

@@ -3,12 +3,10 @@
 //! Every replica does this, regardless of leadership: a Service distributes calls to all replicas, and a replica requests a run
 //! with an annotation, as any user may. The leader acts on the annotation.
 
-mod allowance;
+mod call_limits;
 mod directory;
 mod handler;
 mod proof;
-mod requests;
-mod token_reads;
 
 use std::pin::pin;
 use std::sync::Arc;
