@@ -415,7 +415,7 @@ fn runner<K: Resource<DynamicType = ()>>(
     parts: &Parts,
     end: &CancellationToken,
 ) -> ReconcileRunner {
-    parts.metrics.reconciles_at_once(controller, slots.total);
+    parts.metrics.reconciles().set_max_concurrent(controller, slots.total);
     let (shortest, longest) = config.retry_delays;
     let runner = ReconcileRunner::new::<K>(controller, timeout, parts.metrics.clone());
     let runner = runner.with_slots(slots.total.into(), slots.per_namespace.into(), end.clone());

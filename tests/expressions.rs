@@ -103,9 +103,9 @@ async fn an_expression_that_exceeds_a_limit_is_stopped_and_reported() {
     let ranges = vec!["lists.range(1000000)"; 40].join(" + ");
     let nested = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, a + b + c >= 0)))";
     let rows = [
-        (chained_replace(), "more than the limit of 96Mi of memory"),
-        (format!("({ranges}).size() > 1"), "more than the limit of 96Mi of memory"),
-        (nested.to_owned(), "more than the limit of 1 s of CPU time"),
+        (chained_replace(), "memory limit of 96Mi exceeded"),
+        (format!("({ranges}).size() > 1"), "memory limit of 96Mi exceeded"),
+        (nested.to_owned(), "CPU time limit of 1 s exceeded"),
     ];
     let before = resident();
     let evaluations = rows.map(|(expression, wanted)| async move {

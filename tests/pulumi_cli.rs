@@ -9,11 +9,12 @@ use std::process::{Command, Output};
 
 use pulumi_controller::api::pulumi::Program;
 use pulumi_controller::pulumi::arguments::{self, Operation, OperationKind, Options};
-use pulumi_controller::pulumi::events::{EngineEvent, LineSplitter, RunSummary};
+use pulumi_controller::pulumi::events::{EngineEvent, LineSplitter};
 use pulumi_controller::pulumi::failure::{self, Exit, FailureKind};
 use pulumi_controller::pulumi::project::Project;
+use pulumi_controller::pulumi::run_summary::RunSummary;
 use pulumi_controller::pulumi::settings::{self, Entry, Wanted};
-use pulumi_controller::pulumi::{environment, outputs};
+use pulumi_controller::pulumi::{cli, outputs};
 use pulumi_controller::source::program;
 use serde_json::{Value, json};
 
@@ -55,7 +56,7 @@ impl Workspace {
             .env("PULUMI_CONFIG_PASSPHRASE", "")
             .env("PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "true")
             .env("PULUMI_HOME", self.path("home"))
-            .envs(environment::engine_environment(&self.path("home"), "pulumi"))
+            .envs(cli::engine_environment(&self.path("home"), "pulumi"))
             .output()
             .expect("the CLI is started")
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::journal;
+use crate::pulumi::failure::CANCELED;
 
 /// Maximum time that the first SIGINT waits for the engine's first event.
 pub const HOLD_BACK: Duration = Duration::from_secs(15);
@@ -51,14 +52,14 @@ pub enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Requested => write!(formatter, "the run was cancelled"),
-            Cause::Terminated => write!(formatter, "the pod was terminated and the run was cancelled"),
+            Cause::Requested => formatter.write_str(CANCELED),
+            Cause::Terminated => write!(formatter, "the pod was terminated and the run was canceled"),
             Cause::Timeout(limit) => {
-                write!(formatter, "the run exceeded its timeout of {} and was cancelled", HumanDuration(*limit))
+                write!(formatter, "the run exceeded its timeout of {} and was canceled", HumanDuration(*limit))
             }
             Cause::Idle(limit) => write!(
                 formatter,
-                "the run exceeded its idle timeout of {} without progress or output and was cancelled",
+                "the run exceeded its idle timeout of {} without progress or output and was canceled",
                 HumanDuration(*limit)
             ),
         }

@@ -17,7 +17,7 @@ use super::mounts;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
 use crate::pulumi::backend::{self, API_VARIABLE, PULUMI_CLOUD, URL_VARIABLE};
-use crate::pulumi::environment::{engine_environment, is_scrubbed};
+use crate::pulumi::cli::{engine_environment, is_scrubbed};
 use crate::pulumi::project::Project;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;

@@ -22,9 +22,9 @@ use super::refusal::Refusal;
 use super::settings::Settings;
 use super::source::Source;
 use super::workspace_lock::WorkspaceLock;
-use crate::rpc::capabilities::PROTOCOL_VERSION;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::{Agent, AgentServer};
+use crate::rpc::protocol::PROTOCOL_VERSION;
 use crate::rpc::server_tls::TlsAcceptor;
 
 /// Maximum size of a request in bytes: one chunk of an archive and its framing.

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::layout::Layout;
 use super::processes::{self, Process};
 use super::refusal::Refusal;
-use crate::pulumi::commands;
+use crate::pulumi::cli;
 use crate::rpc::proto;
 
 const CLI: &str = "pulumi";
@@ -60,7 +60,7 @@ fn interactive_command(process: &Process, space: Space, share: &Path) -> Option<
     // Arguments after the CLI's name: the interpreter of a script precedes it.
     let own_name = arguments.iter().position(|argument| is_called_cli(argument)).unwrap_or_default();
     let given = arguments.get(own_name + 1..).unwrap_or_default();
-    let command = commands::command_in_words(given.iter().map(String::as_str))?;
+    let command = cli::command_in_words(given.iter().map(String::as_str))?;
     let directory = processes::working_directory(process.pid);
     let is_here = space == Space::Own || directory.is_some_and(|from| works_in(share, &from, given));
     // Checked last, because it reads the most.

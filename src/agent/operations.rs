@@ -24,7 +24,7 @@ use super::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::pulumi::arguments::OperationKind;
 use crate::pulumi::project::Project;
 use crate::rpc::proto;
-use crate::rpc::settings::settings_digest;
+use crate::rpc::protocol::settings_digest;
 
 /// Identity of this agent, to which a run is bound.
 #[derive(Clone, Debug)]

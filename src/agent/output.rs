@@ -116,8 +116,8 @@ fn without_secrets(line: &str, redactor: &Redactor) -> (String, String) {
     if !line.contains(['\u{1b}', '<']) {
         return (printed.clone(), printed);
     }
-    let kept = redactor.redact(&console::without_colours(line));
-    if console::without_colours(&printed) == kept { (printed, kept) } else { (kept.clone(), kept) }
+    let kept = redactor.redact(&console::without_colors(line));
+    if console::without_colors(&printed) == kept { (printed, kept) } else { (kept.clone(), kept) }
 }
 
 /// Reason for the end of a read.

@@ -12,10 +12,10 @@ use super::journal::{Item, Reader};
 use super::mounts::{self, Inputs};
 use super::operations::{Admission, Operations};
 use super::refusal::Refusal;
-use crate::rpc::capabilities::PROTOCOL_VERSION;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::attach_reply::Part;
+use crate::rpc::protocol::PROTOCOL_VERSION;
 
 /// Time that a run waits for the kubelet to mount the objects that it refers to. The controller has already triggered a
 /// sync of the pod.

@@ -21,8 +21,8 @@ pub fn check(url: &str) -> Result<(), String> {
     }
     let shown = without_credentials(url).unwrap_or_else(|| url.to_owned());
     Err(format!(
-        "{shown:?} is not the URL of a supported backend: give one that begins with https:// or http:// (Pulumi Cloud), \
-         s3://, gs://, azblob://, postgres:// or file://"
+        "invalid backend URL {shown:?}: must begin with https:// or http:// (Pulumi Cloud), s3://, gs://, azblob://, postgres:// or \
+         file://"
     ))
 }
 

@@ -9,7 +9,7 @@ pub enum Segment {
     Index(usize),
 }
 
-/// Parses a path. The first segment is the name of the config key. The error describes the fault.
+/// Parses a path. The first segment is the name of the config key. The error is a message for users.
 pub fn parse(text: &str) -> Result<Vec<Segment>, String> {
     let mut segments = Vec::new();
     let mut rest = text;
@@ -23,8 +23,8 @@ pub fn parse(text: &str) -> Result<Vec<Segment>, String> {
     }
     match segments.first() {
         Some(Segment::Key(_)) => Ok(segments),
-        Some(Segment::Index(_)) => Err("it begins with a number in brackets instead of a name".to_owned()),
-        None => Err("it is empty".to_owned()),
+        Some(Segment::Index(_)) => Err("must begin with a name, not with an index".to_owned()),
+        None => Err("must not be empty".to_owned()),
     }
 }
 
@@ -32,15 +32,15 @@ fn plain(text: &str) -> Result<(Segment, &str), String> {
     let end = text.find(['.', '[']).unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
     if name.is_empty() {
-        return Err("a name in it is empty".to_owned());
+        return Err("empty name".to_owned());
     }
     Ok((Segment::Key(name.to_owned()), rest))
 }
 
 fn in_brackets(text: &str) -> Result<(Segment, &str), String> {
     let Some(quoted) = text.strip_prefix('"') else {
-        let (index, rest) = text.split_once(']').ok_or("a bracket in it is not closed")?;
-        let index = index.parse().map_err(|_| format!("[{index}] is neither a number nor a name in quotes"))?;
+        let (index, rest) = text.split_once(']').ok_or("unclosed bracket")?;
+        let index = index.parse().map_err(|_| format!("[{index}] must be a number or a quoted name"))?;
         return Ok((Segment::Index(index), rest));
     };
     let mut name = String::new();
@@ -51,13 +51,13 @@ fn in_brackets(text: &str) -> Result<(Segment, &str), String> {
                 let rest = quoted.get(position + 1..).and_then(|rest| rest.strip_prefix(']'));
                 return rest
                     .map(|rest| (Segment::Key(name), rest))
-                    .ok_or_else(|| "a name in quotes is not followed by a bracket".to_owned());
+                    .ok_or_else(|| "missing bracket after a quoted name".to_owned());
             }
             '\\' => name.extend(characters.next().map(|(_, escaped)| escaped)),
             other => name.push(other),
         }
     }
-    Err("a quote in it is not closed".to_owned())
+    Err("unclosed quote".to_owned())
 }
 
 /// Sets the value at a path below an entry of a mapping and creates missing parents. The error names the conflicting value.
@@ -82,10 +82,10 @@ pub fn get<'a>(within: &'a Mapping, root: &str, path: &[Segment]) -> Option<&'a 
 
 fn entry<'a>(within: &'a mut Mapping, name: &str) -> &'a mut Node {
     let position = within.iter().position(|(key, _)| key.text == name).unwrap_or_else(|| {
-        within.push((Scalar { text: name.to_owned(), plain: true }, nothing()));
+        within.push((Scalar { text: name.to_owned(), plain: true }, null()));
         within.len() - 1
     });
-    #[expect(clippy::indexing_slicing, reason = "it was found, or put there")]
+    #[expect(clippy::indexing_slicing, reason = "the index is from `position` or of the pushed entry")]
     &mut within[position].1
 }
 
@@ -94,7 +94,7 @@ fn set_in(node: &mut Node, path: &[Segment], value: Node) -> Result<(), String> 
         *node = value;
         return Ok(());
     };
-    if is_nothing(node) {
+    if is_null_node(node) {
         *node = match segment {
             Segment::Key(_) => Node::Mapping(Mapping::new()),
             Segment::Index(_) => Node::Sequence(Vec::new()),
@@ -104,23 +104,24 @@ fn set_in(node: &mut Node, path: &[Segment], value: Node) -> Result<(), String> 
         (Node::Mapping(mapping), Segment::Key(key)) => set_in(entry(mapping, key), rest, value),
         (Node::Sequence(list), Segment::Index(index)) => {
             if *index == list.len() {
-                list.push(nothing());
+                list.push(null());
             }
             let length = list.len();
-            let next =
-                list.get_mut(*index).ok_or_else(|| format!("[{index}] leaves a gap: the list has {length} items"))?;
+            let next = list
+                .get_mut(*index)
+                .ok_or_else(|| format!("index {index} is out of range: the list has {length} items"))?;
             set_in(next, rest, value)
         }
-        (_, Segment::Key(key)) => Err(format!("{key:?} is looked for in what is no object")),
-        (_, Segment::Index(index)) => Err(format!("[{index}] is looked for in what is no list")),
+        (_, Segment::Key(key)) => Err(format!("cannot set {key:?} in a value that is not an object")),
+        (_, Segment::Index(index)) => Err(format!("cannot set [{index}] in a value that is not a list")),
     }
 }
 
-fn nothing() -> Node {
+fn null() -> Node {
     Node::Scalar(Scalar { text: "null".to_owned(), plain: true })
 }
 
-fn is_nothing(node: &Node) -> bool {
+fn is_null_node(node: &Node) -> bool {
     matches!(node, Node::Scalar(scalar) if scalar.is_null())
 }
 
@@ -149,13 +150,13 @@ mod tests {
         }
         for (text, why) in [
             ("", "empty"),
-            ("[0]", "begins with a number"),
-            ("a..b", "a name in it is empty"),
-            ("a[", "not closed"),
-            ("a[x]", "neither a number"),
-            ("a[\"b]", "not closed"),
-            ("a[\"b\"", "not followed by a bracket"),
-            ("a[-1]", "neither a number"),
+            ("[0]", "must begin with a name"),
+            ("a..b", "empty name"),
+            ("a[", "unclosed bracket"),
+            ("a[x]", "must be a number"),
+            ("a[\"b]", "unclosed quote"),
+            ("a[\"b\"", "missing bracket"),
+            ("a[-1]", "must be a number"),
         ] {
             assert!(parse(text).unwrap_err().contains(why), "{text}: {:?}", parse(text));
         }
@@ -182,9 +183,9 @@ mod tests {
             assert_eq!(after(before, path, value), Ok(wanted.to_owned()), "{path} in {before}");
         }
         for (before, path, why) in [
-            ("root: text", "root.a", "no object"),
-            ("root: {a: 1}", "root[0]", "no list"),
-            ("root: [1]", "root[2]", "leaves a gap: the list has 1 items"),
+            ("root: text", "root.a", "not an object"),
+            ("root: {a: 1}", "root[0]", "not a list"),
+            ("root: [1]", "root[2]", "index 2 is out of range: the list has 1 items"),
         ] {
             assert!(after(before, path, json!(1)).unwrap_err().contains(why), "{path} in {before}");
         }

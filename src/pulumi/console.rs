@@ -1,7 +1,7 @@
-//! Parses and cleans the console output of the CLI.
+//! Console output of the CLI: cleaning of texts, and search for links and for the location of a program error.
 
 /// Labels that the CLI prints before the URL of an update.
-const LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
+const PERMALINK_LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
 /// Maximum length of the URL in bytes.
 const MAX_ADDRESS: usize = 2048;
 
@@ -9,23 +9,23 @@ const MAX_ADDRESS: usize = 2048;
 pub fn permalink(stdout: &str) -> Option<String> {
     stdout.lines().find_map(|line| {
         let line = line.trim();
-        let address = LABELS.iter().find_map(|label| line.strip_prefix(label))?.trim();
+        let address = PERMALINK_LABELS.iter().find_map(|label| line.strip_prefix(label))?.trim();
         (!address.is_empty() && address.len() <= MAX_ADDRESS).then(|| address.to_owned())
     })
 }
 
 /// Removes the color tags of the engine (`<{%reset%}>`) and of terminals (`ESC [31m`).
-pub fn without_colours(text: &str) -> String {
+pub fn without_colors(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find(['<', '\u{1b}']) {
         let (before, from) = rest.split_at(start);
         out.push_str(before);
-        let length = colour_length(from);
+        let length = color_length(from);
         // Without a color tag at this position, keep one character and continue the search after it.
-        let (colour, after) = from.split_at(if length == 0 { 1 } else { length });
+        let (color, after) = from.split_at(if length == 0 { 1 } else { length });
         if length == 0 {
-            out.push_str(colour);
+            out.push_str(color);
         }
         rest = after;
     }
@@ -34,12 +34,12 @@ pub fn without_colours(text: &str) -> String {
 }
 
 /// Removes colors and control characters from a text for display.
-pub fn for_people(text: &str) -> String {
-    without_colours(text).chars().filter(|character| !character.is_control() || "\n\t".contains(*character)).collect()
+pub fn for_display(text: &str) -> String {
+    without_colors(text).chars().filter(|character| !character.is_control() || "\n\t".contains(*character)).collect()
 }
 
 /// Returns the length of the color tag at the start of a text, or 0.
-fn colour_length(text: &str) -> usize {
+fn color_length(text: &str) -> usize {
     if text.starts_with("<{%") {
         return text.find("%}>").map_or(0, |end| end + 3);
     }
@@ -65,66 +65,96 @@ pub fn shorten(text: &str, limit: usize) -> String {
     if half == 0 { String::new() } else { format!("{beginning}{gap}{end}") }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
+/// Labels that the AWS SDKs write before an identifier, in lower case.
+const REQUEST_ID_LABELS: [&str; 4] = ["requestid: ", "hostid: ", "request id: ", "host id: "];
+const ID_SEPARATOR: &str = ", ";
 
-    use super::*;
-
-    #[test]
-    fn the_permalink_of_the_update_is_found() {
-        let table = [
-            (
-                "Updating (dev)\n\nView Live: https://app.pulumi.com/o/p/dev/updates/1\n\n + x\n",
-                Some("https://app.pulumi.com/o/p/dev/updates/1"),
-            ),
-            (
-                "View in Browser (Ctrl+O): https://app.pulumi.com/o/p/dev/updates/2\r\n",
-                Some("https://app.pulumi.com/o/p/dev/updates/2"),
-            ),
-            ("Permalink: file:///state/.pulumi/stacks/p/s.json", Some("file:///state/.pulumi/stacks/p/s.json")),
-            ("View Live: \n", None),
-            ("it says View Live: x\n", None),
-            ("", None),
-        ];
-        for (stdout, expected) in table {
-            assert_eq!(permalink(stdout).as_deref(), expected, "{stdout}");
+/// Returns the text without the request identifiers of cloud providers. They are of no use to users and make repeated errors
+/// look different.
+pub fn remove_request_ids(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((start, end)) = find_request_id(rest) {
+        let (before, after) = (rest.get(..start).unwrap_or_default(), rest.get(end..).unwrap_or_default());
+        rest = after.strip_prefix(ID_SEPARATOR).unwrap_or(after);
+        kept.push_str(before);
+        if rest.len() == after.len() {
+            // This identifier was the last item of its list.
+            kept.truncate(kept.strip_suffix(ID_SEPARATOR).map_or(kept.len(), str::len));
         }
     }
-
-    #[test]
-    fn only_color_codes_are_removed() {
-        let table = [
-            ("<{%fg 1%}>error:<{%reset%}> no", "error: no"),
-            ("\u{1b}[31mError\u{1b}[0m: \u{1b}[1;4m\"${x}\u{1b}[0m\"", "Error: \"${x}\""),
-            ("a < b <{ %}> \u{1b} \u{1b}[", "a < b <{ %}> \u{1b} \u{1b}["),
-            ("<{%never closed", "<{%never closed"),
-            ("", ""),
-        ];
-        for (text, expected) in table {
-            assert_eq!(without_colours(text), expected);
-        }
-    }
-
-    #[test]
-    fn shortened_text_keeps_its_beginning_and_end() {
-        let table =
-            [("short", 5, "short"), ("0123456789abcdef", 11, "012 ... def"), ("ééééé", 9, "é ... é"), ("abc", 2, "")];
-        for (text, limit, expected) in table {
-            assert_eq!(shorten(text, limit), expected);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn shortened_text_is_never_longer_than_its_limit(text in ".{0,40}", limit in 0_usize..60) {
-            prop_assert!(shorten(&text, limit).len() <= limit);
-        }
-
-        #[test]
-        fn arbitrary_text_does_not_panic(text in "(<\\{%|%\\}>|\u{1b}|\\[|[0-9;m]|é|.){0,60}") {
-            let _ = without_colours(&text);
-            let _ = permalink(&text);
-        }
-    }
+    kept.push_str(rest);
+    kept
 }
+
+/// Returns the start and the end of the first identifier, including its label.
+fn find_request_id(text: &str) -> Option<(usize, usize)> {
+    // ASCII conversion keeps the byte positions of both texts equal.
+    let small = text.to_ascii_lowercase();
+    let (start, length) = REQUEST_ID_LABELS.iter().filter_map(|label| Some((small.find(label)?, label.len()))).min()?;
+    let value = text.get(start + length..)?;
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-_+/=.".contains(c);
+    Some((start, start + length + value.find(|c| !is_part(c)).unwrap_or(value.len())))
+}
+
+/// File extensions of program files.
+const EXTENSIONS: &[&str] = &["ts", "tsx", "js", "mjs", "cjs", "py", "go", "cs", "fs", "java", "kt", "scala"];
+/// Path parts of files that do not belong to the program.
+const FOREIGN: &[&str] = &[
+    "node_modules/",
+    "node:",
+    "site-packages/",
+    "dist-packages/",
+    "/lib/python",
+    "/usr/",
+    "/go/pkg/mod/",
+    "/go/src/",
+    "/pulumi-language-",
+    "<frozen",
+];
+/// Directories of the source in a workspace.
+const ROOTS: &[&str] = &["/share/source/", "/share/workspace/"];
+
+/// Returns the innermost location in the program's own files that an error output names, such as `index.ts line 5`. Most
+/// languages print the innermost frame first, Python last.
+pub fn program_location(error: &str) -> Option<String> {
+    let found: Vec<(&str, u32)> =
+        error.lines().filter_map(location_in).filter(|(file, _)| is_program_file(file)).collect();
+    let innermost = found.iter().rev().find(|(file, _)| file.ends_with(".py")).or_else(|| found.first());
+    innermost.map(|(file, line)| format!("{} line {line}", relative_path(file)))
+}
+
+fn is_program_file(file: &str) -> bool {
+    !FOREIGN.iter().any(|part| file.contains(part))
+}
+
+fn relative_path(file: &str) -> &str {
+    let file = file.strip_prefix("file://").unwrap_or(file);
+    let below = ROOTS.iter().find_map(|root| file.strip_prefix(root));
+    below.or_else(|| file.strip_prefix("./")).unwrap_or(file)
+}
+
+/// Returns the first file in a line that is followed by a line number.
+fn location_in(line: &str) -> Option<(&str, u32)> {
+    line.match_indices('.').find_map(|(dot, _)| {
+        let (before, after) = (line.get(..dot)?, line.get(dot + 1..)?);
+        let extension = EXTENSIONS.iter().find(|extension| {
+            let rest = after.strip_prefix(**extension);
+            rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_alphanumeric() || next == '.'))
+        })?;
+        let number = line_number(after.get(extension.len()..)?)?;
+        let begin = before.rfind([' ', '\t', '"', '\'', '(', '[']).map_or(0, |at| at + 1);
+        let file = line.get(begin..dot + 1 + extension.len())?;
+        (begin < dot).then_some((file, number))
+    })
+}
+
+/// Parses the line number in `:5`, `(5,7)`, `:[5,7]`, `:line 5` and `", line 5`.
+fn line_number(after: &str) -> Option<u32> {
+    let rest = [":line ", "\", line ", ":[", ":", "("].iter().find_map(|separator| after.strip_prefix(separator))?;
+    let digits = rest.find(|next: char| !next.is_ascii_digit()).unwrap_or(rest.len());
+    rest.get(..digits)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -83,7 +83,7 @@ struct Reader {
 /// Parses the first document of a text. Returns `None` for an empty text. The error is a message for users and names the line.
 pub fn parse(text: &str) -> Result<Option<Node>, String> {
     if text.len() > MAXIMUM_LENGTH {
-        return Err(format!("it is longer than {MAXIMUM_LENGTH} bytes"));
+        return Err(format!("exceeds the maximum length of {MAXIMUM_LENGTH} bytes"));
     }
     let mut options = Options::default();
     options.set_emit_comments(false);
@@ -94,7 +94,7 @@ pub fn parse(text: &str) -> Result<Option<Node>, String> {
         if matches!(event, Event::DocumentEnd) {
             break;
         }
-        reader.take(event).map_err(|reason| at(&span, &reason))?;
+        reader.read(event).map_err(|reason| at(&span, &reason))?;
     }
     Ok(reader.root)
 }
@@ -104,7 +104,7 @@ fn at(span: &Span, reason: &str) -> String {
 }
 
 impl Reader {
-    fn take(&mut self, event: Event<'_>) -> Result<(), String> {
+    fn read(&mut self, event: Event<'_>) -> Result<(), String> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let string = has_string_tag(tag.as_deref())?;
@@ -112,16 +112,16 @@ impl Reader {
                 self.place(Node::Scalar(Scalar { text: text.into_owned(), plain }), anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
-                refuse_tag(tag.as_deref(), "seq")?;
+                reject_tag(tag.as_deref(), "seq")?;
                 self.descend(Open::Sequence(Vec::new()), anchor)
             }
             Event::MappingStart(_, anchor, tag) => {
-                refuse_tag(tag.as_deref(), "map")?;
+                reject_tag(tag.as_deref(), "map")?;
                 self.descend(Open::Mapping(Vec::new(), None), anchor)
             }
             Event::SequenceEnd | Event::MappingEnd => self.ascend(),
             Event::Alias(anchor) => {
-                let node = self.anchors.get(&anchor).cloned().ok_or("an alias refers to what it is a part of")?;
+                let node = self.anchors.get(&anchor).cloned().ok_or("an alias refers to a node that contains it")?;
                 self.nodes = self.nodes.saturating_add(count(&node));
                 self.place(node, 0)
             }
@@ -131,7 +131,7 @@ impl Reader {
 
     fn descend(&mut self, open: Open, anchor: usize) -> Result<(), String> {
         if self.open.len() >= MAXIMUM_DEPTH {
-            return Err(format!("it is nested deeper than {MAXIMUM_DEPTH}"));
+            return Err(format!("exceeds the maximum nesting depth of {MAXIMUM_DEPTH}"));
         }
         self.open.push((open, anchor));
         Ok(())
@@ -141,7 +141,7 @@ impl Reader {
         match self.open.pop() {
             Some((Open::Sequence(nodes), anchor)) => self.place(Node::Sequence(nodes), anchor),
             Some((Open::Mapping(entries, _), anchor)) => self.place(Node::Mapping(entries), anchor),
-            None => Err("a collection ends that did not begin".to_owned()),
+            None => Err("unexpected end of a collection".to_owned()),
         }
     }
 
@@ -149,10 +149,10 @@ impl Reader {
     fn place(&mut self, node: Node, anchor: usize) -> Result<(), String> {
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > MAXIMUM_NODES {
-            return Err(format!("it has more than {MAXIMUM_NODES} values"));
+            return Err(format!("exceeds the maximum of {MAXIMUM_NODES} values"));
         }
         if depth(&node) + self.open.len() > MAXIMUM_DEPTH {
-            return Err(format!("it is nested deeper than {MAXIMUM_DEPTH}"));
+            return Err(format!("exceeds the maximum nesting depth of {MAXIMUM_DEPTH}"));
         }
         if anchor != 0 {
             self.nodes = self.nodes.saturating_add(count(&node));
@@ -172,10 +172,10 @@ impl Reader {
 
 fn as_key(node: Node, entries: &Mapping) -> Result<Scalar, String> {
     let Node::Scalar(key) = node else {
-        return Err("a key is not a text".to_owned());
+        return Err("mapping key is not a string".to_owned());
     };
     if entries.iter().any(|(known, _)| known.text == key.text) {
-        return Err(format!("the key {:?} is given twice", key.text));
+        return Err(format!("duplicate mapping key {:?}", key.text));
     }
     Ok(key)
 }
@@ -184,13 +184,13 @@ fn has_string_tag(tag: Option<&Tag>) -> Result<bool, String> {
     match tag.map(|tag| (tag, tag.core_suffix())) {
         None => Ok(false),
         Some((_, Some("str"))) => Ok(true),
-        Some((tag, _)) => Err(format!("the tag {} is not supported", tag.original())),
+        Some((tag, _)) => Err(format!("unsupported YAML tag {}", tag.original())),
     }
 }
 
-fn refuse_tag(tag: Option<&Tag>, allowed: &str) -> Result<(), String> {
+fn reject_tag(tag: Option<&Tag>, allowed: &str) -> Result<(), String> {
     match tag {
-        Some(tag) if tag.core_suffix() != Some(allowed) => Err(format!("the tag {} is not supported", tag.original())),
+        Some(tag) if tag.core_suffix() != Some(allowed) => Err(format!("unsupported YAML tag {}", tag.original())),
         _ => Ok(()),
     }
 }
@@ -352,9 +352,9 @@ mod tests {
     fn unsupported_yaml_is_rejected_with_its_line() {
         let table = [
             ("a: 1\nb: [", "line "),
-            ("a: 1\na: 2", "line 2: the key \"a\" is given twice"),
-            ("a: 1\n? [b]\n: c", "line 2: a key is not a text"),
-            ("a: !custom 5", "line 1: the tag !custom is not supported"),
+            ("a: 1\na: 2", "line 2: duplicate mapping key \"a\""),
+            ("a: 1\n? [b]\n: c", "line 2: mapping key is not a string"),
+            ("a: !custom 5", "line 1: unsupported YAML tag !custom"),
             ("a: *x", "line 1: "),
         ];
         for (text, expected) in table {
@@ -370,13 +370,13 @@ mod tests {
             let _ = writeln!(text, "a{level}: &a{level} [{}]", vec![format!("*a{}", level - 1); 10].join(", "));
         }
         let error = parse(&text).expect_err("it is too large");
-        assert!(error.ends_with("it has more than 100000 values"), "{error}");
+        assert!(error.ends_with("exceeds the maximum of 100000 values"), "{error}");
     }
 
     #[test]
     fn a_document_that_is_nested_too_deeply_is_rejected() {
         let error = parse(&format!("a: {}{}", "[".repeat(200), "]".repeat(200))).expect_err("it is too deep");
-        assert!(error.contains("nested deeper than 100"), "{error}");
+        assert!(error.contains("maximum nesting depth of 100"), "{error}");
     }
 
     #[test]

@@ -13,9 +13,9 @@ const ELIDED: &str = "<contents elided>";
 /// Error while reading the outputs of a stack.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum OutputsError {
-    #[error("the outputs that the CLI printed are not a JSON object: {reason}")]
+    #[error("failed to parse the output of `pulumi stack output`: {reason}")]
     Malformed { reason: String },
-    #[error("the CLI printed no value for the output {name:?}")]
+    #[error("`pulumi stack output` printed no value for output {name:?}")]
     Missing { name: String },
 }
 
@@ -56,8 +56,8 @@ pub fn need_values(outputs: &[Output]) -> bool {
 }
 
 /// Replaces masked and elided values by the revealed ones. The outputs are sorted by name.
-pub fn combine(blinded: &[Output], revealed: &BTreeMap<String, Value>) -> Result<Vec<Output>, OutputsError> {
-    let mut outputs: Vec<Output> = blinded
+pub fn combine(masked: &[Output], revealed: &BTreeMap<String, Value>) -> Result<Vec<Output>, OutputsError> {
+    let mut outputs: Vec<Output> = masked
         .iter()
         .map(|output| {
             if !is_hidden(output) {
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    fn blinded() -> Value {
+    fn masked() -> Value {
         json!({SIGNATURE_KEY: SECRET_SIGNATURE, "ciphertext": "[secret]"})
     }
 
@@ -111,8 +111,8 @@ mod tests {
             (json!("plain"), false),
             (json!("[secret]"), false),
             (json!({SIGNATURE_KEY: "c44067f5952c0a294b673a41bacd8c17", "text": "<contents elided>"}), false),
-            (blinded(), true),
-            (json!([1, {"a": [blinded()]}]), true),
+            (masked(), true),
+            (json!([1, {"a": [masked()]}]), true),
         ];
         for (value, expected) in table {
             let outputs = events(json!({"x": value}));
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn only_values_hidden_in_the_event_log_are_taken_from_the_cli() {
         let asset = json!({SIGNATURE_KEY: "c44067f5952c0a294b673a41bacd8c17", "text": "<contents elided>"});
-        let outputs = events(json!({"token": blinded(), "port": 8080, "asset": asset}));
+        let outputs = events(json!({"token": masked(), "port": 8080, "asset": asset}));
         assert!(need_values(&outputs));
         let revealed = parse(br#"{"token": {"a": 1}, "port": 9090, "asset": "real", "other": 1}"#).expect("it is JSON");
         let combined = combine(&outputs, &revealed).expect("all are there");
@@ -146,9 +146,9 @@ mod tests {
 
     #[test]
     fn a_missing_output_is_named_and_invalid_json_is_not_quoted() {
-        let outputs = events(json!({"token": blinded()}));
+        let outputs = events(json!({"token": masked()}));
         let error = combine(&outputs, &BTreeMap::new()).expect_err("it is missing");
-        assert_eq!(error.to_string(), "the CLI printed no value for the output \"token\"");
+        assert_eq!(error.to_string(), "`pulumi stack output` printed no value for output \"token\"");
         let error = parse(b"\"hunter2\"").expect_err("it is no object");
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }

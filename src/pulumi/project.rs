@@ -21,23 +21,23 @@ const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 /// Error while reading a project.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectError {
-    #[error("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
+    #[error("no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
     Missing { directory: PathBuf },
-    #[error("cannot read {}: {source}", file.display())]
+    #[error("failed to read {}: {source}", file.display())]
     Read { file: PathBuf, source: std::io::Error },
-    #[error("{} is larger than {limit} bytes", file.display())]
+    #[error("{} exceeds the maximum size of {limit} bytes", file.display())]
     TooLarge { file: PathBuf, limit: u64 },
-    #[error("{} is not a valid project: {reason}", file.display())]
+    #[error("invalid project file {}: {reason}", file.display())]
     Syntax { file: PathBuf, reason: String },
-    #[error("{} has no `name`: give the project one, as a text", file.display())]
+    #[error("invalid project file {}: `name` must be a non-empty string", file.display())]
     NoName { file: PathBuf },
-    #[error("{} has no `runtime`: give it one, such as `yaml` or `nodejs`", file.display())]
+    #[error("invalid project file {}: `runtime` must be set, for example to `yaml` or `nodejs`", file.display())]
     NoRuntime { file: PathBuf },
 }
 
 impl ProjectError {
     /// Returns the error with its path relative to `root`, if the project is in that directory.
-    pub fn seen_from(mut self, root: &Path) -> Self {
+    pub fn relative_to(mut self, root: &Path) -> Self {
         let path = match &mut self {
             ProjectError::Missing { directory } => directory,
             ProjectError::Read { file, .. }
@@ -129,20 +129,20 @@ impl Project {
 
     /// Whether `pulumi install` has anything to install.
     pub fn needs_install(&self) -> bool {
-        self.runtime != "yaml" || self.has_packages() || names_any(&self.plugins)
+        self.runtime != "yaml" || self.has_packages() || has_entries(&self.plugins)
     }
 
     /// Whether the directory contains only the project file and the file names no program or dependency, as for a stack whose
     /// program no longer exists. `pulumi install` has nothing to install in such a directory.
     pub fn is_without_program(&self, directory: &Path) -> bool {
-        let names_nothing = self.main.is_none() && !self.has_packages() && !names_any(&self.plugins);
+        let is_empty = self.main.is_none() && !self.has_packages() && !has_entries(&self.plugins);
         let entries = std::fs::read_dir(directory).map(|entries| entries.take(2).count());
-        names_nothing && entries.is_ok_and(|count| count == 1)
+        is_empty && entries.is_ok_and(|count| count == 1)
     }
 
     /// Whether `packages` is not empty.
     pub fn has_packages(&self) -> bool {
-        names_any(&self.packages)
+        has_entries(&self.packages)
     }
 
     /// Returns the format of the stacks' settings files. The CLI reads only settings files with the same extension as the
@@ -206,7 +206,7 @@ fn text_of(value: &Value) -> Option<String> {
     value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-fn names_any(value: &Value) -> bool {
+fn has_entries(value: &Value) -> bool {
     match value {
         Value::Object(values) => values.values().any(|value| !matches!(value, Value::Array(list) if list.is_empty())),
         Value::Array(values) => !values.is_empty(),
@@ -215,122 +215,4 @@ fn names_any(value: &Value) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    fn parse(text: &str) -> Project {
-        Project::parse(Path::new("Pulumi.yaml"), text).expect("it is a project")
-    }
-
-    #[test]
-    fn a_project_file_is_parsed() {
-        let project = parse(
-            "name: web\nruntime:\n  name: nodejs\n  options: {packagemanager: pnpm}\nmain: src\nstackConfigDir: stacks\n\
-             config:\n  web:size: {type: integer}\n",
-        );
-        assert_eq!(project.name, "web");
-        assert_eq!(project.runtime, "nodejs");
-        assert_eq!(project.runtime_options, json!({"packagemanager": "pnpm"}));
-        assert_eq!(project.main.as_deref(), Some("src"));
-        assert_eq!(project.settings_path("organization/dev"), Path::new("stacks/Pulumi.dev.yaml"));
-    }
-
-    #[test]
-    fn only_yaml_without_packages_needs_no_install() {
-        let table = [
-            ("runtime: yaml", false),
-            ("runtime: {name: yaml, options: {compiler: sh x.sh}}", false),
-            ("runtime: yaml\npackages: {}\nplugins: {providers: []}", false),
-            ("runtime: yaml\npackages: {random: 'x@1.0'}", true),
-            ("runtime: yaml\nplugins: {providers: [{name: a, path: ./a}]}", true),
-            ("runtime: nodejs", true),
-            ("runtime: python", true),
-        ];
-        for (text, expected) in table {
-            assert_eq!(parse(&format!("name: web\n{text}\n")).needs_install(), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_project_file_alone_has_no_program() {
-        let directory = tempfile::tempdir().expect("a directory");
-        std::fs::write(directory.path().join(PROJECT_FILE), "").expect("written");
-        let table = [
-            ("runtime: nodejs", true),
-            ("runtime: nodejs\nmain: ../elsewhere", false),
-            ("runtime: nodejs\npackages: {random: 'x@1.0'}", false),
-        ];
-        for (text, expected) in table {
-            let project = parse(&format!("name: web\n{text}\n"));
-            assert_eq!(project.is_without_program(directory.path()), expected, "{text}");
-        }
-        assert_eq!(parse(&head("a: b", "go")), Project { name: "a: b".to_owned(), ..parse("name: a\nruntime: go") });
-        std::fs::write(directory.path().join("index.js"), "").expect("written");
-        assert!(!parse("name: web\nruntime: nodejs").is_without_program(directory.path()));
-    }
-
-    #[test]
-    fn an_invalid_project_error_names_the_file() {
-        let table = [
-            ("runtime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
-            ("name: 5\nruntime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
-            ("name: ''\nruntime: yaml", "Pulumi.yaml has no `name`: give the project one, as a text"),
-            ("", "Pulumi.yaml has no `name`: give the project one, as a text"),
-            ("name: web", "Pulumi.yaml has no `runtime`: give it one, such as `yaml` or `nodejs`"),
-            (
-                "name: web\nruntime: {options: {}}",
-                "Pulumi.yaml has no `runtime`: give it one, such as `yaml` or `nodejs`",
-            ),
-            ("name: web\nruntime: [", "Pulumi.yaml is not a valid project: "),
-            ("- a", "Pulumi.yaml is not a valid project: "),
-        ];
-        for (text, expected) in table {
-            let error = Project::parse(Path::new("Pulumi.yaml"), text).expect_err(text).to_string();
-            assert!(error.starts_with(expected), "{error}");
-        }
-        let error = Project::parse(Path::new("Pulumi.yaml"), "name: web\nruntime: \"").expect_err("it is broken");
-        assert!(error.to_string().contains("line 2"), "{error}");
-    }
-
-    #[test]
-    fn the_project_file_is_found_in_the_order_of_the_cli() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let error = Project::read(directory.path()).expect_err("there is none").to_string();
-        assert!(error.starts_with("there is no Pulumi.yaml, Pulumi.yml or Pulumi.json in "), "{error}");
-        for (file, settings) in [("Pulumi.yml", "yml"), ("Pulumi.yaml", "yaml"), ("Pulumi.json", "json")] {
-            let text = format!("{{\"name\": \"{settings}\", \"runtime\": \"yaml\"}}");
-            std::fs::write(directory.path().join(file), text).expect("it is written");
-            let project = Project::read(directory.path()).expect("it is a project");
-            assert_eq!(project.name, settings);
-            assert_eq!(project.settings_path("dev"), PathBuf::from(format!("Pulumi.dev.{settings}")));
-        }
-    }
-
-    #[test]
-    fn a_program_with_many_comments_and_functions_is_parsed() {
-        let comments = "# comment\n".repeat(5000);
-        let project = parse(&format!(
-            "{comments}name: web\nruntime: yaml\nvariables:\n  x: {{fn::join: [',', [a, b]]}}\n  y: !custom z\n"
-        ));
-        assert_eq!(project.name, "web");
-    }
-
-    #[test]
-    fn an_oversized_project_file_is_rejected() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let text = format!("name: web\nruntime: yaml\n#{}", "x".repeat(5 * 1024 * 1024));
-        std::fs::write(directory.path().join("Pulumi.yaml"), text).expect("it is written");
-        let error = Project::read(directory.path()).expect_err("it is too large").to_string();
-        assert!(error.ends_with("Pulumi.yaml is larger than 4194304 bytes"), "{error}");
-    }
-
-    proptest! {
-        #[test]
-        fn arbitrary_text_does_not_panic(text in "[a-z:\\-\\[\\]{}&*! \\n'\"]{0,80}") {
-            let _ = Project::parse(Path::new("Pulumi.yaml"), &text);
-        }
-    }
-}
+mod tests;

@@ -22,17 +22,17 @@ const SECURE: &str = "secure";
 /// Error while rebuilding a settings file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
-    #[error("the stack's settings file in the source is not valid: {reason}")]
+    #[error("invalid settings file of the stack in the source: {reason}")]
     Original { reason: String },
-    #[error("config key {key:?} is null; give it a value or remove it")]
+    #[error("config key {key:?} is null; set a value or remove the key")]
     Null { key: String },
-    #[error("config key {key:?} is not valid: {reason}")]
+    #[error("invalid config key {key:?}: {reason}")]
     Key { key: String, reason: String },
     #[error(
-        "config key {key:?} holds an object with the one key \"secure\", which the CLI takes for an encrypted value; name it otherwise"
+        "config key {key:?} contains an object whose only key is \"secure\", which the CLI treats as an encrypted value; rename this key"
     )]
     Secure { key: String },
-    #[error("cannot write the stack's settings file: {reason}")]
+    #[error("failed to write the settings file of the stack: {reason}")]
     Write { reason: String },
 }
 
@@ -167,7 +167,7 @@ fn read_original(text: Option<&str>) -> Result<Mapping, SettingsError> {
         None => Ok(Mapping::new()),
         Some(Node::Mapping(mapping)) => Ok(mapping),
         Some(Node::Scalar(scalar)) if scalar.is_null() => Ok(Mapping::new()),
-        Some(_) => Err(SettingsError::Original { reason: "it is not a mapping of keys to values".to_owned() }),
+        Some(_) => Err(SettingsError::Original { reason: "not a mapping".to_owned() }),
     }
 }
 
@@ -194,7 +194,7 @@ fn wanted_config(
     let mut wanted = BTreeMap::new();
     for entry in config {
         let Entry { key, value, is_secret, is_path } = entry;
-        let refused = |reason: String| SettingsError::Key { key: key.clone(), reason };
+        let invalid = |reason: String| SettingsError::Key { key: key.clone(), reason };
         if value.is_null() {
             return Err(SettingsError::Null { key: key.clone() });
         }
@@ -204,10 +204,10 @@ fn wanted_config(
         if *is_path {
             continue;
         }
-        let name = full_name(project, key).map_err(refused)?;
+        let name = full_name(project, key).map_err(invalid)?;
         let node = if *is_secret { secrets.find(key, &name, &[]) } else { Some(Node::from(value)) };
         if wanted.insert(name, node).is_some() {
-            return Err(refused("it is given twice, once with its namespace".to_owned()));
+            return Err(invalid("set twice, with and without its namespace".to_owned()));
         }
     }
     Ok(wanted)
@@ -222,13 +222,13 @@ fn set_paths(
 ) -> Result<(), SettingsError> {
     let mut paths = BTreeMap::new();
     for entry in config.iter().filter(|entry| entry.is_path) {
-        let refused = |reason: String| SettingsError::Key { key: entry.key.clone(), reason };
-        let (root, path) = full_path(project, &entry.key).map_err(refused)?;
+        let invalid = |reason: String| SettingsError::Key { key: entry.key.clone(), reason };
+        let (root, path) = full_path(project, &entry.key).map_err(invalid)?;
         if entry.is_secret && (entry.value.is_object() || entry.value.is_array()) {
-            return Err(refused("a secret at a path is a text, not an object or a list".to_owned()));
+            return Err(invalid("a secret at a path must be a string, not an object or a list".to_owned()));
         }
         if paths.insert((root, path), entry).is_some() {
-            return Err(refused("it is given twice".to_owned()));
+            return Err(invalid("set twice".to_owned()));
         }
     }
     if paths.is_empty() {
@@ -236,13 +236,13 @@ fn set_paths(
     }
     let within = config_of(document)?;
     for ((root, path), entry) in paths {
-        let refused = |reason: String| SettingsError::Key { key: entry.key.clone(), reason };
+        let invalid = |reason: String| SettingsError::Key { key: entry.key.clone(), reason };
         let node = match entry.is_secret {
             // A placeholder, which the CLI replaces by the encrypted value.
             true => secrets.find(&entry.key, &root, &path).unwrap_or_else(|| Node::Scalar(Scalar::string(""))),
             false => at_path(&entry.value, path.is_empty()),
         };
-        config_path::set(within, &root, &path, node).map_err(refused)?;
+        config_path::set(within, &root, &path, node).map_err(invalid)?;
     }
     Ok(())
 }
@@ -271,7 +271,7 @@ fn full_path(project: &str, key: &str) -> Result<(String, Vec<Segment>), String>
     let segments = config_path::parse(path)?;
     match segments.split_first() {
         Some((Segment::Key(name), rest)) => Ok((full_name(project, &format!("{namespace}:{name}"))?, rest.to_vec())),
-        _ => Err("it names no key".to_owned()),
+        _ => Err("must begin with a name".to_owned()),
     }
 }
 
@@ -283,7 +283,7 @@ fn full_name(project: &str, key: &str) -> Result<String, String> {
         Some((namespace, name)) => (namespace, name.strip_prefix("config:").unwrap_or(name)),
     };
     if namespace.is_empty() || name.is_empty() || name.contains(':') {
-        return Err("a key is `<name>` or `<namespace>:<name>`".to_owned());
+        return Err("must have the form `<name>` or `<namespace>:<name>`".to_owned());
     }
     Ok(format!("{namespace}:{name}"))
 }
@@ -326,7 +326,7 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
             return Ok(entries);
         }
     }
-    Err(SettingsError::Original { reason: "its `config` is not a mapping of keys to values".to_owned() })
+    Err(SettingsError::Original { reason: "`config` is not a mapping".to_owned() })
 }
 
 /// Adds environments to the imports of a document, which are a list of names or the list `imports` of an inline definition.
@@ -334,7 +334,7 @@ fn import(document: &mut Mapping, environments: &[String]) -> Result<(), Setting
     if environments.is_empty() {
         return Ok(());
     }
-    let invalid = || SettingsError::Original { reason: "its `environment` is no list of names".to_owned() };
+    let invalid = || SettingsError::Original { reason: "`environment` is not a list of names".to_owned() };
     let mut within = document;
     let mut name = ENVIRONMENT;
     if within.iter().any(|(key, value)| key.text == ENVIRONMENT && matches!(value, Node::Mapping(_))) {

@@ -14,7 +14,7 @@ pub fn check(name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{name:?} is not the name of a stack: give <stack>, <organization>/<stack> or <organization>/<project>/<stack>"
+        "invalid stack name {name:?}: must have the form <stack>, <organization>/<stack> or <organization>/<project>/<stack>"
     ))
 }
 
@@ -88,7 +88,7 @@ mod tests {
         for name in ["", " ", "a/b/c/d", "a//b", "/dev", "dev/", "--help", "a/-b"] {
             let error = check(name).expect_err(name);
             let forms = "<stack>, <organization>/<stack> or <organization>/<project>/<stack>";
-            assert!(error.starts_with(&format!("{name:?} is not the name")) && error.ends_with(forms), "{error}");
+            assert!(error.starts_with(&format!("invalid stack name {name:?}: ")) && error.ends_with(forms), "{error}");
         }
     }
 }

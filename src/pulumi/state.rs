@@ -15,9 +15,9 @@ const CREATING: &str = "creating";
 /// Error while reading a state. It never quotes the state, which may be secret.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StateError {
-    #[error("the state that the CLI exported is not as expected at line {line}, column {column}")]
+    #[error("failed to parse the exported state at line {line}, column {column}")]
     Malformed { line: usize, column: usize },
-    #[error("the state that the CLI exported cannot be read: {0}")]
+    #[error("failed to read the exported state: {0}")]
     Read(String),
 }
 

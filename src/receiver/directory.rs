@@ -1,54 +1,20 @@
 //! Index of StackReceivers by path, maintained by a watch.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 use tokio::time::Instant;
 
 use crate::api::pulumi::StackReceiver;
-use crate::receiver::allowance::Allowance;
-use crate::receiver::token_reads::TokenReads;
-
-/// Minimum interval between the events of a receiver, so that callers cannot flood the API with events.
-const EVENT_INTERVAL: Duration = Duration::from_secs(60);
+use crate::receiver::call_limits::CallLimits;
 
 /// A receiver and the state of its calls.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub receiver: Arc<StackReceiver>,
-    pub pace: Arc<Pace>,
-}
-
-/// State of the calls to a receiver. It outlives changes of the object. Locked for short sections only, never across an await.
-#[derive(Debug)]
-pub struct Pace {
-    allowance: Mutex<Allowance>,
-    told: Mutex<Option<Instant>>,
-    pub token_reads: TokenReads,
-}
-
-impl Pace {
-    fn new(now: Instant) -> Self {
-        Pace { allowance: Mutex::new(Allowance::new(now)), told: Mutex::default(), token_reads: TokenReads::default() }
-    }
-
-    /// Whether the rate limit permits another authenticated call now.
-    pub fn may_call(&self, now: Instant) -> bool {
-        self.allowance.lock().unwrap_or_else(PoisonError::into_inner).take(now)
-    }
-
-    /// Whether another event may be published now.
-    pub fn may_tell(&self, now: Instant) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_time = told.is_none_or(|told| now.saturating_duration_since(told) >= EVENT_INTERVAL);
-        if is_time {
-            *told = Some(now);
-        }
-        is_time
-    }
+    pub limits: Arc<CallLimits>,
 }
 
 type Key = (String, String);
@@ -72,12 +38,12 @@ impl Directory {
         let index = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let entry = index.entries.get(index.paths.get(path)?)?;
         let receiver = &entry.receiver;
-        let takes_calls = !receiver.is_suspended() && receiver.metadata.deletion_timestamp.is_none();
-        takes_calls.then(|| entry.clone())
+        let accepts_calls = !receiver.is_suspended() && receiver.metadata.deletion_timestamp.is_none();
+        accepts_calls.then(|| entry.clone())
     }
 
     /// Applies a watch event.
-    pub fn take(&self, event: Event<StackReceiver>) {
+    pub fn apply(&self, event: Event<StackReceiver>) {
         let mut index = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Apply(receiver) => index.put(receiver),
@@ -99,13 +65,15 @@ impl Directory {
 impl Index {
     fn put(&mut self, receiver: StackReceiver) {
         let key = key(&receiver);
-        let pace =
-            self.entries.get(&key).map_or_else(|| Arc::new(Pace::new(Instant::now())), |entry| entry.pace.clone());
+        let limits = self
+            .entries
+            .get(&key)
+            .map_or_else(|| Arc::new(CallLimits::new(Instant::now())), |entry| entry.limits.clone());
         self.remove(&key);
         if let Some(path) = path(&receiver) {
             self.paths.insert(path.to_owned(), key.clone());
         }
-        self.entries.insert(key, Entry { receiver: Arc::new(receiver), pace });
+        self.entries.insert(key, Entry { receiver: Arc::new(receiver), limits });
     }
 
     fn remove(&mut self, key: &Key) {
@@ -129,6 +97,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::receiver::call_limits::EVENT_INTERVAL;
 
     fn receiver(name: &str, path: Option<&str>, change: Value) -> StackReceiver {
         let mut object = json!({
@@ -148,27 +117,27 @@ mod tests {
     fn a_path_resolves_until_its_receiver_changes_is_suspended_or_deleted() {
         let directory = Directory::default();
         let some = |name: &str| Some(name.to_owned());
-        directory.take(Event::Init);
-        directory.take(Event::InitApply(receiver("a", Some("/hook/1"), json!({}))));
-        directory.take(Event::InitApply(receiver("b", None, json!({}))));
-        directory.take(Event::InitDone);
+        directory.apply(Event::Init);
+        directory.apply(Event::InitApply(receiver("a", Some("/hook/1"), json!({}))));
+        directory.apply(Event::InitApply(receiver("b", None, json!({}))));
+        directory.apply(Event::InitDone);
         assert_eq!([found(&directory, "/hook/1"), found(&directory, "/hook/2")], [some("a"), None]);
-        directory.take(Event::Apply(receiver("a", Some("/hook/2"), json!({}))));
+        directory.apply(Event::Apply(receiver("a", Some("/hook/2"), json!({}))));
         assert_eq!([found(&directory, "/hook/1"), found(&directory, "/hook/2")], [None, some("a")]);
         for change in
             [json!({"spec": {"suspend": true}}), json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})]
         {
-            directory.take(Event::Apply(receiver("a", Some("/hook/2"), change.clone())));
+            directory.apply(Event::Apply(receiver("a", Some("/hook/2"), change.clone())));
             assert_eq!(found(&directory, "/hook/2"), None, "{change}");
         }
-        directory.take(Event::Apply(receiver("a", Some("/hook/2"), json!({}))));
-        directory.take(Event::Apply(receiver("b", Some("/hook/3"), json!({}))));
-        directory.take(Event::Delete(receiver("a", Some("/hook/2"), json!({}))));
+        directory.apply(Event::Apply(receiver("a", Some("/hook/2"), json!({}))));
+        directory.apply(Event::Apply(receiver("b", Some("/hook/3"), json!({}))));
+        directory.apply(Event::Delete(receiver("a", Some("/hook/2"), json!({}))));
         assert_eq!([found(&directory, "/hook/2"), found(&directory, "/hook/3")], [None, some("b")]);
         // The watch restarts; b was deleted in the meantime, without an event.
-        directory.take(Event::Init);
+        directory.apply(Event::Init);
         assert_eq!(found(&directory, "/hook/3"), some("b"), "what is known stays until all is listed");
-        directory.take(Event::InitDone);
+        directory.apply(Event::InitDone);
         assert_eq!(found(&directory, "/hook/3"), None);
     }
 
@@ -176,11 +145,11 @@ mod tests {
     fn the_rate_limit_survives_a_change_of_the_receiver() {
         let directory = Directory::default();
         let now = Instant::now();
-        directory.take(Event::Apply(receiver("a", Some("/hook/1"), json!({}))));
-        let pace = directory.find("/hook/1").expect("there").pace;
-        while pace.may_call(now) {}
-        assert!(pace.may_tell(now) && !pace.may_tell(now) && pace.may_tell(now + EVENT_INTERVAL));
-        directory.take(Event::Apply(receiver("a", Some("/hook/1"), json!({"spec": {"type": "github"}}))));
-        assert!(!directory.find("/hook/1").expect("there").pace.may_call(now));
+        directory.apply(Event::Apply(receiver("a", Some("/hook/1"), json!({}))));
+        let limits = directory.find("/hook/1").expect("there").limits;
+        while limits.may_call(now) {}
+        assert!(limits.may_publish(now) && !limits.may_publish(now) && limits.may_publish(now + EVENT_INTERVAL));
+        directory.apply(Event::Apply(receiver("a", Some("/hook/1"), json!({"spec": {"type": "github"}}))));
+        assert!(!directory.find("/hook/1").expect("there").limits.may_call(now));
     }
 }

@@ -3,6 +3,7 @@
 //! Refusals reveal nothing: an unknown path, a suspended receiver, a wrong signature and an exceeded rate limit result in the
 //! same response, with the same delay after the body.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,19 +15,20 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
+use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::api::conditions::receiver_reason;
-use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver};
+use crate::api::names::ANNOTATION_REQUESTED_AT;
+use crate::api::pulumi::{NoToken, ReceiverResource, ReceiverToken, Stack, StackReceiver};
 use crate::receiver::directory::{Directory, Entry};
 use crate::receiver::proof::{Proof, runs};
-use crate::receiver::requests;
 use crate::runtime::events::{Event, EventKind, Events};
-use crate::runtime::reads::Reader;
-use crate::runtime::writes::Writer;
+use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::chain;
-use crate::telemetry::metrics::Metrics;
-use crate::telemetry::webhooks::WebhookResult;
+use crate::telemetry::metrics::{Metrics, WebhookResult};
 
 /// Maximum size of a body in bytes, as in Flux.
 const MAX_BODY: usize = 3 * 1024 * 1024;
@@ -43,7 +45,7 @@ pub struct Handler {
 }
 
 /// A call that passed all checks before its body.
-struct Promising {
+struct CheckedCall {
     entry: Entry,
     proof: Proof,
 }
@@ -58,17 +60,17 @@ impl Handler {
     pub async fn answer(&self, request: Request<Body>) -> Response<Body> {
         // The checks before the body take longer for known paths. The fixed delay hides this from callers.
         let half = self.refused_after / 2;
-        let looked = Instant::now() + half;
+        let head_checked = Instant::now() + half;
         let (parts, body) = request.into_parts();
-        let mut promising = self.look(&parts).await;
-        let is_whole = drain(body, promising.as_mut().map(|promising| &mut promising.proof)).await;
-        let refusal = looked.max(Instant::now()) + half;
+        let mut checked = self.check_head(&parts).await;
+        let is_whole = drain(body, checked.as_mut().map(|checked| &mut checked.proof)).await;
+        let refusal = head_checked.max(Instant::now()) + half;
         if !is_whole {
             self.metrics.webhook(WebhookResult::Refused);
             return plain(StatusCode::PAYLOAD_TOO_LARGE);
         }
-        let result = match promising {
-            Some(promising) => self.conclude(promising, &parts).await,
+        let result = match checked {
+            Some(checked) => self.finish(checked, &parts).await,
             None => WebhookResult::Refused,
         };
         self.metrics.webhook(result);
@@ -82,13 +84,13 @@ impl Handler {
         })
     }
 
-    /// Makes the checks that do not need the body.
-    async fn look(&self, parts: &Parts) -> Option<Promising> {
+    /// Performs the checks that do not need the body.
+    async fn check_head(&self, parts: &Parts) -> Option<CheckedCall> {
         let path = parts.uri.path();
         let entry = self.directory.find(path).filter(|_| parts.method == Method::POST)?;
         let receiver = &entry.receiver;
         let (reader, of) = (self.reader.clone(), receiver.clone());
-        let token = match entry.pace.token_reads.read(move || token(reader, of)).await {
+        let token = match entry.limits.token_reads.read(move || token(reader, of)).await {
             Ok(token) => token,
             Err(problem) => {
                 self.refuse(&entry, &problem.to_string());
@@ -96,7 +98,7 @@ impl Handler {
             }
         };
         match Proof::begin(receiver.spec.kind, &parts.headers, &token, receiver.path(&token) == path) {
-            Ok(proof) => Some(Promising { entry, proof }),
+            Ok(proof) => Some(CheckedCall { entry, proof }),
             Err(fault) => {
                 self.refuse(&entry, &fault.to_string());
                 None
@@ -105,54 +107,58 @@ impl Handler {
     }
 
     /// Completes the checks with the body and requests the runs.
-    async fn conclude(&self, promising: Promising, parts: &Parts) -> WebhookResult {
-        let Promising { entry, proof } = promising;
+    async fn finish(&self, checked: CheckedCall, parts: &Parts) -> WebhookResult {
+        let CheckedCall { entry, proof } = checked;
         if let Err(fault) = proof.end() {
             self.refuse(&entry, &fault.to_string());
             return WebhookResult::Refused;
         }
-        // After authentication, so that callers without the token cannot use up the allowance.
-        if !entry.pace.may_call(Instant::now()) {
-            self.refuse(&entry, "calls come too often: twenty at once, then one a second are taken");
+        // After authentication, so that callers without the token cannot use up the rate limit.
+        if !entry.limits.may_call(Instant::now()) {
+            self.refuse(&entry, "rate limit exceeded: 1 call per second with a burst of 20");
             return WebhookResult::Refused;
         }
         let receiver = &entry.receiver;
         let (namespace, name) = (receiver.namespace().unwrap_or_default(), receiver.name_any());
         if !runs(receiver.spec.kind, &receiver.spec.events, &parts.headers) {
-            tracing::info!(namespace, name, "a webhook tells of an event that runs nothing");
+            tracing::info!(namespace, name, "webhook event ignored");
             return WebhookResult::Ignored;
         }
-        let asked = requests::ask(&self.reader, &self.writer, receiver, Timestamp::now()).await;
-        match asked.problem {
+        let requested = request_runs(&self.reader, &self.writer, receiver, Timestamp::now()).await;
+        match requested.problem {
             None => {
-                tracing::info!(namespace, name, stacks = asked.stacks, "a webhook has asked Stacks to run");
+                tracing::info!(namespace, name, stacks = requested.stacks, "runs requested by webhook");
                 WebhookResult::Accepted
             }
             Some(problem) => {
                 tracing::warn!(
                     namespace,
                     name,
-                    stacks = asked.stacks,
+                    stacks = requested.stacks,
                     problem,
-                    "a webhook could not ask all its Stacks to run"
+                    "failed to request runs of all Stacks"
                 );
-                self.tell(&entry, receiver_reason::FAILED, &format!("not all Stacks could be asked to run: {problem}"));
+                self.publish(
+                    &entry,
+                    receiver_reason::FAILED,
+                    &format!("failed to request runs of all Stacks: {problem}"),
+                );
                 WebhookResult::Failed
             }
         }
     }
 
     /// Publishes the reason of a refusal as an event for the owner of the receiver. The caller does not get the reason.
-    fn refuse(&self, entry: &Entry, why: &str) {
+    fn refuse(&self, entry: &Entry, reason: &str) {
         let (namespace, name) = (entry.receiver.namespace().unwrap_or_default(), entry.receiver.name_any());
         // Any client can cause refusals, so they are logged at debug level only. The metric counts them, and the event contains
         // the reason.
-        tracing::debug!(namespace, name, why, "a call to a webhook was refused");
-        self.tell(entry, receiver_reason::VALIDATION_FAILED, &format!("a call was refused: {why}"));
+        tracing::debug!(namespace, name, reason, "webhook call refused");
+        self.publish(entry, receiver_reason::VALIDATION_FAILED, &format!("webhook call refused: {reason}"));
     }
 
-    fn tell(&self, entry: &Entry, reason: &str, message: &str) {
-        if entry.pace.may_tell(Instant::now()) {
+    fn publish(&self, entry: &Entry, reason: &str, message: &str) {
+        if entry.limits.may_publish(Instant::now()) {
             self.events.publish(Event::new(entry.receiver.as_ref(), EventKind::Warning, reason, message));
         }
     }
@@ -186,4 +192,80 @@ fn plain(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
+}
+
+/// Maximum number of concurrent requests.
+const MAX_CONCURRENT: usize = 8;
+/// Maximum number of errors that are named; further ones are only counted.
+const MAX_NAMED_ERRORS: usize = 3;
+
+/// Reason why a run was not requested.
+#[derive(Debug, Error)]
+enum RequestError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error("Stack {namespace}/{name} not found")]
+    NoStack { namespace: String, name: String },
+}
+
+/// Result of the requests for all Stacks of a receiver.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct RunRequests {
+    /// Number of Stacks for which a run was requested.
+    stacks: usize,
+    /// Reasons why other runs were not requested.
+    problem: Option<String>,
+}
+
+/// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the others.
+async fn request_runs(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> RunRequests {
+    let namespace = receiver.namespace().unwrap_or_default();
+    let mut stacks = BTreeMap::new();
+    let mut errors = Vec::new();
+    for resource in &receiver.spec.resources {
+        match find(reader, &namespace, resource).await {
+            Ok(found) => stacks.extend(found.into_iter().map(|stack| (stack.name_any(), stack))),
+            Err(error) => errors.push(error),
+        }
+    }
+    let request = BTreeMap::from([(ANNOTATION_REQUESTED_AT.to_owned(), Some(now.to_string()))]);
+    let request = &request;
+    let answers: Vec<_> = futures::stream::iter(stacks.into_values())
+        .map(|stack| async move { writer.annotate(&stack, request).await })
+        .buffer_unordered(MAX_CONCURRENT)
+        .collect()
+        .await;
+    let all = answers.len();
+    errors.extend(answers.into_iter().filter_map(Result::err).map(RequestError::from));
+    let failed = errors.iter().filter(|error| matches!(error, RequestError::Write(_))).count();
+    RunRequests { stacks: all.saturating_sub(failed), problem: problem(&errors) }
+}
+
+async fn find(
+    reader: &Reader,
+    namespace: &str,
+    resource: &ReceiverResource,
+) -> Result<Vec<PartialObjectMeta<Stack>>, RequestError> {
+    let Some(name) = resource.one() else {
+        // The schema requires labels. An empty selector would match all Stacks.
+        if resource.match_labels.is_empty() {
+            return Ok(Vec::new());
+        }
+        let labels: Vec<String> = resource.match_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        return Ok(reader.list_metadata::<Stack>(namespace, &labels.join(",")).await?);
+    };
+    let stack = reader.get_metadata_opt::<Stack>(namespace, name).await?;
+    let missing = || RequestError::NoStack { namespace: namespace.to_owned(), name: name.to_owned() };
+    Ok(vec![stack.ok_or_else(missing)?])
+}
+
+fn problem(errors: &[RequestError]) -> Option<String> {
+    let named: Vec<String> = errors.iter().take(MAX_NAMED_ERRORS).map(|error| chain(error)).collect();
+    let others = match errors.len().saturating_sub(MAX_NAMED_ERRORS) {
+        0 => String::new(),
+        number => format!(", and {number} others"),
+    };
+    (!named.is_empty()).then(|| named.join("; ") + &others)
 }

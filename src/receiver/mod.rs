@@ -3,12 +3,10 @@
 //! Every replica does this, regardless of leadership: a Service distributes calls to all replicas, and a replica requests a run
 //! with an annotation, as any user may. The leader acts on the annotation.
 
-mod allowance;
+mod call_limits;
 mod directory;
 mod handler;
 mod proof;
-mod requests;
-mod token_reads;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -90,12 +88,14 @@ async fn follow(
         match change {
             Some(Ok(event)) => {
                 let is_done = matches!(event, Event::InitDone);
-                directory.take(event);
+                directory.apply(event);
                 if is_done {
                     list.send_replace(true);
                 }
             }
-            Some(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "cannot watch StackReceivers"),
+            Some(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "failed to watch StackReceivers")
+            }
             None => return,
         }
     }
@@ -107,7 +107,7 @@ async fn known(mut listed: watch::Receiver<bool>, end: CancellationToken) {
         _ = listed.wait_for(|listed| *listed) => {}
         () = end.cancelled() => {}
         () = tokio::time::sleep(FIRST_LIST) => {
-            tracing::warn!("StackReceivers could not be listed yet: calls are refused until they are");
+            tracing::warn!("StackReceivers not listed yet, webhook calls are refused until then");
         }
     }
 }

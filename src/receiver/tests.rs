@@ -36,7 +36,7 @@ struct World {
     /// Names and labels of the Stacks in `apps`.
     stacks: Vec<(&'static str, Value)>,
     /// Stack that cannot be written.
-    stubborn: Option<&'static str>,
+    read_only: Option<&'static str>,
 }
 
 /// A running webhook server.
@@ -56,7 +56,8 @@ impl Server {
     async fn start_with(world: World, limits: Limits) -> Server {
         let world = Arc::new(Mutex::new(world));
         let seen = world.clone();
-        let (client, log) = client(move |asked| seen.lock().unwrap().answer(&asked.method, &asked.path, &asked.query));
+        let (client, log) =
+            client(move |requested| seen.lock().unwrap().answer(&requested.method, &requested.path, &requested.query));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (end, metrics) = (CancellationToken::new(), Metrics::default());
@@ -92,17 +93,20 @@ impl Server {
     }
 
     /// Returns the Stacks for which a run was requested, sorted by name.
-    fn asked(&self) -> Vec<String> {
-        let patches =
-            self.log.all().into_iter().filter(|asked| asked.method == "PATCH" && asked.path.starts_with(STACKS));
+    fn requested(&self) -> Vec<String> {
+        let patches = self
+            .log
+            .all()
+            .into_iter()
+            .filter(|requested| requested.method == "PATCH" && requested.path.starts_with(STACKS));
         let mut names: Vec<String> = patches
-            .map(|asked| {
-                let annotations = &asked.body["metadata"]["annotations"];
+            .map(|requested| {
+                let annotations = &requested.body["metadata"]["annotations"];
                 let at = annotations["reconcile.fluxcd.io/requestedAt"].as_str().expect("a request");
                 at.parse::<jiff::Timestamp>().expect("a time");
-                assert_eq!(asked.body["metadata"].as_object().unwrap().len(), 2, "and the UID: {}", asked.body);
-                assert_eq!(asked.body.as_object().unwrap().len(), 1, "only metadata: {}", asked.body);
-                asked.path.rsplit('/').next().unwrap().to_owned()
+                assert_eq!(requested.body["metadata"].as_object().unwrap().len(), 2, "and the UID: {}", requested.body);
+                assert_eq!(requested.body.as_object().unwrap().len(), 1, "only metadata: {}", requested.body);
+                requested.path.rsplit('/').next().unwrap().to_owned()
             })
             .collect();
         names.sort();
@@ -113,10 +117,13 @@ impl Server {
     async fn events(&self, number: usize) -> Vec<String> {
         let mut events = Vec::new();
         for _ in 0..200 {
-            let made =
-                self.log.all().into_iter().filter(|asked| asked.method == "POST" && asked.path.ends_with("/events"));
+            let made = self
+                .log
+                .all()
+                .into_iter()
+                .filter(|requested| requested.method == "POST" && requested.path.ends_with("/events"));
             events = made
-                .map(|asked| format!("{}: {}", text(&asked.body["reason"]), text(&asked.body["message"])))
+                .map(|requested| format!("{}: {}", text(&requested.body["reason"]), text(&requested.body["message"])))
                 .collect();
             if events.len() >= number {
                 return events;
@@ -160,7 +167,7 @@ impl World {
                 });
                 list(stacks.map(|(name, labels)| stack(name, labels)).collect())
             }
-            ("PATCH", _) if self.stubborn == Some(name) => Answer::refusal(403, "Forbidden"),
+            ("PATCH", _) if self.read_only == Some(name) => Answer::refusal(403, "Forbidden"),
             ("GET" | "PATCH", path) if path.starts_with(STACKS) => {
                 match self.stacks.iter().find(|(known, _)| *known == name) {
                     Some((name, labels)) => Answer::Json(200, stack(name, labels)),
@@ -198,7 +205,7 @@ fn receiver(name: &str, spec: Value) -> Value {
 fn world(receivers: Vec<Value>) -> World {
     let stacks =
         vec![("web", json!({"tier": "front"})), ("api", json!({"tier": "back"})), ("worker", json!({"tier": "back"}))];
-    World { receivers, token: Some("s3cret".to_owned()), stacks, stubborn: None }
+    World { receivers, token: Some("s3cret".to_owned()), stacks, read_only: None }
 }
 
 fn path(name: &str) -> String {
@@ -232,16 +239,16 @@ async fn a_signed_push_requests_runs_of_the_matching_stacks() {
     let signature = signature("s3cret", BODY);
     let hub = ("X-Hub-Signature-256", signature.as_str());
     assert!(is_ok(&server.call(&path("push"), &[hub, ("X-GitHub-Event", "push")], BODY).await));
-    assert_eq!(server.asked(), ["web"]);
+    assert_eq!(server.requested(), ["web"]);
     assert!(is_ok(&server.call(&path("push"), &[hub, ("X-GitHub-Event", "ping")], BODY).await));
     assert!(is_ok(&server.call(&path("push"), &[hub, ("X-GitHub-Event", "issues")], BODY).await));
-    assert_eq!(server.asked(), ["web"], "a ping and another event run nothing");
+    assert_eq!(server.requested(), ["web"], "a ping and another event run nothing");
     assert!(is_ok(&server.call(&path("many"), &[("X-Signature", &signature)], BODY).await));
-    assert_eq!(server.asked(), ["api", "web", "web", "worker"], "each once, though one is meant twice");
+    assert_eq!(server.requested(), ["api", "web", "web", "worker"], "each once, although one matches twice");
     let lab = [("X-Gitlab-Token", "s3cret"), ("X-Gitlab-Event", "Push Hook")];
     assert!(is_ok(&server.call(&path("lab"), &lab, BODY).await));
     assert!(is_ok(&server.call(&path("plain"), &[], "").await));
-    assert_eq!(server.asked().len(), 6);
+    assert_eq!(server.requested().len(), 6);
     assert_eq!(["accepted", "ignored", "refused", "failed"].map(|result| server.counted(result)), [4, 2, 0, 0]);
 }
 
@@ -256,7 +263,7 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     let good = signature("s3cret", BODY);
     let hub = ("X-Hub-Signature-256", good.as_str());
     let wrong = signature("other", BODY);
-    let unknown = server.call(&webhook_path(b"s3cret", "nobody", "apps"), &[hub], BODY).await;
+    let unknown = server.call(&webhook_path(b"s3cret", "unknown", "apps"), &[hub], BODY).await;
     assert!(unknown.starts_with("HTTP/1.1 404 "), "{unknown}");
     let answers = [
         ("the root", server.call("/", &[hub], BODY).await),
@@ -270,7 +277,7 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     for (what, answer) in answers {
         assert_eq!(answer, unknown, "{what}");
     }
-    assert_eq!(server.asked(), Vec::<String>::new());
+    assert_eq!(server.requested(), Vec::<String>::new());
     assert_eq!(server.counted("refused"), 8);
     // One event for each receiver, although calls to `push` were refused for three reasons: callers do not control the number
     // of events.
@@ -279,9 +286,9 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     assert_eq!(
         events,
         [
-            "ValidationFailed: a call was refused: the header X-Hub-Signature-256 does not fit the token and the body; does \
-             the caller have the token of the Secret?",
-            "ValidationFailed: a call was refused: there is no Secret apps/gone; create it with the key `token`",
+            "ValidationFailed: webhook call refused: header X-Hub-Signature-256 does not match the token and the body; check that \
+             the caller uses the token in the Secret",
+            "ValidationFailed: webhook call refused: there is no Secret apps/gone; create it with the key `token`",
         ]
     );
 }
@@ -294,9 +301,9 @@ async fn a_rotated_token_takes_effect_at_once_and_invalidates_the_old_path() {
     let (old, new) = (signature("s3cret", BODY), signature("another", BODY));
     assert!(!is_ok(&server.call(&path("push"), &[("X-Hub-Signature-256", &old)], BODY).await));
     assert!(!is_ok(&server.call(&path("plain"), &[], BODY).await));
-    assert_eq!(server.asked(), Vec::<String>::new());
+    assert_eq!(server.requested(), Vec::<String>::new());
     assert!(is_ok(&server.call(&path("push"), &[("X-Hub-Signature-256", &new)], BODY).await));
-    assert_eq!(server.asked(), ["web"]);
+    assert_eq!(server.requested(), ["web"]);
 }
 
 #[tokio::test]
@@ -304,13 +311,13 @@ async fn rate_limited_calls_get_the_generic_refusal_and_share_secret_reads() {
     let server = Server::start(world(vec![receiver("plain", json!({"type": "generic"}))])).await;
     let path = path("plain");
     let calls = futures::future::join_all((0..40).map(|_| server.call(&path, &[], ""))).await;
-    let taken = calls.iter().filter(|answer| is_ok(answer)).count();
-    assert!((20..40).contains(&taken), "{taken} of 40 at once were taken");
+    let accepted = calls.iter().filter(|answer| is_ok(answer)).count();
+    assert!((20..40).contains(&accepted), "{accepted} of 40 concurrent calls were accepted");
     let unknown = server.call("/hook/0", &[], "").await;
     assert!(calls.iter().all(|answer| is_ok(answer) || *answer == unknown));
     let reads = server.log.verbs().into_iter().filter(|verb| verb.ends_with("/secrets/hook")).count();
-    assert!(reads < 10, "{reads} reads of the Secret for 40 calls at once");
-    assert!(server.events(1).await[0].starts_with("ValidationFailed: a call was refused: calls come too often"));
+    assert!(reads < 10, "{reads} reads of the Secret for 40 concurrent calls");
+    assert!(server.events(1).await[0].starts_with("ValidationFailed: webhook call refused: rate limit exceeded"));
 }
 
 #[tokio::test]
@@ -323,7 +330,7 @@ async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_ones() {
     let answers = futures::future::join_all(attacks).await;
     assert!(!answers.iter().any(|answer| is_ok(answer)));
     let reads = server.log.verbs().into_iter().filter(|verb| verb.ends_with("/secrets/hook")).count();
-    assert!(reads < 20, "{reads} reads of the Secret for 100 calls at once");
+    assert!(reads < 20, "{reads} reads of the Secret for 100 concurrent calls");
     for _ in 0..20 {
         let answer = server.call(&path, &[("X-Hub-Signature-256", &good)], BODY).await;
         assert!(is_ok(&answer), "{answer}");
@@ -334,14 +341,14 @@ async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_ones() {
 async fn a_failed_run_request_does_not_block_others_and_returns_500() {
     let resources = json!([{"name": "web"}, {"name": "gone"}, {"matchLabels": {"tier": "back"}}]);
     let mut world = world(vec![receiver("many", json!({"type": "generic", "resources": resources}))]);
-    world.stubborn = Some("api");
+    world.read_only = Some("api");
     let server = Server::start(world).await;
     let answer = server.call(&path("many"), &[], "").await;
     assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
-    assert_eq!(server.asked(), ["api", "web", "worker"], "all were tried");
+    assert_eq!(server.requested(), ["api", "web", "worker"], "all were tried");
     let events = server.events(1).await;
     assert!(
-        events[0].starts_with("Failed: not all Stacks could be asked to run: there is no Stack apps/gone; "),
+        events[0].starts_with("Failed: failed to request runs of all Stacks: Stack apps/gone not found; "),
         "{events:?}"
     );
     assert!(events[0].contains("cannot annotate Stack apps/api"), "{events:?}");
@@ -357,7 +364,7 @@ async fn an_oversized_body_is_rejected_for_known_and_unknown_paths() {
     for answer in [known, unknown] {
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 413 "), "{answer}");
     }
-    assert_eq!(server.asked(), Vec::<String>::new());
+    assert_eq!(server.requested(), Vec::<String>::new());
     assert!(is_ok(&server.call(&path("plain"), &[], &largest).await));
 }
 
@@ -374,5 +381,5 @@ async fn slow_clients_are_disconnected_and_do_not_block_others() {
         let good = server.call(&path("plain"), &[], "").await;
         assert!(is_ok(&good), "after {bytes:?}: {good}");
     }
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requested().len(), 3);
 }

@@ -24,8 +24,8 @@ const MAX_NAMED: usize = 50;
 /// Latest valid time in milliseconds since 1970: the year 2100. The API accepts no arbitrarily late times.
 const LATEST: i64 = 4_102_444_800_000;
 
-/// Truncates a status reply. `asked` are the directories in the request.
-pub(super) fn status(reply: &mut StatusReply, asked: &[String]) {
+/// Truncates a status reply. `requested` are the directories in the request.
+pub(super) fn status(reply: &mut StatusReply, requested: &[String]) {
     for word in [
         &mut reply.agent_version,
         &mut reply.pulumi_version,
@@ -40,7 +40,7 @@ pub(super) fn status(reply: &mut StatusReply, asked: &[String]) {
     if reply.config_inputs.len() > MAX_WORD {
         reply.config_inputs.clear();
     }
-    reply.mounted_inputs.retain(|directory, word| asked.contains(directory) && word.len() <= MAX_WORD);
+    reply.mounted_inputs.retain(|directory, word| requested.contains(directory) && word.len() <= MAX_WORD);
     reply.artifact.iter_mut().for_each(artifact);
     if let Some(candidate) = &mut reply.candidate {
         candidate.artifact.iter_mut().for_each(artifact);
@@ -179,13 +179,13 @@ mod tests {
             config_inputs: long(),
             project_name: long(),
             protocol_version: 1,
-            mounted_inputs: directories.chain([("/mnt/asked".to_owned(), "word".to_owned())]).collect(),
+            mounted_inputs: directories.chain([("/mnt/requested".to_owned(), "word".to_owned())]).collect(),
         };
-        status(&mut reply, &["/mnt/asked".to_owned(), "/mnt/7".to_owned()]);
+        status(&mut reply, &["/mnt/requested".to_owned(), "/mnt/7".to_owned()]);
         assert!(reply.encoded_len() < 40 * 1024, "{} bytes", reply.encoded_len());
         assert_eq!(
             reply.mounted_inputs.into_iter().collect::<Vec<_>>(),
-            [("/mnt/asked".to_owned(), "word".to_owned())]
+            [("/mnt/requested".to_owned(), "word".to_owned())]
         );
         assert_eq!(reply.interactive_session.map(|session| session.since), Some(0));
         assert!(!reply.agent_version.contains('\u{1b}') && reply.agent_version.starts_with(" ä"));

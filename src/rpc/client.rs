@@ -17,7 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 pub use super::client_tls::ClientIdentityError;
-use super::client_tls::{self, RunOutcome};
+use super::client_tls::{self, CloseReason};
 use crate::rpc::bounds;
 use crate::rpc::identity::Issued;
 use crate::rpc::proto;
@@ -46,7 +46,7 @@ const MAX_RESULT: usize = 4 * 1024 * 1024;
 const MAX_HEADERS: u32 = 128 * 1024;
 /// Maximum length of an error message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Minimum rate at which an agent must take a source. A slow agent must not occupy a slot for streams.
+/// Minimum rate at which an agent must receive a source. A slow agent must not occupy a slot for streams.
 const MIN_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
 
 /// A number of bytes per period.
@@ -67,7 +67,7 @@ struct Sent {
 }
 
 impl Sending {
-    /// Waits until the agent or the connection has taken all bytes.
+    /// Waits until all bytes are passed to the connection.
     pub async fn done(&self) {
         // The sender lives as long as `self`.
         let _ = self.0.subscribe().wait_for(|sent| sent.is_all).await;
@@ -82,10 +82,11 @@ impl Sending {
             if sent.is_all {
                 std::future::pending::<()>().await;
             }
-            let taken = sent.bytes.saturating_sub(before);
-            if taken < rate.bytes {
+            let received = sent.bytes.saturating_sub(before);
+            if received < rate.bytes {
                 let seconds = rate.within.as_secs();
-                let message = format!("it took {taken} bytes in {seconds} s, and {} are the least", rate.bytes);
+                let message =
+                    format!("the agent received {received} bytes in {seconds} s; the minimum is {} bytes", rate.bytes);
                 return RpcError::new(call, Code::DeadlineExceeded, &message);
             }
         }
@@ -101,7 +102,7 @@ impl Sending {
 
 /// A failed call.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("call {call} of the agent failed: {message} ({code:?})")]
+#[error("failed to call {call} of the agent: {message} ({code:?})")]
 pub struct RpcError {
     /// Name of the call in the service.
     pub call: &'static str,
@@ -111,7 +112,7 @@ pub struct RpcError {
 }
 
 impl RpcError {
-    /// Returns whether the agent was unreachable or did not answer in time. The call may have had an effect.
+    /// Returns whether the agent was unreachable or did not respond in time. The call may have had an effect.
     pub fn is_unavailable(&self) -> bool {
         match self.code {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Aborted => true,
@@ -130,7 +131,7 @@ impl RpcError {
         }
     }
 
-    /// Returns whether the agent did not answer or take a source in time.
+    /// Returns whether the agent did not respond or receive a source in time.
     pub fn is_timeout(&self) -> bool {
         self.code == Code::DeadlineExceeded
     }
@@ -175,7 +176,7 @@ impl RpcError {
     }
 
     fn timeout(call: &'static str, limit: Duration) -> Self {
-        RpcError::new(call, Code::DeadlineExceeded, &format!("no answer within {} s", limit.as_secs()))
+        RpcError::new(call, Code::DeadlineExceeded, &format!("no response within {} s", limit.as_secs()))
     }
 
     fn status(call: &'static str, status: &Status) -> Self {
@@ -189,10 +190,10 @@ impl RpcError {
     }
 
     /// Adds the reason for the end of the connection, if the message does not contain it.
-    fn because_of(self, verdict: &RunOutcome) -> Self {
-        match verdict.get() {
-            Some(words) if self.is_unavailable() && !self.message.contains(&words) => {
-                RpcError::new(self.call, self.code, &format!("{words}: {}", self.message))
+    fn because_of(self, close_reason: &CloseReason) -> Self {
+        match close_reason.get() {
+            Some(reason) if self.is_unavailable() && !self.message.contains(&reason) => {
+                RpcError::new(self.call, self.code, &format!("{reason}: {}", self.message))
             }
             _ => self,
         }
@@ -231,7 +232,7 @@ impl Agents {
     pub async fn connect(&self, address: &AgentAddress) -> Result<AgentClient, RpcError> {
         let call = "Connect";
         let name = ServerName::try_from(address.server_name.clone())
-            .map_err(|_| RpcError::new(call, Code::InvalidArgument, "the agent's name is not a DNS name"))?;
+            .map_err(|_| RpcError::new(call, Code::InvalidArgument, "the server name is not a valid DNS name"))?;
         let endpoint = Endpoint::from_shared(format!("http://{}", address.server_name))
             .map_err(|error| RpcError::new(call, Code::InvalidArgument, &chain(&error)))?
             .tcp_nodelay(true)
@@ -240,11 +241,11 @@ impl Agents {
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
         let (tls, target) = (self.tls.clone(), SocketAddr::new(address.ip, address.port));
-        let verdict = RunOutcome::default();
-        let ended = verdict.clone();
+        let close_reason = CloseReason::default();
+        let reason = close_reason.clone();
         let connector = tower::service_fn(move |_| {
-            let (tls, name, ended) = (tls.load_full(), name.clone(), ended.clone());
-            async move { client_tls::connect(target, name, tls, ended).await.map(TokioIo::new) }
+            let (tls, name, reason) = (tls.load_full(), name.clone(), reason.clone());
+            async move { client_tls::connect(target, name, tls, reason).await.map(TokioIo::new) }
         });
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector));
         let channel = match connecting.await {
@@ -257,7 +258,7 @@ impl Agents {
                 return Err(RpcError::new(call, Code::Unavailable, &message));
             }
         };
-        Ok(AgentClient { calls: Calls::new(channel).max_decoding_message_size(MAX_REPLY), verdict })
+        Ok(AgentClient { calls: Calls::new(channel).max_decoding_message_size(MAX_REPLY), close_reason })
     }
 }
 
@@ -265,7 +266,7 @@ impl Agents {
 #[derive(Clone)]
 pub struct AgentClient {
     calls: Calls<Channel>,
-    verdict: RunOutcome,
+    close_reason: CloseReason,
 }
 
 impl AgentClient {
@@ -277,9 +278,9 @@ impl AgentClient {
     /// Like [`AgentClient::status`], with hashes of the requested files and directories.
     pub async fn status_with_inputs(&self, request: proto::StatusRequest) -> Result<proto::StatusReply, RpcError> {
         let mut calls = self.calls.clone();
-        let asked = request.mounted_directories.clone();
-        let mut reply = unary(&self.verdict, "Status", CALL_TIMEOUT, calls.status(request)).await?;
-        bounds::status(&mut reply, &asked);
+        let requested = request.mounted_directories.clone();
+        let mut reply = unary(&self.close_reason, "Status", CALL_TIMEOUT, calls.status(request)).await?;
+        bounds::status(&mut reply, &requested);
         Ok(reply)
     }
 
@@ -314,12 +315,12 @@ impl AgentClient {
         let messages = source_messages(header, reader, broken.clone(), sending.clone());
         let mut calls = self.calls.clone();
         let reply = tokio::select! {
-            reply = unary(&self.verdict, call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)) => reply,
+            reply = unary(&self.close_reason, call, PUT_SOURCE_TIMEOUT, calls.put_source(messages)) => reply,
             error = sending.too_slow(call, least) => Err(error),
         };
         let broken = broken.lock().ok().and_then(|mut error| error.take());
         match broken {
-            Some(error) => Err(RpcError::new(call, Code::Aborted, &format!("cannot read the artifact: {error}"))),
+            Some(error) => Err(RpcError::new(call, Code::Aborted, &format!("failed to read the artifact: {error}"))),
             None => reply,
         }
     }
@@ -327,7 +328,7 @@ impl AgentClient {
     /// Starts an operation. Idempotent by ID.
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
-        let mut reply = unary(&self.verdict, "Run", RUN_TIMEOUT, calls.run(request)).await?;
+        let mut reply = unary(&self.close_reason, "Run", RUN_TIMEOUT, calls.run(request)).await?;
         bounds::run(&mut reply);
         Ok(reply)
     }
@@ -336,28 +337,28 @@ impl AgentClient {
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
         let mut calls = self.calls.clone().max_decoding_message_size(MAX_RESULT);
         let request = proto::AttachRequest { id: id.to_owned(), from };
-        let stream = unary(&self.verdict, "Attach", CALL_TIMEOUT, calls.attach(request)).await?;
-        Ok(Attachment { stream, verdict: self.verdict.clone() })
+        let stream = unary(&self.close_reason, "Attach", CALL_TIMEOUT, calls.attach(request)).await?;
+        Ok(Attachment { stream, close_reason: self.close_reason.clone() })
     }
 
     /// Confirms that the result is recorded outside the pod.
     pub async fn acknowledge(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::AcknowledgeRequest { id: id.to_owned() };
-        unary(&self.verdict, "Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
+        unary(&self.close_reason, "Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
     }
 
     /// Cancels an operation: gracefully on the first call, forcefully on the second call.
     pub async fn cancel(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::CancelRequest { id: id.to_owned() };
-        unary(&self.verdict, "Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
+        unary(&self.close_reason, "Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
     }
 
     /// Makes the agent refuse new operations. The reply names the open operation.
     pub async fn drain(&self) -> Result<proto::DrainReply, RpcError> {
         let mut calls = self.calls.clone();
-        let mut reply = unary(&self.verdict, "Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await?;
+        let mut reply = unary(&self.close_reason, "Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await?;
         bounds::drain(&mut reply);
         Ok(reply)
     }
@@ -367,7 +368,7 @@ impl AgentClient {
 #[derive(Debug)]
 pub struct Attachment {
     stream: tonic::Streaming<proto::AttachReply>,
-    verdict: RunOutcome,
+    close_reason: CloseReason,
 }
 
 impl Attachment {
@@ -375,21 +376,21 @@ impl Attachment {
     /// can be silent; the keepalive of the connection detects a lost peer.
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
-        let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.verdict))?;
+        let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.close_reason))?;
         next.iter_mut().for_each(bounds::attached);
         Ok(next)
     }
 }
 
 async fn unary<T>(
-    verdict: &RunOutcome,
+    close_reason: &CloseReason,
     call: &'static str,
     limit: Duration,
     request: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, RpcError> {
     match tokio::time::timeout(limit, request).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(RpcError::status(call, &status).because_of(verdict)),
+        Ok(Err(status)) => Err(RpcError::status(call, &status).because_of(close_reason)),
         Err(_) => Err(RpcError::timeout(call, limit)),
     }
 }
@@ -432,22 +433,4 @@ async fn read_chunk(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_call_without_a_response_times_out() {
-        let silence = std::future::pending::<Result<tonic::Response<()>, Status>>();
-        let error = unary(&RunOutcome::default(), "Status", CALL_TIMEOUT, silence).await.unwrap_err();
-        assert_eq!(error.to_string(), "call Status of the agent failed: no answer within 10 s (DeadlineExceeded)");
-        assert!(error.is_unavailable());
-    }
-
-    #[test]
-    fn no_status_code_is_both_refusal_and_unavailable() {
-        for code in (0..17).map(Code::from_i32) {
-            let error = RpcError::new("Run", code, "");
-            assert!(!(error.is_refusal() && error.is_unavailable()), "{code:?}");
-        }
-    }
-}
+pub(super) mod tests;

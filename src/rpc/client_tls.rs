@@ -20,21 +20,21 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::tls_fault;
+use super::handshake;
 use crate::rpc::identity::{self, IdentityError, Issued};
 
 /// Reason why the identity of the controller cannot be used.
 #[derive(Debug, Error)]
 pub enum ClientIdentityError {
-    #[error("cannot read the controller's client certificate")]
+    #[error("failed to read the controller's client certificate")]
     Certificate { source: IdentityError },
-    #[error("cannot read the controller's client key")]
+    #[error("failed to read the controller's client key")]
     Key,
-    #[error("cannot read the authority's certificates")]
+    #[error("failed to read the authority's certificates")]
     Authorities { source: IdentityError },
-    #[error("the authority's certificates cannot be trusted")]
+    #[error("invalid CA certificates of the authority")]
     Trust { source: rustls::Error },
-    #[error("the controller's client certificate and key cannot be used")]
+    #[error("invalid client certificate or key of the controller")]
     Use { source: rustls::Error },
 }
 
@@ -58,31 +58,31 @@ pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result
     Ok(config)
 }
 
-/// Connects to an agent and verifies its name. Stores the reason for the end of the connection in `verdict`.
+/// Connects to an agent and verifies its name. Stores the reason for the end of the connection in `close_reason`.
 pub(super) async fn connect(
     target: SocketAddr,
     name: ServerName<'static>,
     tls: Arc<ClientConfig>,
-    verdict: RunOutcome,
+    close_reason: CloseReason,
 ) -> io::Result<AgentStream> {
-    verdict.set(None);
+    close_reason.set(None);
     let stream = TcpStream::connect(target).await?;
     stream.set_nodelay(true)?;
     let connected = tokio_rustls::TlsConnector::from(tls).connect(name, stream).await;
-    connected.map(|stream| AgentStream { stream, verdict }).map_err(|error| tls_fault::explain(error, "agent"))
+    connected.map(|stream| AgentStream { stream, close_reason }).map_err(|error| handshake::explain(error, "agent"))
 }
 
 /// Reason for the end of a connection. A call that is not sent yet only learns that the connection is closed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RunOutcome(Arc<Mutex<Option<String>>>);
+pub(super) struct CloseReason(Arc<Mutex<Option<String>>>);
 
-impl RunOutcome {
+impl CloseReason {
     pub fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, words: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = words;
+    fn set(&self, reason: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 }
 
@@ -125,7 +125,7 @@ impl ResolvesClientCert for Identities {
 /// read, so its errors are explained here.
 pub(super) struct AgentStream {
     stream: TlsStream<TcpStream>,
-    verdict: RunOutcome,
+    close_reason: CloseReason,
 }
 
 impl AsyncRead for AgentStream {
@@ -136,8 +136,8 @@ impl AsyncRead for AgentStream {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         Pin::new(&mut this.stream).poll_read(context, buffer).map_err(|error| {
-            let error = tls_fault::explain(error, "agent");
-            this.verdict.set(Some(error.to_string()));
+            let error = handshake::explain(error, "agent");
+            this.close_reason.set(Some(error.to_string()));
             error
         })
     }

@@ -31,21 +31,21 @@ const ORGANIZATION: &str = "pulumi-controller";
 /// Cause of a failure to create or read a certificate.
 #[derive(Debug, Error)]
 pub enum IdentityError {
-    #[error("cannot make {what}")]
+    #[error("failed to create {what}")]
     Make { what: &'static str, source: rcgen::Error },
     #[error(
-        "cannot read the authority's private key: it has to be PKCS#8 (\"BEGIN PRIVATE KEY\"), ECDSA, Ed25519 or RSA"
+        "failed to read the authority's private key: must be PKCS#8 (\"BEGIN PRIVATE KEY\") with ECDSA, Ed25519 or RSA"
     )]
     ReadKey { source: rcgen::Error },
-    #[error("the certificate that belongs to the private key is not one of an authority (CA:TRUE, keyCertSign)")]
+    #[error("the certificate of the private key is not a CA certificate (CA:TRUE, keyCertSign)")]
     NoAuthority,
-    #[error("no certificate of the authority belongs to its private key")]
+    #[error("no certificate of the authority matches its private key")]
     ForeignKey,
-    #[error("cannot read the certificate: it is not PEM")]
+    #[error("failed to read the certificate: not PEM")]
     ReadPem,
-    #[error("cannot read the certificate: it is not an X.509 certificate ({reason})")]
+    #[error("failed to parse the X.509 certificate: {reason}")]
     ReadCertificate { reason: String },
-    #[error("cannot make a certificate at the time {now}")]
+    #[error("failed to create a certificate: invalid time {now}")]
     Time { now: Timestamp },
 }
 
@@ -129,12 +129,12 @@ impl Authority {
     }
 
     /// Returns whether the controller generated the authority. Otherwise, its issuer is responsible for the renewal.
-    pub fn is_made_here(&self) -> bool {
-        let made_here = |certificate: &X509Certificate<'_>| {
+    pub fn is_generated(&self) -> bool {
+        let is_ours = |certificate: &X509Certificate<'_>| {
             let mut organizations = certificate.subject().iter_organization();
             organizations.any(|found| found.as_str().is_ok_and(|name| name == ORGANIZATION))
         };
-        parse(&self.certificate).is_ok_and(|certificate| made_here(&certificate))
+        parse(&self.certificate).is_ok_and(|certificate| is_ours(&certificate))
     }
 
     /// Returns whether less than a third of its validity is left.
@@ -341,7 +341,7 @@ mod tests {
             one.has_issued(&issued.certificate_pem).unwrap() && !other.has_issued(&issued.certificate_pem).unwrap()
         );
         assert_ne!(issuer(&issued.certificate_pem).unwrap(), issuer(other.certificate_pem()).unwrap());
-        assert!(one.is_made_here() && !foreign(true).unwrap().is_made_here());
+        assert!(one.is_generated() && !foreign(true).unwrap().is_generated());
         assert_eq!(one.expiry(), Some(at(NOW + 365 * 24 * 60 * 60)));
     }
 

@@ -30,8 +30,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use zeroize::Zeroizing;
 
-use super::client_verifier::ControllerClientVerifier;
-use super::tls_fault;
+use super::handshake::{self, ControllerClientVerifier};
 use crate::rpc::identity::{self, IdentityError};
 
 /// File name of the certificate.
@@ -47,7 +46,7 @@ pub const INPUTS_KEY_FILE: &str = "inputs.key";
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent handshakes. One more replaces the client that has been silent for longest, so that
 /// clients that open connections without sending data do not block others.
-const HANDSHAKES_AT_ONCE: usize = 32;
+const MAX_HANDSHAKES: usize = 32;
 /// Pause after the system has refused to accept a connection, for example for lack of file descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum time for which data from a refused client is read; [`REFUSED_BYTES`] limits its size.
@@ -59,19 +58,19 @@ const MAX_FILE: u64 = 1024 * 1024;
 /// Reason why the TLS files cannot be used.
 #[derive(Debug, Error)]
 pub enum ServerTlsError {
-    #[error("cannot read {}", path.display())]
+    #[error("failed to read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{} is longer than {MAX_FILE} bytes", path.display())]
+    #[error("{} exceeds {MAX_FILE} bytes", path.display())]
     TooLong { path: PathBuf },
-    #[error("{} holds no certificate", path.display())]
+    #[error("{} contains no certificate", path.display())]
     Certificates { path: PathBuf, source: IdentityError },
-    #[error("{} holds no private key", path.display())]
+    #[error("{} contains no private key", path.display())]
     Key { path: PathBuf },
-    #[error("the certificates in {} cannot be trusted", path.display())]
+    #[error("invalid CA certificates in {}", path.display())]
     Authorities { path: PathBuf, source: rustls::Error },
-    #[error("the authorities in {} cannot verify clients: {reason}", path.display())]
+    #[error("failed to create a client verifier from {}: {reason}", path.display())]
     Verifier { path: PathBuf, reason: String },
-    #[error("certificate and key in {} cannot be served", directory.display())]
+    #[error("invalid certificate or key in {}", directory.display())]
     Serve { directory: PathBuf, source: rustls::Error },
 }
 
@@ -119,7 +118,10 @@ impl TlsAcceptor {
         let files = match read {
             Ok(Ok(files)) => files,
             Ok(Err(error)) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "keeping the TLS files read before");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "failed to reload TLS files, using the previous files"
+                );
                 return self.loaded.load().config.clone();
             }
             Err(_) => return self.loaded.load().config.clone(),
@@ -135,7 +137,10 @@ impl TlsAcceptor {
                 config
             }
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "keeping the TLS files read before");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "failed to reload TLS files, using the previous files"
+                );
                 self.loaded.load().config.clone()
             }
         }
@@ -148,15 +153,15 @@ impl TlsAcceptor {
         match greeting.into_stream(self.current().await).into_fallible().await {
             Ok(stream) => Ok(Connection(stream)),
             Err((error, stream)) => {
-                let_the_alert_arrive(stream).await;
-                Err(tls_fault::explain(error, "client"))
+                close_after_alert(stream).await;
+                Err(handshake::explain(error, "client"))
             }
         }
     }
 
     /// Performs the handshake with a timeout. Logs the reason if the client is refused.
     async fn connection(&self, stream: TcpStream, peer: SocketAddr, greeted: &AtomicBool) -> Option<Connection> {
-        let late = || io::Error::new(io::ErrorKind::TimedOut, "the client did not finish the TLS handshake");
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "TLS handshake timed out");
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(stream, greeted));
         match handshake.await.unwrap_or_else(|_| Err(late())) {
             Ok(connection) => Some(connection),
@@ -216,7 +221,7 @@ impl Incoming {
                 accepted = self.listener.accept(), if pause.is_none() => match accepted {
                     Ok((stream, peer)) => self.begin(stream, peer),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
+                        tracing::warn!(%error, "failed to accept connection");
                         self.paused_until = Some(Instant::now() + ACCEPT_RETRY_INTERVAL);
                     }
                 },
@@ -225,7 +230,7 @@ impl Incoming {
     }
 
     fn begin(&mut self, stream: TcpStream, peer: SocketAddr) {
-        self.make_room();
+        self.evict_if_full();
         self.accepted += 1;
         let (number, acceptor, greeted) = (self.accepted, self.acceptor.clone(), Arc::new(AtomicBool::new(false)));
         let (handshake, registration) = AbortHandle::new_pair();
@@ -234,15 +239,15 @@ impl Incoming {
         self.handshakes.push(Abortable::new(connection.boxed(), registration));
     }
 
-    /// Makes room for another handshake: drops the client that has been silent for longest or, if none is silent, the
-    /// oldest.
-    fn make_room(&mut self) {
-        if self.clients.len() < HANDSHAKES_AT_ONCE {
+    /// If the maximum number of handshakes is reached, drops the client that has been silent for longest or, if none is
+    /// silent, the oldest.
+    fn evict_if_full(&mut self) {
+        if self.clients.len() < MAX_HANDSHAKES {
             return;
         }
         let silent = self.clients.iter().position(|client| !client.greeted.load(Ordering::Relaxed));
         if let Some(client) = self.clients.remove(silent.unwrap_or(0)) {
-            tracing::info!(peer = %client.peer, "connection dropped: too many clients that do not finish the handshake");
+            tracing::info!(peer = %client.peer, "connection dropped: too many pending TLS handshakes");
             client.handshake.abort();
         }
     }
@@ -289,7 +294,7 @@ impl AsyncWrite for Connection {
 
 /// Closes a connection so that the client receives the alert with the reason. Closing a socket with unread bytes would
 /// reset the connection and discard the alert.
-async fn let_the_alert_arrive(mut stream: TcpStream) {
+async fn close_after_alert(mut stream: TcpStream) {
     let listening = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(REFUSED_BYTES), &mut tokio::io::sink()).await
@@ -347,3 +352,6 @@ fn configuration(directory: &Path, files: &Files) -> Result<ServerConfig, Server
     config.send_tls13_tickets = 0;
     Ok(config)
 }
+
+#[cfg(test)]
+pub(super) mod tests;

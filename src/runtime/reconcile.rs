@@ -23,7 +23,8 @@ use crate::runtime::reads::ReadError;
 use crate::runtime::writes::WriteError;
 use crate::telemetry::chain;
 use crate::telemetry::logging::panic_message;
-use crate::telemetry::metrics::{Metrics, ReconcileResult};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::reconciles::ReconcileResult;
 
 /// Effectively unlimited.
 const UNLIMITED: usize = 1 << 20;
@@ -173,7 +174,7 @@ impl ReconcileRunner {
             revision = tracing::field::Empty,
         );
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
-        self.metrics.reconcile_begun(self.controller, &key);
+        self.metrics.reconciles().begun(self.controller, &key);
         let begun = Instant::now();
         // On the heap, because reconciles are large and a single task holds all of them.
         let work = Box::pin(tokio::time::timeout(self.timeout, work).instrument(span.clone()));
@@ -184,7 +185,7 @@ impl ReconcileRunner {
             Err(payload) => End::Panic(payload),
         };
         let (action, result) = span.in_scope(|| self.conclude(&key, end));
-        self.metrics.reconcile_ended(self.controller, (self.kind, &key.0, &key.1), result, begun.elapsed());
+        self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, begun.elapsed());
         // The object was deleted in the meantime, possibly by this reconcile.
         if !self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
             self.forget_key(&key);
@@ -231,7 +232,7 @@ impl ReconcileRunner {
                 (Action::requeue(delay), ReconcileResult::Error)
             }
             End::Panic(payload) => {
-                self.metrics.reconcile_panicked(self.controller);
+                self.metrics.reconciles().panicked(self.controller);
                 let delay = self.backoff.failed(key);
                 tracing::error!(error = panic_message(&*payload), retry_in = ?delay, "reconcile panicked");
                 (Action::requeue(delay), ReconcileResult::Error)
@@ -243,7 +244,7 @@ impl ReconcileRunner {
         match error {
             ReconcileError::Stalled { reason } => {
                 self.backoff.forget(key);
-                self.metrics.reconcile_stalled(self.controller);
+                self.metrics.reconciles().stalled(self.controller);
                 tracing::error!(error = reason, "reconcile stalled until the object changes");
                 (Action::await_change(), ReconcileResult::Error)
             }

@@ -61,7 +61,7 @@ pub async fn serve(
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection for {purpose}");
+                    tracing::warn!(%error, purpose, "failed to accept connection");
                     tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
                     continue;
                 }
@@ -121,11 +121,11 @@ impl Connection {
         tokio::select! {
             ended = tokio::time::timeout(limits.all, connection) => match ended {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "a connection for {purpose} failed"),
-                Err(_) => tracing::debug!("a connection for {purpose} took too long"),
+                Ok(Err(error)) => tracing::debug!(%error, purpose, "connection failed"),
+                Err(_) => tracing::debug!(purpose, "connection timed out"),
             },
             () = closed.cancelled() => {
-                tracing::debug!(peer = %peer.address, "closed a waiting connection for {purpose}");
+                tracing::debug!(peer = %peer.address, purpose, "waiting connection closed");
             }
         }
     }

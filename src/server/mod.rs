@@ -22,7 +22,7 @@ use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 /// Error while starting an endpoint.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    #[error("cannot listen on {address} for {purpose}")]
+    #[error("failed to listen on {address} for {purpose}")]
     Listen { purpose: &'static str, address: SocketAddr, source: io::Error },
 }
 
@@ -140,6 +140,6 @@ mod tests {
         let taken = listen("a test", address).await.unwrap().local_addr().unwrap();
         let _listener = listen("a test", taken).await.unwrap();
         let error = listen("metrics", taken).await.unwrap_err();
-        assert_eq!(error.to_string(), format!("cannot listen on {taken} for metrics"));
+        assert_eq!(error.to_string(), format!("failed to listen on {taken} for metrics"));
     }
 }

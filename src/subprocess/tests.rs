@@ -44,20 +44,16 @@ async fn a_child_gets_limits_and_input_on_stdin_and_no_environment() {
 async fn the_error_of_a_child_names_the_exceeded_limit() {
     let short = Limits { wall: Duration::from_millis(300), ..LIMITS };
     let rows = [
-        ("kill -XCPU $$", LIMITS, "more than the limit of 1 s of CPU time"),
-        ("kill -XFSZ $$", LIMITS, "a file that is larger than the limit of 0Mi"),
-        (
-            "echo 'memory allocation of 9 bytes failed' >&2; kill -ABRT $$",
-            LIMITS,
-            "more than the limit of 64Mi of memory",
-        ),
-        ("kill -ABRT $$", LIMITS, "ended without an answer"),
-        ("kill -KILL $$", LIMITS, "killed from outside"),
-        ("printf '%01001d' 0", LIMITS, "its answer is larger than the limit of 1000 bytes"),
-        ("yes", LIMITS, "its answer is larger than the limit of 1000 bytes"),
+        ("kill -XCPU $$", LIMITS, "CPU time limit of 1 s exceeded"),
+        ("kill -XFSZ $$", LIMITS, "file size limit of 0Mi exceeded"),
+        ("echo 'memory allocation of 9 bytes failed' >&2; kill -ABRT $$", LIMITS, "memory limit of 64Mi exceeded"),
+        ("kill -ABRT $$", LIMITS, "exited without a response"),
+        ("kill -KILL $$", LIMITS, "the process was killed"),
+        ("printf '%01001d' 0", LIMITS, "response size limit of 1000 bytes exceeded"),
+        ("yes", LIMITS, "response size limit of 1000 bytes exceeded"),
         ("echo one; echo '  two\n\nwords  ' >&2; exit 3", LIMITS, "(exit status: 3): two words"),
-        ("exec sleep 100", short, "it was not done within 0 s"),
-        ("yes >&2", short, "it was not done within 0 s"),
+        ("exec sleep 100", short, "timed out after 0 s"),
+        ("yes >&2", short, "timed out after 0 s"),
     ];
     for (script, limits, wanted) in rows {
         let said = run(script, b"", &limits).await.expect_err(script);

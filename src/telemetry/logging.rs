@@ -56,7 +56,7 @@ pub enum LogEncoding {
 /// Error while setting up logging.
 #[derive(Debug, Error)]
 pub enum LoggingError {
-    #[error("cannot set up logging: {reason}")]
+    #[error("failed to set up logging: {reason}")]
     Install { reason: String },
 }
 
@@ -139,7 +139,7 @@ where
             }
         }
         line.extend(fields.0);
-        name_the_object(&mut line);
+        add_object(&mut line);
         // A write error is ignored, because there is no other output to report it.
         let _ = writeln!(self.writer.make_writer(), "{}", Value::Object(line));
     }
@@ -162,7 +162,7 @@ fn logger_name(target: &str) -> Option<&str> {
 }
 
 /// Adds the object under its kind, as in Flux: `"Stack":{"name":…,"namespace":…}`.
-fn name_the_object(line: &mut Map<String, Value>) {
+fn add_object(line: &mut Map<String, Value>) {
     let text = |key: &str| line.get(key).and_then(Value::as_str).map(str::to_owned);
     if let (Some(kind), Some(name), Some(namespace)) = (text("controllerKind"), text("name"), text("namespace")) {
         line.insert(kind, json!({ "name": name, "namespace": namespace }));

@@ -1,46 +1,20 @@
 //! Metrics with the names that Flux dashboards and controller-runtime alerts expect, and additional ones of this controller.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets_range};
 use prometheus_client::registry::Registry;
 
-use crate::telemetry::activity::Activity;
 use crate::telemetry::process::ProcessMetrics;
-use crate::telemetry::runs::Runs;
-use crate::telemetry::stacks::{Stacks, Standing};
-use crate::telemetry::webhooks::{WebhookResult, Webhooks};
+use crate::telemetry::reconciles::Reconciles;
+use crate::telemetry::stacks::{Runs, Stacks, Standing};
 
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Result of a reconcile, as in controller-runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReconcileResult {
-    /// Success without a requeue.
-    Success,
-    /// Failure.
-    Error,
-    /// Requeue without a failure: success, unmet precondition or write conflict.
-    RequeueAfter,
-}
-
-impl EncodeLabelValue for ReconcileResult {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let text = match self {
-            ReconcileResult::Success => "success",
-            ReconcileResult::Error => "error",
-            ReconcileResult::RequeueAfter => "requeue_after",
-        };
-        text.encode(encoder)
-    }
-}
 
 /// Result of an artifact fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,34 +38,39 @@ impl EncodeLabelValue for FetchResult {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ObjectLabels {
-    kind: &'static str,
-    name: String,
-    namespace: String,
+/// Result of a webhook call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WebhookResult {
+    /// Runs of all Stacks were requested.
+    Accepted,
+    /// The call is valid, but its event triggers no runs.
+    Ignored,
+    /// The path is unknown, or the call is not permitted.
+    Refused,
+    /// The call is valid, but not all runs could be requested.
+    Failed,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReconcileLabels {
-    controller: &'static str,
-    result: ReconcileResult,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ControllerLabels {
-    controller: &'static str,
-}
-
-/// Labels of a controller's queue, which has the same name as the controller.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct QueueLabels {
-    name: &'static str,
-    controller: &'static str,
+impl EncodeLabelValue for WebhookResult {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let text = match self {
+            WebhookResult::Accepted => "accepted",
+            WebhookResult::Ignored => "ignored",
+            WebhookResult::Refused => "refused",
+            WebhookResult::Failed => "failed",
+        };
+        text.encode(encoder)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FetchLabels {
     result: FetchResult,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WebhookLabels {
+    result: WebhookResult,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -112,22 +91,11 @@ struct WriteLabels {
     kind: String,
 }
 
-type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
-
 /// All metrics of the process. Cheap to clone.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    reconcile_duration: Histograms<ObjectLabels>,
-    reconcile_time: Histograms<ControllerLabels>,
-    reconciles: Family<ReconcileLabels, Counter>,
-    reconcile_errors: Family<ControllerLabels, Counter>,
-    reconcile_terminal_errors: Family<ControllerLabels, Counter>,
-    reconcile_panics: Family<ControllerLabels, Counter>,
-    active_workers: Family<ControllerLabels, Gauge>,
-    most_workers: Family<ControllerLabels, Gauge>,
-    queue_work: Histograms<QueueLabels>,
-    activity: Activity,
+    reconciles: Reconciles,
     leader: Family<LeaseLabels, Gauge>,
     api_requests: Family<RequestLabels, Counter>,
     artifact_fetches: Family<FetchLabels, Counter>,
@@ -135,7 +103,7 @@ pub struct Metrics {
     stacks_active: Gauge,
     stacks: Stacks,
     programs_active: Gauge,
-    webhooks: Webhooks,
+    webhooks: Family<WebhookLabels, Counter>,
     events_dropped: Counter,
     notifications_dropped: Counter,
     api_writes: Family<WriteLabels, Counter>,
@@ -153,16 +121,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut metrics = Metrics {
             registry: Arc::default(),
-            reconcile_duration: Family::new_with_constructor(reconcile_histogram as fn() -> Histogram),
-            reconcile_time: Family::new_with_constructor(reconcile_histogram as fn() -> Histogram),
-            reconciles: Family::default(),
-            reconcile_errors: Family::default(),
-            reconcile_terminal_errors: Family::default(),
-            reconcile_panics: Family::default(),
-            active_workers: Family::default(),
-            most_workers: Family::default(),
-            queue_work: Family::new_with_constructor(reconcile_histogram as fn() -> Histogram),
-            activity: Activity::default(),
+            reconciles: Reconciles::default(),
             leader: Family::default(),
             api_requests: Family::default(),
             artifact_fetches: Family::default(),
@@ -170,7 +129,7 @@ impl Default for Metrics {
             stacks_active: Gauge::default(),
             stacks: Stacks::default(),
             programs_active: Gauge::default(),
-            webhooks: Webhooks::default(),
+            webhooks: Family::default(),
             events_dropped: Counter::default(),
             notifications_dropped: Counter::default(),
             api_writes: Family::default(),
@@ -182,107 +141,57 @@ impl Default for Metrics {
     }
 }
 
-/// Returns a histogram with the buckets of Flux.
-fn reconcile_histogram() -> Histogram {
-    Histogram::new(exponential_buckets_range(0.01, 1800.0, 10))
-}
-
 impl Metrics {
     /// Registers all metrics. The registry appends `_total` to the name of each counter.
     fn register(&self) -> Registry {
         let mut registry = Registry::default();
-        self.register_reconciles(&mut registry);
-        self.register_our_own(&mut registry);
-        registry.register("leader_election_master_status", "Whether this process holds the Lease", self.leader.clone());
+        self.reconciles.register(&mut registry);
+        self.register_own(&mut registry);
         registry.register(
-            "rest_client_requests",
-            "Requests to the API server by what came of them",
-            self.api_requests.clone(),
+            "leader_election_master_status",
+            "1 if this replica holds the Lease; otherwise 0",
+            self.leader.clone(),
         );
-        registry.register_collector(Box::new(self.activity.clone()));
+        registry.register("rest_client_requests", "Number of requests to the API server", self.api_requests.clone());
         registry.register_collector(Box::new(ProcessMetrics));
         registry
     }
 
-    fn register_reconciles(&self, registry: &mut Registry) {
-        registry.register(
-            "gotk_reconcile_duration_seconds",
-            "The duration in seconds of a reconcile of an object",
-            self.reconcile_duration.clone(),
-        );
-        registry.register(
-            "controller_runtime_reconcile_time_seconds",
-            "The duration in seconds of a reconcile",
-            self.reconcile_time.clone(),
-        );
-        registry.register("controller_runtime_reconcile", "Reconciles by their end", self.reconciles.clone());
-        registry.register(
-            "controller_runtime_reconcile_errors",
-            "Reconciles that failed",
-            self.reconcile_errors.clone(),
-        );
-        registry.register(
-            "controller_runtime_terminal_reconcile_errors",
-            "Reconciles that failed and are not tried again until the object changes",
-            self.reconcile_terminal_errors.clone(),
-        );
-        registry.register(
-            "controller_runtime_reconcile_panics",
-            "Reconciles that panicked",
-            self.reconcile_panics.clone(),
-        );
-        registry.register(
-            "controller_runtime_active_workers",
-            "Reconciles that are going on",
-            self.active_workers.clone(),
-        );
-        registry.register(
-            "controller_runtime_max_concurrent_reconciles",
-            "How many reconciles may go on at the same time",
-            self.most_workers.clone(),
-        );
-        registry.register(
-            "workqueue_work_duration_seconds",
-            "The duration in seconds of a reconcile, as controller-runtime's queue has it",
-            self.queue_work.clone(),
-        );
-    }
-
-    fn register_our_own(&self, registry: &mut Registry) {
+    fn register_own(&self, registry: &mut Registry) {
         registry.register(
             "pulumi_controller_artifact_fetches",
-            "Artifacts that were wanted, by how they came",
+            "Number of artifact requests",
             self.artifact_fetches.clone(),
         );
         self.runs.register(registry);
         // `stacks_active`, `programs_active` and two metrics of `Stacks` have the names of the Pulumi Kubernetes Operator.
-        registry.register("stacks_active", "Stacks that are there", self.stacks_active.clone());
+        registry.register("stacks_active", "Number of Stacks", self.stacks_active.clone());
         registry.register_collector(Box::new(self.stacks.clone()));
-        registry.register("programs_active", "Programs that are there", self.programs_active.clone());
-        self.webhooks.register(registry);
+        registry.register("programs_active", "Number of Programs", self.programs_active.clone());
+        registry.register("pulumi_controller_webhooks", "Number of webhook calls", self.webhooks.clone());
         registry.register(
             "pulumi_controller_events_dropped",
-            "Kubernetes events that were not written",
+            "Number of Kubernetes events that could not be written",
             self.events_dropped.clone(),
         );
         registry.register(
             "pulumi_controller_notifications_dropped",
-            "Events that the notification-controller was not told of",
+            "Number of events that could not be sent to notification-controller",
             self.notifications_dropped.clone(),
         );
         registry.register(
             "pulumi_controller_api_writes",
-            "Requests that change something in the API",
+            "Number of API requests that change an object",
             self.api_writes.clone(),
         );
         registry.register(
             "pulumi_controller_authority_expiry_timestamp_seconds",
-            "When the certificate authority that signs ends",
+            "Expiry of the signing certificate authority in seconds since the Unix epoch",
             self.authority_expiry.clone(),
         );
         registry.register(
             "pulumi_controller_authority_well",
-            "Whether the authority's Secret could be used when it was last looked at",
+            "1 if the Secret of the certificate authority was valid when last read; otherwise 0",
             self.authority_well.clone(),
         );
     }
@@ -294,52 +203,14 @@ impl Metrics {
         Ok(text)
     }
 
-    /// Sets the maximum number of concurrent reconciles of a controller.
-    pub fn reconciles_at_once(&self, controller: &'static str, most: u16) {
-        self.most_workers.get_or_create(&ControllerLabels { controller }).set(i64::from(most));
-    }
-
-    /// Records the start of a reconcile. `object` is the namespace and name.
-    pub fn reconcile_begun(&self, controller: &'static str, object: &(String, String)) {
-        self.activity.begin(controller, object);
-        self.active_workers.get_or_create(&ControllerLabels { controller }).inc();
-    }
-
-    /// Records the end of a reconcile.
-    pub fn reconcile_ended(
-        &self,
-        controller: &'static str,
-        (kind, namespace, name): (&'static str, &str, &str),
-        result: ReconcileResult,
-        duration: Duration,
-    ) {
-        self.activity.end(controller, &(namespace.to_owned(), name.to_owned()));
-        let seconds = duration.as_secs_f64();
-        let labels = ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() };
-        self.reconcile_duration.get_or_create(&labels).observe(seconds);
-        self.reconcile_time.get_or_create(&ControllerLabels { controller }).observe(seconds);
-        self.queue_work.get_or_create(&QueueLabels { name: controller, controller }).observe(seconds);
-        self.reconciles.get_or_create(&ReconcileLabels { controller, result }).inc();
-        if result == ReconcileResult::Error {
-            self.reconcile_errors.get_or_create(&ControllerLabels { controller }).inc();
-        }
-        self.active_workers.get_or_create(&ControllerLabels { controller }).dec();
-    }
-
-    /// Counts a reconcile that failed and is not retried until the object changes.
-    pub fn reconcile_stalled(&self, controller: &'static str) {
-        self.reconcile_terminal_errors.get_or_create(&ControllerLabels { controller }).inc();
-    }
-
-    /// Counts a reconcile that panicked.
-    pub fn reconcile_panicked(&self, controller: &'static str) {
-        self.reconcile_panics.get_or_create(&ControllerLabels { controller }).inc();
+    /// Returns the metrics of reconciles.
+    pub fn reconciles(&self) -> &Reconciles {
+        &self.reconciles
     }
 
     /// Removes the series of a deleted object.
     pub fn forget(&self, kind: &'static str, namespace: &str, name: &str) {
-        let labels = ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() };
-        self.reconcile_duration.remove(&labels);
+        self.reconciles.forget(kind, namespace, name);
         if kind == "Stack" {
             self.stacks.forget(namespace, name);
         }
@@ -372,7 +243,7 @@ impl Metrics {
 
     /// Counts a webhook call.
     pub fn webhook(&self, result: WebhookResult) {
-        self.webhooks.count(result);
+        self.webhooks.get_or_create(&WebhookLabels { result }).inc();
     }
 
     /// Counts a Kubernetes event that was not written.

@@ -1,13 +1,11 @@
 //! Logs, metrics, and the redaction of secrets.
 
-pub mod activity;
 pub mod logging;
 pub mod metrics;
 pub mod process;
+pub mod reconciles;
 pub mod redact;
-pub mod runs;
 pub mod stacks;
-pub mod webhooks;
 
 /// Formats an error and its causes in one line, for users.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {

@@ -15,7 +15,7 @@ impl Collector for ProcessMetrics {
         match Usage::read() {
             Ok(usage) => usage.encode(encoder),
             Err(error) => {
-                tracing::debug!(%error, "the kernel does not tell about this process");
+                tracing::debug!(%error, "failed to read process metrics");
                 Ok(())
             }
         }
@@ -54,14 +54,18 @@ impl Usage {
 
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let cpu = ConstCounter::new(self.cpu_seconds);
-        let help = "Processor time that the process has used";
+        let help = "CPU time in seconds";
         cpu.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?)?;
         let gauges = [
-            ("process_start_time_seconds", "When the process started, since the epoch", Some(self.start_time)),
-            ("process_virtual_memory_bytes", "Virtual memory", Some(self.virtual_bytes as f64)),
-            ("process_resident_memory_bytes", "Resident memory", Some(self.resident_bytes as f64)),
-            ("process_open_fds", "Open files", Some(self.open_files as f64)),
-            ("process_max_fds", "How many files may be open", self.most_files.map(|most| most as f64)),
+            (
+                "process_start_time_seconds",
+                "Start time of the process in seconds since the Unix epoch",
+                Some(self.start_time),
+            ),
+            ("process_virtual_memory_bytes", "Virtual memory in bytes", Some(self.virtual_bytes as f64)),
+            ("process_resident_memory_bytes", "Resident memory in bytes", Some(self.resident_bytes as f64)),
+            ("process_open_fds", "Number of open file descriptors", Some(self.open_files as f64)),
+            ("process_max_fds", "Maximum number of open file descriptors", self.most_files.map(|most| most as f64)),
         ];
         for (name, help, value) in gauges {
             let Some(value) = value else { continue };

@@ -1,12 +1,17 @@
-//! Metrics of Stack states: a series for each Stack, and the number of Stacks in each state.
+//! Metrics of Stacks and their runs: the states of Stacks, open and queued runs, waiting times and durations.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
 
 /// Maximum number of pairs of status and reason with a series; further pairs are counted together.
 const MAX_REASONS: usize = 64;
@@ -72,17 +77,117 @@ impl Stacks {
 
 impl Collector for Stacks {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let failing = ("stacks_failing", "Whether a Stack is stalled, lacks what it needs, or its last run has failed");
+        let failing = ("stacks_failing", "1 if the Stack is stalled, not ready or its last run failed; otherwise 0");
         self.encode_each(&mut encoder, failing, |standing| standing.is_failing)?;
-        let reconciling = ("stacks_reconciling", "Whether something goes on for a Stack, or is tried again");
+        let reconciling = ("stacks_reconciling", "1 if the Stack is reconciling; otherwise 0");
         self.encode_each(&mut encoder, reconciling, |standing| standing.is_reconciling)?;
-        let help = "Stacks by the status of Ready and the reason of Stalled or, without it, of Ready";
+        let help = "Number of Stacks by the status and reason of the condition Ready, or the reason of Stalled";
         let mut metric = encoder.encode_descriptor("pulumi_controller_stacks", help, None, MetricType::Gauge)?;
         for ((ready, reason), count) in self.counts() {
             let labels = [("ready", ready.as_str()), ("reason", reason.as_str())];
             ConstGauge::new(count).encode(metric.encode_family(&labels)?)?;
         }
         Ok(())
+    }
+}
+
+/// Upper bounds in seconds, from the shortest runs to the default timeout.
+const DURATION_BUCKETS: [f64; 14] =
+    [1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10800.0];
+/// Upper bounds in seconds, from an immediate start to a wait behind the runs of many Stacks.
+const WAIT_BUCKETS: [f64; 14] =
+    [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10800.0];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WaitLabels {
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DurationLabels {
+    r#type: &'static str,
+    outcome: &'static str,
+}
+
+/// Metrics of runs. Cheap to clone; all clones share the values.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    open: Gauge,
+    queued: Gauge,
+    oldest: Oldest,
+    wait: Family<WaitLabels, Histogram, fn() -> Histogram>,
+    duration: Family<DurationLabels, Histogram, fn() -> Histogram>,
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        Runs {
+            open: Gauge::default(),
+            queued: Gauge::default(),
+            oldest: Oldest::default(),
+            wait: Family::new_with_constructor((|| Histogram::new(WAIT_BUCKETS)) as fn() -> Histogram),
+            duration: Family::new_with_constructor((|| Histogram::new(DURATION_BUCKETS)) as fn() -> Histogram),
+        }
+    }
+}
+
+impl Runs {
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("pulumi_controller_runs_open", "Number of open Pulumi runs", self.open.clone());
+        registry.register(
+            "pulumi_controller_runs_waiting",
+            "Number of Pulumi runs in the queue for a run slot",
+            self.queued.clone(),
+        );
+        registry.register(
+            "pulumi_controller_run_wait_seconds",
+            "Duration in seconds from the creation of an Update to the start of its run",
+            self.wait.clone(),
+        );
+        registry.register(
+            "pulumi_controller_run_duration_seconds",
+            "Duration in seconds of Pulumi runs",
+            self.duration.clone(),
+        );
+        registry.register_collector(Box::new(self.oldest.clone()));
+    }
+
+    /// Sets the number of open runs, the number of queued runs, and the time since which the oldest queued run has been
+    /// pending.
+    pub fn count(&self, open: usize, queued: usize, oldest: Option<Timestamp>) {
+        self.open.set(i64::try_from(open).unwrap_or(i64::MAX));
+        self.queued.set(i64::try_from(queued).unwrap_or(i64::MAX));
+        *self.oldest.0.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
+    }
+
+    /// Records the start of a run.
+    pub fn started(&self, kind: &'static str, waited: Duration) {
+        self.wait.get_or_create(&WaitLabels { r#type: kind }).observe(waited.as_secs_f64());
+    }
+
+    /// Records the end of a run.
+    pub fn ended(&self, kind: &'static str, outcome: &'static str, lasted: Duration) {
+        self.duration.get_or_create(&DurationLabels { r#type: kind, outcome }).observe(lasted.as_secs_f64());
+    }
+}
+
+/// Time since which the oldest queued run has been pending. Its age is computed on each scrape.
+#[derive(Clone, Debug, Default)]
+struct Oldest(Arc<Mutex<Option<Timestamp>>>);
+
+impl Oldest {
+    fn age(&self, now: Timestamp) -> f64 {
+        let oldest = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        oldest.map_or(0.0, |since| now.duration_since(since).as_secs_f64().max(0.0))
+    }
+}
+
+impl Collector for Oldest {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let help = "Time in seconds for which the oldest run in the queue has been pending; 0 if the queue is empty";
+        let name = "pulumi_controller_oldest_queued_run_age_seconds";
+        let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(self.age(Timestamp::now())).encode(metric)
     }
 }
 
@@ -112,5 +217,17 @@ mod tests {
         (0..1000).for_each(|n| stacks.note("apps", &format!("{n:04}"), standing(&format!("Reason{n}"))));
         let counts = stacks.counts();
         assert_eq!((counts.len(), counts.values().sum::<i64>()), (MAX_REASONS + 1, 1000));
+    }
+
+    #[test]
+    fn the_age_of_the_oldest_queued_run_grows_until_the_queue_is_empty() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let runs = Runs::default();
+        assert!(runs.oldest.age(at(100)) < f64::EPSILON);
+        runs.count(1, 2, Some(at(40)));
+        assert!((runs.oldest.age(at(100)) - 60.0).abs() < f64::EPSILON);
+        assert!(runs.oldest.age(at(10)) < f64::EPSILON, "a clock that goes back");
+        runs.count(1, 0, None);
+        assert!(runs.oldest.age(at(100)) < f64::EPSILON);
     }
 }

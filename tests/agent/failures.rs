@@ -42,11 +42,7 @@ async fn missing_backend_and_secrets_settings_are_reported_with_their_field() {
         request.environment.push(other);
     };
     let result = run(&workspace, GOOD, wrong).await;
-    says(
-        &result,
-        Outcome::Failed,
-        &["incorrect passphrase", "the one that the stack was made with", "spec.envSecrets"],
-    );
+    says(&result, Outcome::Failed, &["incorrect passphrase", "passphrase of the stack", "spec.envSecrets"]);
 
     let result = run(&workspace, GOOD, without("PULUMI_BACKEND_URL")).await;
     let words = ["PULUMI_ACCESS_TOKEN must be set", "spec.backend", "spec.accessTokenSecret"];

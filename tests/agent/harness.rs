@@ -13,7 +13,7 @@ use pulumi_controller::rpc::identity::Authority;
 use pulumi_controller::rpc::proto::attach_reply::Part;
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, progress};
-use pulumi_controller::rpc::settings::settings_digest;
+use pulumi_controller::rpc::protocol::settings_digest;
 
 pub use crate::processes::{InteractiveSession, children, descendants, processes, signal};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{ConfigItem, Outcome, RunRequest, Settings, StatusRequest};
-use pulumi_controller::rpc::settings::settings_digest;
+use pulumi_controller::rpc::protocol::settings_digest;
 
 use crate::harness::{Workspace, has_pulumi, outputs, variable};
 

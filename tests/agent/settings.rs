@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use pulumi_controller::rpc::proto::{self, ConfigItem, Outcome};
-use pulumi_controller::rpc::settings::settings_digest;
+use pulumi_controller::rpc::protocol::settings_digest;
 
 use crate::harness::{TOKEN, Workspace, has_pulumi, outputs};
 

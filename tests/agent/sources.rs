@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use pulumi_controller::artifact::InPod;
-use pulumi_controller::rpc::capabilities::PROTOCOL_VERSION;
 use pulumi_controller::rpc::proto;
+use pulumi_controller::rpc::protocol::PROTOCOL_VERSION;
 
 use crate::harness::{POLL, TEST_TIMEOUT, Workspace, archive, has_pulumi};
 

@@ -168,9 +168,7 @@ fn a_missing_permission_is_named_and_granting_it_fixes_the_run() {
         let namespace = &scene.namespace;
         for words in [
             format!("User \"system:serviceaccount:{namespace}:deployer\" cannot create resource \"configmaps\""),
-            format!(
-                "the ServiceAccount deployer of namespace {namespace} may not create configmaps in namespace {namespace}"
-            ),
+            format!("allow ServiceAccount {namespace}/deployer to create configmaps in namespace {namespace}"),
             "a Role and a RoleBinding".to_owned(),
         ] {
             assert!(message.contains(&words), "{words} is not in: {message}");

@@ -125,10 +125,10 @@ fn agents_accept_only_the_controller_and_cannot_impersonate_peers() {
 
         status(&agents(&[client(&authority)]), &running.stack, scene).await.expect("the controller can call");
         for (clients, answer) in [
-            (vec![], "wants a certificate and was shown none"),
-            (vec![own], "was shown is not for this end of a connection"),
-            (vec![expired], "was shown has expired"),
-            (vec![client(&stranger)], "does not trust the authority of the certificate that it was shown"),
+            (vec![], "requires a client certificate, but none was presented"),
+            (vec![own], "rejected the presented certificate as invalid for this side of a connection"),
+            (vec![expired], "rejected the presented certificate as expired"),
+            (vec![client(&stranger)], "does not trust the authority of the presented certificate"),
         ] {
             let refused = status(&agents(&clients), &running.stack, scene).await.expect_err(answer);
             assert!(refused.contains("the agent ") && refused.contains(answer), "{answer}: {refused}");
@@ -138,7 +138,7 @@ fn agents_accept_only_the_controller_and_cannot_impersonate_peers() {
             ..address(&running.stack, scene).await
         };
         let refused = agents(&[client(&authority)]).connect(&address).await.map(|_| ()).expect_err("another workspace");
-        assert!(refused.message.contains("certificate is that of another workspace"), "{refused}");
+        assert!(refused.message.contains("certificate belongs to another workspace"), "{refused}");
         running.went_on().await;
         running.ends_and_the_next_push_runs("two", 1).await;
     });

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pulumi_controller::rpc::capabilities::PROTOCOL_VERSION;
 use pulumi_controller::rpc::proto;
-use pulumi_controller::rpc::settings::settings_digest;
+use pulumi_controller::rpc::protocol::PROTOCOL_VERSION;
+use pulumi_controller::rpc::protocol::settings_digest;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;

@@ -9,8 +9,9 @@ use std::path::{Component, Path};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use pulumi_controller::artifact::{Digest, Directory, Limits, Revision, UnpackError, Unpacked, unpack};
-use pulumi_controller::pulumi::events::{EngineEvent, EventError, LineSplitter, RunSummary};
+use pulumi_controller::pulumi::events::{EngineEvent, EventError, LineSplitter};
 use pulumi_controller::pulumi::failure::{self, Exit};
+use pulumi_controller::pulumi::run_summary::RunSummary;
 
 /// The body of each target, by name.
 pub const BODIES: [(&str, fn(&[u8])); 6] = [
@@ -168,7 +169,7 @@ pub fn event_log(bytes: &[u8]) {
         run.observe(&event);
     }
     let errors: usize = run.errors().iter().map(|error| error.message.len() + error.urn.len()).sum();
-    let words: usize = run.program_words().iter().map(|words| words.len()).sum();
+    let words: usize = run.program_stderr().iter().map(|words| words.len()).sum();
     assert!(errors <= 16 * 1024 && words <= 8 * 1024, "{errors} bytes of errors, {words} of words");
     for exit in [Exit { code: Some(255), signal: None }, Exit { code: None, signal: Some(9) }] {
         let failure = failure::classify(exit, "", "", &run);

@@ -5,12 +5,12 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use pulumi_controller::artifact::{Algorithm, Hasher};
-use pulumi_controller::rpc::capabilities::PROTOCOL_VERSION;
 use pulumi_controller::rpc::client::{AgentAddress, AgentClient, Agents, Sending};
 use pulumi_controller::rpc::identity::Authority;
 use pulumi_controller::rpc::proto;
 use pulumi_controller::rpc::proto::attach_reply::Part;
-use pulumi_controller::rpc::settings::settings_digest;
+use pulumi_controller::rpc::protocol::PROTOCOL_VERSION;
+use pulumi_controller::rpc::protocol::settings_digest;
 use tokio::net::TcpListener;
 
 use crate::fake_agent::{FakeAgent, Manner};

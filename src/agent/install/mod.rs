@@ -41,7 +41,7 @@ pub enum InstallError {
     #[error("`pulumi install` failed ({how}):\n{output}")]
     Failed { how: String, output: String },
     /// Another source is requested, or the agent is shutting down. No process of the installation is left.
-    #[error("the installation was cancelled")]
+    #[error("the installation was canceled")]
     Stopped,
 }
 

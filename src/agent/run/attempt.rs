@@ -17,8 +17,9 @@ use crate::agent::durable;
 use crate::agent::output::{self, EventLog, Tail};
 use crate::agent::processes::{self, Family};
 use crate::pulumi::console;
-use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep, RunSummary};
+use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep};
 use crate::pulumi::failure::{self, Exit, Failure, FailureKind};
+use crate::pulumi::run_summary::RunSummary;
 use crate::rpc::proto::{self, StepState, progress};
 
 /// Interval at which the event log is read.

@@ -27,8 +27,6 @@ use crate::rpc::proto::{self, progress};
 
 /// Timeout of a call of the CLI other than the run itself.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Start of the message of a cancelled run.
-pub(super) const CANCELED: &str = "the run was cancelled";
 /// Maximum size in bytes of a state that the agent changes, which requires two copies in memory. A state that is only
 /// read can be larger.
 pub(super) const MAX_CHANGED: u64 = 64 * 1024 * 1024;

@@ -8,7 +8,6 @@ use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
 use crate::pulumi::failure::{FailureKind, Lock};
 use crate::pulumi::outputs::Output;
-use crate::pulumi::request_ids;
 use crate::rpc::proto;
 
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
@@ -91,7 +90,7 @@ impl Ending {
 
     /// Converts it into the journaled result, with a truncated and redacted message. Outputs keep their secret values.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
-        let mut message = request_ids::remove(&self.message);
+        let mut message = console::remove_request_ids(&self.message);
         let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
         let size: usize = outputs.iter().map(|output| output.name.len() + output.value.len()).sum();
         if size > MAX_OUTPUTS {
@@ -108,7 +107,7 @@ impl Ending {
             outputs,
             changes: changes.collect(),
             permalink: self.permalink.unwrap_or_default(),
-            last_output: end_of(&redactor.redact(&console::for_people(&self.last_output)), MAX_LAST_OUTPUT),
+            last_output: end_of(&redactor.redact(&console::for_display(&self.last_output)), MAX_LAST_OUTPUT),
             holders: self.holders.iter().take(MAX_HOLDERS).map(holder).collect(),
             pending_creates: pending_creates.collect(),
             interrupted: self.interrupted,

@@ -22,7 +22,7 @@ use crate::pulumi::{advice, failure};
 use crate::rpc::proto::{self, PendingCreates};
 
 use attempt::Attempt;
-use context::{AttemptError, CANCELED, RunError};
+use context::{AttemptError, RunError};
 use ending::Ending;
 
 pub use context::Run;
@@ -225,7 +225,7 @@ impl Run {
 
     /// Returns the ending of a run that was cancelled while none of its processes was running.
     fn canceled(&self, when: &str) -> Ending {
-        let message = self.with_cause(&format!("{CANCELED} {when}"));
+        let message = self.with_cause(&format!("{} {when}", failure::CANCELED));
         Ending { outcome: proto::Outcome::Canceled, ..Ending::failed(message) }
     }
 

@@ -11,9 +11,9 @@ use super::ending::{self, Ending};
 use crate::agent::command::{Ended, Stdout};
 use crate::agent::journal::Reader;
 use crate::agent::{durable, interactive_session};
-use crate::pulumi::events::RunSummary;
 use crate::pulumi::failure::{self, FailureKind, Lock};
-use crate::pulumi::locks::{self, DeadProcess};
+use crate::pulumi::failure::{DeadProcess, dead_holder, only_lock};
+use crate::pulumi::run_summary::RunSummary;
 use crate::pulumi::{arguments, state};
 use crate::rpc::proto::PendingCreates;
 
@@ -172,10 +172,10 @@ impl Run {
 
     /// Returns the lock if it is the only one and belongs to a dead run.
     fn proven_dead(&self, stderr: &str) -> Option<Lock> {
-        let lock = locks::only_lock(stderr)?;
+        let lock = only_lock(stderr)?;
         let reported = self.parameters.dead_runs.as_ref()?;
         let known: Vec<_> = reported.iter().cloned().chain(self.own_dead()).collect();
-        locks::dead_holder(&lock, &known)?;
+        dead_holder(&lock, &known)?;
         Some(lock)
     }
 

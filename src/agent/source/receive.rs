@@ -131,7 +131,7 @@ fn unpack_blocking(archive: &Path, tree: &Path, Wanted { directory, limits, .. }
             list(&place)
         )),
         // The path of the tree differs in each attempt, so it is removed from the message.
-        other => Refusal::Invalid(format!("invalid project in the source: {}", other.seen_from(tree))),
+        other => Refusal::Invalid(format!("invalid project in the source: {}", other.relative_to(tree))),
     })?;
     durable::sync_tree(tree).map_err(Refusal::system("failed to sync the source to disk"))?;
     Ok(project)

@@ -67,7 +67,7 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     match generations.next() {
         Some(next) if is_due(next) => return Action::Promote { retire_at },
         // The provider of an external CA renews it.
-        None if rotation_requested || (current.is_made_here() && current.renewal_due(now)) => {
+        None if rotation_requested || (current.is_generated() && current.renewal_due(now)) => {
             return Action::AddNext { promote_at: now + TRUSTED_BEFORE_IT_SIGNS };
         }
         Some(_) | None => {}

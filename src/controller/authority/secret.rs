@@ -184,10 +184,10 @@ mod tests {
         };
         assert_eq!(broken("ca.key", None), "it has no ca.key");
         assert_eq!(broken("ca.crt", Some(&[0xff])), "ca.crt is not text");
-        assert_eq!(broken("ca.crt", Some(b"hello")), "ca.crt, ca.key: cannot read the certificate: it is not PEM");
+        assert_eq!(broken("ca.crt", Some(b"hello")), "ca.crt, ca.key: failed to read the certificate: not PEM");
         let foreign = authority().key_pem();
         let reason = broken("ca.key", Some(foreign.as_bytes()));
-        assert_eq!(reason, "ca.crt, ca.key: no certificate of the authority belongs to its private key");
+        assert_eq!(reason, "ca.crt, ca.key: no certificate of the authority matches its private key");
 
         secret.data.as_mut().unwrap().insert("next.crt".to_owned(), ByteString(b"hello".to_vec()));
         secret.annotations_mut().insert(ROTATE.to_owned(), String::new());

@@ -13,8 +13,8 @@ use crate::api::pulumi::PulumiStack;
 use crate::api::{duration, names};
 use crate::controller::workspace::{SpecError, config_files, references, run_environment, settings};
 use crate::pulumi::stack_name;
-use crate::rpc::settings::settings_digest;
-use crate::rpc::{capabilities, proto};
+use crate::rpc::proto;
+use crate::rpc::protocol::{self, settings_digest};
 
 /// Maximum length of a label value.
 const MAX_NAME: usize = 63;
@@ -128,9 +128,9 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
 /// Returns the protocol version of the agent that this run requires. Zero if the run cannot be requested.
 pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
-    let needed = request.map_or(0, |request| capabilities::needed(&request));
+    let needed = request.map_or(0, |request| protocol::needed(&request));
     // The objects are created while the pod exists, so the agent must check that they are mounted.
-    if waits_for_references(update) { needed.max(capabilities::REQUIRED_DIRECTORIES) } else { needed }
+    if waits_for_references(update) { needed.max(protocol::REQUIRED_DIRECTORIES) } else { needed }
 }
 
 /// Returns whether an Update waits for Secrets or ConfigMaps to be created.

@@ -11,7 +11,7 @@ use super::source::WantedSource;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::{READY, find, workspace_reason as reason};
 use crate::api::names::WORKSPACE_FINALIZER;
-use crate::pulumi::version;
+use crate::pulumi::cli;
 use crate::runtime::field_managers;
 
 /// Seconds without an answer after which a stale pod is replaced without draining its agent.
@@ -142,7 +142,7 @@ fn workspace_pod(observed: &Observed, wanted: &WantedState, now: Timestamp) -> A
 
 /// Handles a pod whose agent answers. Without a supported CLI, no source is delivered.
 fn answered(observed: &Observed, cli: &str, source: &WantedSource) -> Action {
-    match version::is_too_old(cli) {
+    match cli::is_too_old(cli) {
         true => Action::Report(Report::cli_too_old(cli)),
         false => self::source(observed, source),
     }

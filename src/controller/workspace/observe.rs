@@ -349,7 +349,7 @@ fn major_and_minor(version: &str) -> Option<(u64, u64)> {
 mod tests {
     use super::*;
     use crate::api::auto::{RunBinding, UpdateKind, UpdateSpec, UpdateStatus, WorkspaceSpec};
-    use crate::rpc::capabilities::PROTOCOL_VERSION;
+    use crate::rpc::protocol::PROTOCOL_VERSION;
 
     #[test]
     fn an_agent_is_too_old_if_it_does_not_support_a_waiting_run() {

@@ -8,7 +8,7 @@ use crate::api::auto::ArtifactReference;
 use crate::api::conditions::workspace_reason as reason;
 use crate::artifact::{FetchError, InPod};
 use crate::config::AGENT_STATUS_INTERVAL;
-use crate::pulumi::version;
+use crate::pulumi::cli;
 use crate::rpc::proto::{Candidate, InteractiveSession};
 use crate::source::Unavailable;
 
@@ -65,7 +65,7 @@ impl Report {
     /// Requires a change of the image.
     pub(super) fn cli_too_old(version: &str) -> Self {
         let version: String = version.chars().filter(|c| !c.is_control()).take(MAX_VERSION).collect();
-        let (major, minor) = version::OLDEST;
+        let (major, minor) = cli::OLDEST;
         let message = format!(
             "the image has Pulumi CLI version {version}, and {major}.{minor}.0 or later is required: set spec.image \
              (spec.workspaceTemplate.spec.image of a Stack) to a newer image"

@@ -3,11 +3,9 @@
 //! The dependencies of the previous source are reused without an installation only if all inputs of the installation are known
 //! and equal: see [`Plan::carry`]. In case of doubt the installation runs, so a wrong dependency is never reused.
 
-mod local;
-mod managed;
 mod nodejs;
+mod package_manager;
 mod python;
-mod subject;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,10 +15,10 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::project::Project;
-use managed::{LOCAL_DEPENDENCY, Managed};
-use subject::{inside, text};
+use package_manager::{LOCAL_DEPENDENCY, Managed, inside, is_path, text};
 
-pub use subject::{Files, Subject};
+pub use package_manager::{Files, Subject};
+
 /// An installation and the conditions for skipping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -90,16 +88,16 @@ pub fn plan(subject: Subject<'_>, files: &Files, cli: &str) -> Plan {
         "python" => python::managed(subject, files),
         other => Managed {
             name: other.to_owned(),
-            hindrance: Some(format!("what an installation for the runtime {other} depends on is not known")),
+            reinstall_reason: Some(format!("unknown inputs of an installation for runtime {other}")),
             ..Managed::default()
         },
     };
     // The CLI writes generated packages to this directory.
     managed.trees.extend(inside(&subject.directory.join("sdks")).filter(|_| project.has_packages()));
-    let unknown_cli = cli.is_empty().then(|| "the version of the CLI is not known".to_owned());
+    let unknown_cli = cli.is_empty().then(|| "unknown CLI version".to_owned());
     Plan {
         installed: Installed { key: key(subject, &managed.name, files, cli), manager: managed.name },
-        never_skipped: managed.hindrance.or_else(|| hindrance_of_packages(project)).or(unknown_cli),
+        never_skipped: managed.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
         trees: managed.trees,
         exact: managed.exact,
         works_without_trees: managed.works_without_trees,
@@ -125,7 +123,7 @@ fn key(subject: Subject<'_>, manager: &str, files: &Files, cli: &str) -> String 
 }
 
 /// Returns the reason why the packages and plugins in the project file require an installation every time.
-fn hindrance_of_packages(project: &Project) -> Option<String> {
+fn package_reinstall_reason(project: &Project) -> Option<String> {
     for package in values(&project.packages) {
         let (source, version) = match package {
             Value::String(text) => {
@@ -133,7 +131,7 @@ fn hindrance_of_packages(project: &Project) -> Option<String> {
             }
             package => (text(package, "source"), text(package, "version")),
         };
-        if local::is_path(source) {
+        if is_path(source) {
             return Some(LOCAL_DEPENDENCY.to_owned());
         }
         if version.is_empty() {

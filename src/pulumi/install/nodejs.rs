@@ -4,9 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::local;
-use super::managed::{LOCAL_DEPENDENCY, Managed, NO_LOCK};
-use super::subject::{Files, Subject, named};
+use super::package_manager::{self, Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, is_path, named};
 
 pub(super) const FILES: [&str; 14] = [
     "package.json",
@@ -63,45 +61,45 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
     let name = if wanted == "auto" { format!("auto {}", locked.join(" ")) } else { wanted.to_owned() };
     Managed {
         name,
-        hindrance: hindrance(wanted, &locked, files),
+        reinstall_reason: reinstall_reason(wanted, &locked, files),
         trees: subject.directories().iter().map(|directory| directory.join("node_modules")).collect(),
         exact: true,
         works_without_trees: false,
     }
 }
 
-fn hindrance(wanted: &str, locked: &[&str], files: &Files) -> Option<String> {
+fn reinstall_reason(wanted: &str, locked: &[&str], files: &Files) -> Option<String> {
     let is_known = wanted == "auto" || LOCKS.iter().any(|(manager, _)| *manager == wanted);
     if !is_known {
-        return Some(format!("package manager {wanted:?} is not known"));
+        return Some(format!("unknown package manager {wanted:?}"));
     }
     if locked.is_empty() || (wanted != "auto" && !locked.contains(&wanted)) {
         return Some(NO_LOCK.to_owned());
     }
     if let Some((path, _)) = named(files, &["package.yaml", ".pnpmfile.cjs", "bun.lockb"]).next() {
-        return Some(format!("what {} says is not known", path.display()));
+        return Some(format!("unsupported file {}", path.display()));
     }
     if named(files, &["pnpm-workspace.yaml"]).next().is_some() {
         return Some(LOCAL_DEPENDENCY.to_owned());
     }
     if named(files, &["package.json"]).next().is_none() {
-        return Some("there is no package.json".to_owned());
+        return Some("no package.json".to_owned());
     }
     let locks = LOCKS.iter().flat_map(|(_, names)| named(files, names));
     if locks.into_iter().any(|(_, content)| lock_names_path(content)) {
         return Some(LOCAL_DEPENDENCY.to_owned());
     }
-    named(files, &["package.json"]).find_map(|(path, content)| of_manifest(path, content))
+    named(files, &["package.json"]).find_map(|(path, content)| manifest_reinstall_reason(path, content))
 }
 
 fn lock_names_path(content: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(content) else { return true };
-    local::names_path(text) || text.contains("\"link\": true") || text.contains("\"link\":true")
+    package_manager::names_path(text) || text.contains("\"link\": true") || text.contains("\"link\":true")
 }
 
-fn of_manifest(path: &Path, content: &[u8]) -> Option<String> {
+fn manifest_reinstall_reason(path: &Path, content: &[u8]) -> Option<String> {
     let Ok(manifest) = serde_json::from_slice::<Value>(content) else {
-        return Some(format!("what {} says is not known", path.display()));
+        return Some(format!("failed to parse {}", path.display()));
     };
     if manifest.get("workspaces").is_some() {
         return Some(LOCAL_DEPENDENCY.to_owned());
@@ -109,7 +107,7 @@ fn of_manifest(path: &Path, content: &[u8]) -> Option<String> {
     if let Some(script) =
         SCRIPTS.iter().find(|script| manifest.pointer("/scripts").is_some_and(|all| all.get(script).is_some()))
     {
-        return Some(format!("script {script:?} of {} may build something from the source", path.display()));
+        return Some(format!("script {script:?} of {} may generate files from the source", path.display()));
     }
     let mut dependencies = DEPENDENCIES.iter().filter_map(|field| manifest.get(field));
     dependencies.any(names_path).then(|| LOCAL_DEPENDENCY.to_owned())
@@ -118,7 +116,7 @@ fn of_manifest(path: &Path, content: &[u8]) -> Option<String> {
 /// Whether any string in a value is a path.
 fn names_path(value: &Value) -> bool {
     match value {
-        Value::String(text) => local::is_path(text),
+        Value::String(text) => is_path(text),
         Value::Array(values) => values.iter().any(names_path),
         Value::Object(values) => values.values().any(names_path),
         _ => false,

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::local;
-use super::managed::{LOCAL_DEPENDENCY, Managed, NO_LOCK};
-use super::subject::{Files, Subject, inside, named};
+use super::package_manager::{
+    Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, Subject, inside, named, names_path, toml_names_path,
+};
 
 pub(super) const FILES: [&str; 9] = [
     "requirements.txt",
@@ -51,11 +51,11 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
         toolchain => toolchain,
     };
     let environment = virtual_environment(subject);
-    let hindrance = match toolchain {
+    let reinstall_reason = match toolchain {
         "uv" | "poetry" if !has(if toolchain == "uv" { "uv.lock" } else { "poetry.lock" }) => Some(NO_LOCK.to_owned()),
-        "uv" | "poetry" => locked_hindrance(files),
-        "pip" => pip_hindrance(files, environment.as_ref()),
-        other => Some(format!("toolchain {other:?} is not known")),
+        "uv" | "poetry" => locked_reinstall_reason(files),
+        "pip" => pip_reinstall_reason(files, environment.as_ref()),
+        other => Some(format!("unknown toolchain {other:?}")),
     };
     let mut trees: Vec<PathBuf> = environment.into_iter().collect();
     if toolchain != "pip" {
@@ -63,7 +63,13 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
         trees.sort();
         trees.dedup();
     }
-    Managed { name: toolchain.to_owned(), hindrance, trees, exact: toolchain == "uv", works_without_trees: false }
+    Managed {
+        name: toolchain.to_owned(),
+        reinstall_reason,
+        trees,
+        exact: toolchain == "uv",
+        works_without_trees: false,
+    }
 }
 
 /// Returns the directory of the option `virtualenv`, if it is inside the source.
@@ -72,21 +78,23 @@ fn virtual_environment(subject: Subject<'_>) -> Option<PathBuf> {
     inside(&subject.directory.join(option)).filter(|path| !option.is_empty() && path != subject.directory)
 }
 
-fn locked_hindrance(files: &Files) -> Option<String> {
+fn locked_reinstall_reason(files: &Files) -> Option<String> {
     let mut tables = named(files, &["uv.lock", "poetry.lock", "pyproject.toml", "uv.toml"]);
-    let names_path = |content: &[u8]| std::str::from_utf8(content).is_ok_and(|text| !local::toml_names_path(text));
+    let names_path = |content: &[u8]| std::str::from_utf8(content).is_ok_and(|text| !toml_names_path(text));
     tables.any(|(_, content)| !names_path(content)).then(|| LOCAL_DEPENDENCY.to_owned())
 }
 
-fn pip_hindrance(files: &Files, environment: Option<&PathBuf>) -> Option<String> {
+fn pip_reinstall_reason(files: &Files, environment: Option<&PathBuf>) -> Option<String> {
     if environment.is_none() {
-        return Some("without the option `virtualenv` the packages are installed outside of the source".to_owned());
+        return Some(
+            "packages are installed outside of the source, because the option `virtualenv` is not set".to_owned(),
+        );
     }
-    let mut said = None;
+    let mut strictness = None;
     for (_, content) in named(files, &["requirements.txt"]) {
-        said = said.max(Some(std::str::from_utf8(content).map_or(Requirements::Elsewhere, requirements)));
+        strictness = strictness.max(Some(std::str::from_utf8(content).map_or(Requirements::Elsewhere, requirements)));
     }
-    match said {
+    match strictness {
         None => Some(NO_LOCK.to_owned()),
         Some(Requirements::Pinned) => None,
         Some(Requirements::Floating) => Some("requirements.txt does not pin each version with \"==\"".to_owned()),
@@ -118,7 +126,7 @@ fn requirement(line: &str) -> Requirements {
         Some(extras) => extras.split_once(']').map_or("", |(_, rest)| rest).trim_start(),
         None => rest,
     };
-    if local::names_path(rest) || rest.starts_with(['.', '/']) {
+    if names_path(rest) || rest.starts_with(['.', '/']) {
         return Requirements::Elsewhere;
     }
     let version = rest.strip_prefix("==").map(|version| version.trim_start_matches('=').trim_start());

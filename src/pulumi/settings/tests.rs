@@ -35,7 +35,7 @@ fn environments_are_appended_to_those_of_the_source() {
         assert_eq!(rebuilt.text, expected);
     }
     let error = rebuild(Some("environment: 5"), None, "web", &wanted, Format::Yaml).expect_err("refused");
-    assert!(error.to_string().ends_with("its `environment` is no list of names"), "{error}");
+    assert!(error.to_string().ends_with("`environment` is not a list of names"), "{error}");
 }
 
 fn rebuilt(original: &str, current: &str, values: &Value) -> String {
@@ -68,11 +68,11 @@ fn path_values_are_merged_into_existing_structures() {
     let text = rebuild(Some(original), None, "web", &plainly(&config), Format::Yaml).expect("it is rebuilt").text;
     assert_eq!(text, expected);
     let table = [
-        (path("a.", json!(1)), "config key \"a.\" is not valid: a name in it is empty"),
-        (path("list[2]", json!(1)), "config key \"list[2]\" is not valid: [2] leaves a gap: the list has 0 items"),
+        (path("a.", json!(1)), "invalid config key \"a.\": empty name"),
+        (path("list[2]", json!(1)), "invalid config key \"list[2]\": index 2 is out of range: the list has 0 items"),
         (
             Entry { is_secret: true, ..path("a.b", json!({"c": 1})) },
-            "config key \"a.b\" is not valid: a secret at a path is a text, not an object or a list",
+            "invalid config key \"a.b\": a secret at a path must be a string, not an object or a list",
         ),
     ];
     for (entry, expected) in table {
@@ -211,15 +211,15 @@ fn a_json_project_gets_json_settings() {
 #[test]
 fn config_keys_that_the_cli_would_misread_are_rejected_by_name() {
     let table = [
-        (json!({"a": null}), "config key \"a\" is null; give it a value or remove it"),
-        (json!({"a:b:c": 1}), "config key \"a:b:c\" is not valid: a key is `<name>` or `<namespace>:<name>`"),
-        (json!({":b": 1}), "config key \":b\" is not valid: a key is `<name>` or `<namespace>:<name>`"),
-        (json!({"": 1}), "config key \"\" is not valid: a key is `<name>` or `<namespace>:<name>`"),
-        (json!({"a": 1, "web:a": 2}), "config key \"web:a\" is not valid: it is given twice, once with its namespace"),
+        (json!({"a": null}), "config key \"a\" is null; set a value or remove the key"),
+        (json!({"a:b:c": 1}), "invalid config key \"a:b:c\": must have the form `<name>` or `<namespace>:<name>`"),
+        (json!({":b": 1}), "invalid config key \":b\": must have the form `<name>` or `<namespace>:<name>`"),
+        (json!({"": 1}), "invalid config key \"\": must have the form `<name>` or `<namespace>:<name>`"),
+        (json!({"a": 1, "web:a": 2}), "invalid config key \"web:a\": set twice, with and without its namespace"),
         (
             json!({"a": [{"secure": "x"}]}),
-            "config key \"a\" holds an object with the one key \"secure\", which the CLI takes for an encrypted value; \
-             name it otherwise",
+            "config key \"a\" contains an object whose only key is \"secure\", which the CLI treats as an encrypted value; \
+             rename this key",
         ),
     ];
     for (values, expected) in table {
@@ -230,13 +230,12 @@ fn config_keys_that_the_cli_would_misread_are_rejected_by_name() {
 
 #[test]
 fn an_invalid_settings_file_in_the_source_is_reported_with_its_line() {
-    let table =
-        [("config:\n  a: [\n", "line "), ("- a\n", "it is not a mapping"), ("config: 5\n", "its `config` is not")];
+    let table = [("config:\n  a: [\n", "line "), ("- a\n", "not a mapping"), ("config: 5\n", "`config` is not")];
     for (original, expected) in table {
         let error = rebuild(Some(original), None, "web", &plainly(&config(&json!({"a": 1}))), Format::Yaml)
             .expect_err(original)
             .to_string();
-        let prefix = format!("the stack's settings file in the source is not valid: {expected}");
+        let prefix = format!("invalid settings file of the stack in the source: {expected}");
         assert!(error.starts_with(&prefix), "{error}");
     }
 }

@@ -128,12 +128,12 @@ fn the_peer_with_the_most_waiting_connections_loses_its_oldest() {
     }
     let closed = || tokens.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>();
     waiting.close_one();
-    assert_eq!(closed(), [false, true, false, false, false], "the oldest of the two with two");
+    assert_eq!(closed(), [false, true, false, false, false], "the oldest of a peer with two");
     waiting.close_one();
     assert_eq!(closed(), [false, true, true, false, false]);
     waiting.close_one();
     assert_eq!(closed(), [true, true, true, false, false], "the oldest of all with one");
     waits.clear();
     waiting.close_one();
-    assert_eq!(closed(), [true, true, true, false, false], "who does not wait is not closed");
+    assert_eq!(closed(), [true, true, true, false, false], "connections that do not wait stay open");
 }

@@ -215,6 +215,6 @@ mod tests {
         assert!(!of(Failure::Memory { limit: 1 << 20 }).is_passing());
         assert!(of(Failure::Killed).is_passing());
         let said = of(Failure::Memory { limit: 1 << 20 }).to_string();
-        assert_eq!(said, "packing was stopped: it needs more than the limit of 1Mi of memory");
+        assert_eq!(said, "packing was stopped: memory limit of 1Mi exceeded");
     }
 }

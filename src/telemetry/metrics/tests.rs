@@ -1,6 +1,10 @@
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+use prometheus_client::metrics::histogram::exponential_buckets_range;
 
 use super::*;
+use crate::telemetry::reconciles::ReconcileResult;
 
 fn standing() -> Standing {
     let (ready, reason) = ("False".to_owned(), "SpecInvalid".to_owned());
@@ -10,12 +14,12 @@ fn standing() -> Standing {
 /// Returns metrics with a value for each name, because metrics without values are not encoded.
 fn filled() -> Metrics {
     let metrics = Metrics::default();
-    metrics.reconciles_at_once("stack", 4);
-    metrics.reconcile_begun("stack", &("apps".to_owned(), "web".to_owned()));
+    metrics.reconciles().set_max_concurrent("stack", 4);
+    metrics.reconciles().begun("stack", &("apps".to_owned(), "web".to_owned()));
     let object = ("Stack", "apps", "web");
-    metrics.reconcile_ended("stack", object, ReconcileResult::Error, Duration::from_millis(20));
-    metrics.reconcile_panicked("stack");
-    metrics.reconcile_stalled("stack");
+    metrics.reconciles().ended("stack", object, ReconcileResult::Error, Duration::from_millis(20));
+    metrics.reconciles().panicked("stack");
+    metrics.reconciles().stalled("stack");
     metrics.leads("pulumi-controller-leader-election", true);
     metrics.api_request(Some(200), "GET", "10.0.0.1:443");
     metrics.artifact_fetch(FetchResult::Cached);
@@ -96,7 +100,7 @@ fn metric_names_match_those_used_by_dashboards() {
 #[test]
 fn the_series_of_a_deleted_object_are_removed() {
     let metrics = Metrics::default();
-    metrics.reconcile_ended("stack", ("Stack", "apps", "web"), ReconcileResult::Success, Duration::ZERO);
+    metrics.reconciles().ended("stack", ("Stack", "apps", "web"), ReconcileResult::Success, Duration::ZERO);
     metrics.stack_stands("apps", "web", standing());
     metrics.forget("Stack", "apps", "web");
     assert!(!metrics.encode().unwrap().contains("web"));

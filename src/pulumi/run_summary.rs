@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::event::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
+use super::events::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 
 /// Maximum size of all kept errors in bytes: half for the first errors, half for the last ones.
 const MAX_ERRORS: usize = 16 * 1024;
 /// Maximum size of the kept program output in bytes. The last messages are kept.
-const MAX_WORDS: usize = 8 * 1024;
+const MAX_STDERR: usize = 8 * 1024;
 /// Maximum length of a single kept message in bytes.
 const MAX_KEPT: usize = 4 * 1024;
 /// Size of a message in addition to its text, in bytes.
@@ -34,7 +34,7 @@ pub struct RunSummary {
     first_errors: Vec<Diagnostic>,
     first_errors_full: bool,
     last_errors: Tail,
-    words: Tail,
+    stderr: Tail,
 }
 
 impl RunSummary {
@@ -79,15 +79,15 @@ impl RunSummary {
         };
         match diagnostic.severity.as_str() {
             "error" => {
-                let taken: usize = self.first_errors.iter().map(size).sum();
-                self.first_errors_full |= taken + size(&short) > MAX_ERRORS / 2;
+                let kept: usize = self.first_errors.iter().map(size).sum();
+                self.first_errors_full |= kept + size(&short) > MAX_ERRORS / 2;
                 if self.first_errors_full {
                     self.last_errors.push(short, MAX_ERRORS / 2);
                 } else {
                     self.first_errors.push(short);
                 }
             }
-            "info#err" => self.words.push(short, MAX_WORDS),
+            "info#err" => self.stderr.push(short, MAX_STDERR),
             _ => {}
         }
     }
@@ -113,14 +113,14 @@ impl RunSummary {
     }
 
     /// Number of error diagnostics between the first and the last that were dropped.
-    pub fn errors_left_out(&self) -> u64 {
-        self.last_errors.left_out
+    pub fn omitted_errors(&self) -> u64 {
+        self.last_errors.omitted
     }
 
     /// Returns the last messages that the program wrote to stderr; at most 8 KiB in total. Some runtimes report errors only
     /// there.
-    pub fn program_words(&self) -> Vec<&str> {
-        self.words.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
+    pub fn program_stderr(&self) -> Vec<&str> {
+        self.stderr.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
     }
 
     /// Returns the last outputs of the stack that the engine reported, with masked secrets, or `None` if it reported none.
@@ -147,7 +147,7 @@ fn size(diagnostic: &Diagnostic) -> usize {
 #[derive(Clone, Debug, Default)]
 struct Tail {
     kept: VecDeque<Diagnostic>,
-    left_out: u64,
+    omitted: u64,
 }
 
 impl Tail {
@@ -155,7 +155,7 @@ impl Tail {
         self.kept.push_back(diagnostic);
         while self.kept.iter().map(size).sum::<usize>() > limit && self.kept.len() > 1 {
             self.kept.pop_front();
-            self.left_out += 1;
+            self.omitted += 1;
         }
     }
 }
@@ -164,7 +164,7 @@ impl Tail {
 #[cfg(test)]
 pub(crate) fn summary_of(log: &str) -> RunSummary {
     let mut run = RunSummary::default();
-    for line in super::LineSplitter::default().push(log.as_bytes()) {
+    for line in super::events::LineSplitter::default().push(log.as_bytes()) {
         run.observe(&EngineEvent::parse(&line.expect("it is short")).expect("it is an event"));
     }
     run
@@ -183,11 +183,11 @@ mod tests {
 
     #[test]
     fn a_successful_run_has_its_outputs_and_changes() {
-        let run = run(include_str!("../testdata/succeeded.events.jsonl"));
+        let run = run(include_str!("testdata/succeeded.events.jsonl"));
         assert_eq!(run.result(), Some("succeeded"));
         assert_eq!(changes(&run), [("create".to_owned(), 1), ("same".to_owned(), 1)]);
         let outputs = run.outputs().expect("there are outputs");
-        let told: Vec<_> = outputs.iter().map(|output| (output.name.as_str(), output.secret)).collect();
+        let found: Vec<_> = outputs.iter().map(|output| (output.name.as_str(), output.secret)).collect();
         let expected = [
             ("file", false),
             ("hosts", false),
@@ -197,28 +197,28 @@ mod tests {
             ("text", false),
             ("token", true),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(found, expected);
         assert_eq!(outputs[4].value, json!(8080));
         assert!(run.errors().is_empty() && !run.cancel_requested());
     }
 
     #[test]
     fn the_last_outputs_are_used_after_a_refresh() {
-        let run = run(include_str!("../testdata/refreshed.events.jsonl"));
+        let run = run(include_str!("testdata/refreshed.events.jsonl"));
         assert_eq!(run.outputs().map(<[_]>::len), Some(7));
         assert_eq!(changes(&run), [("same".to_owned(), 2)]);
     }
 
     #[test]
     fn a_destroyed_stack_has_no_outputs() {
-        let run = run(include_str!("../testdata/destroyed.events.jsonl"));
+        let run = run(include_str!("testdata/destroyed.events.jsonl"));
         assert_eq!(run.outputs(), Some(&[][..]));
         assert_eq!(changes(&run), [("delete".to_owned(), 2)]);
     }
 
     #[test]
     fn a_failed_run_has_its_errors() {
-        let run = run(include_str!("../testdata/failed.events.jsonl"));
+        let run = run(include_str!("testdata/failed.events.jsonl"));
         assert_eq!(run.result(), Some("failed"));
         let errors: Vec<_> = run.errors().into_iter().map(|error| error.message).collect();
         assert_eq!(errors, ["creating bad: it fails because its input failOn is create", "update failed"]);
@@ -226,14 +226,14 @@ mod tests {
 
     #[test]
     fn a_canceled_run_records_the_cancel_request() {
-        let run = run(include_str!("../testdata/canceled.events.jsonl"));
+        let run = run(include_str!("testdata/canceled.events.jsonl"));
         assert!(run.cancel_requested());
         assert_eq!(run.result(), Some("failed"));
     }
 
     #[test]
     fn changes_are_counted_from_steps_without_a_summary_event() {
-        let log = include_str!("../testdata/succeeded.events.jsonl");
+        let log = include_str!("testdata/succeeded.events.jsonl");
         let log: String = log.split_inclusive('\n').filter(|line| !line.contains("summaryEvent")).collect();
         assert_eq!(changes(&run(&log)), [("create".to_owned(), 1), ("same".to_owned(), 1)]);
     }
@@ -253,13 +253,13 @@ mod tests {
         assert!(errors[0].message.starts_with("0 "));
         assert!(errors[errors.len() - 1].message.starts_with("9999 "));
         assert!(errors.iter().map(size).sum::<usize>() <= MAX_ERRORS);
-        assert_eq!(errors.len() as u64 + run.errors_left_out(), 10_000);
-        assert!(run.program_words().iter().map(|words| words.len()).sum::<usize>() <= MAX_WORDS);
+        assert_eq!(errors.len() as u64 + run.omitted_errors(), 10_000);
+        assert!(run.program_stderr().iter().map(|words| words.len()).sum::<usize>() <= MAX_STDERR);
     }
 
     #[test]
     fn an_engine_without_events_has_not_begun() {
         assert!(!RunSummary::default().began());
-        assert!(run(include_str!("../testdata/destroyed.events.jsonl")).began());
+        assert!(run(include_str!("testdata/destroyed.events.jsonl")).began());
     }
 }

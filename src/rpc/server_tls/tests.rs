@@ -10,8 +10,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::rpc::client::tests::FakeAgent;
 use crate::rpc::client::{AgentAddress, Agents, RpcError};
-use crate::rpc::client_tests::FakeAgent;
 use crate::rpc::identity::{Authority, Issued};
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::AgentServer;
@@ -116,30 +116,35 @@ async fn the_controller_can_connect() {
 fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str, &'static str); 5] {
     let of_another = Authority::generate(Timestamp::now()).unwrap().issue_client(Timestamp::now()).unwrap();
     [
-        ("nobody", vec![], "the client shows no certificate", "wants a certificate and was shown none"),
+        (
+            "no certificate",
+            vec![],
+            "the client sent no certificate",
+            "requires a client certificate, but none was presented",
+        ),
         (
             "a workspace",
             vec![server_certificate(authority)],
-            "the client's certificate is not one of a client",
-            "was shown is not for this end of a connection",
+            "the client's certificate is not a client certificate",
+            "rejected the presented certificate as invalid for this side of a connection",
         ),
         (
             "another client of the authority",
             vec![client_of_no_name(authority)],
-            "the client's certificate is not the controller's",
-            "was shown is not the controller's",
+            "the client's certificate does not identify the controller",
+            "rejected the presented certificate, which does not identify the controller",
         ),
         (
             "an expired controller",
             vec![authority.issue_client(days_ago(91)).unwrap()],
             "the client's certificate has expired",
-            "was shown has expired",
+            "rejected the presented certificate as expired",
         ),
         (
             "the controller of another authority",
             vec![of_another],
-            "the client's certificate is of an authority that is not trusted here",
-            "does not trust the authority of the certificate that it was shown",
+            "the client's certificate is signed by an untrusted authority",
+            "does not trust the authority of the presented certificate",
         ),
     ]
 }
@@ -148,9 +153,9 @@ fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str
 async fn unauthorized_clients_are_rejected_with_a_reason() {
     let serving = Serving::start(FakeAgent::default()).await;
     // Repeated, because in some attempts the connection is closed before the call is sent.
-    for (who, clients, _, told) in strangers(&serving.authority).iter().cycle().take(100) {
+    for (who, clients, _, error) in strangers(&serving.authority).iter().cycle().take(100) {
         let message = serving.refusal(clients).await;
-        assert!(message.contains("the agent ") && message.contains(told), "{who}: {message}");
+        assert!(message.contains("the agent ") && message.contains(error), "{who}: {message}");
     }
 }
 
@@ -163,13 +168,13 @@ async fn the_agent_reports_why_it_rejected_a_client() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: NAME.to_owned() };
-    for (who, clients, said, _) in strangers(&authority) {
+    for (who, clients, reason, _) in strangers(&authority) {
         let agents = Agents::new(&clients, authority.certificate_pem()).unwrap();
         let address = address.clone();
         let call = tokio::spawn(async move { status(&agents, &address).await });
         let (stream, _) = listener.accept().await.unwrap();
         let refused = acceptor.handshake(stream, &AtomicBool::default()).await.map(|_| ()).expect_err(who);
-        assert!(refused.to_string().contains(said), "{who}: {refused}");
+        assert!(refused.to_string().contains(reason), "{who}: {refused}");
         call.await.unwrap().expect_err(who);
     }
 }
@@ -185,7 +190,7 @@ async fn plaintext_and_silent_clients_do_not_block_the_controller() {
         silent.push(TcpStream::connect(serving.address).await.unwrap());
     }
     serving.assert_serves_the_controller().await;
-    open.status().await.expect("a client that has proved who it is was not dropped");
+    open.status().await.expect("an authenticated client was not dropped");
 }
 
 #[tokio::test]
@@ -195,15 +200,15 @@ async fn a_server_with_a_wrong_certificate_is_rejected() {
     let stranger = Authority::generate(Timestamp::now()).unwrap();
     let named = |name: &str, at| authority.issue_server(&[name.to_owned()], at).unwrap();
     let cases = [
-        (named("other-workspace.apps.svc", Timestamp::now()), "the agent's certificate is that of another workspace"),
+        (named("other-workspace.apps.svc", Timestamp::now()), "the agent's certificate belongs to another workspace"),
         (named(NAME, days_ago(91)), "the agent's certificate has expired"),
-        (server_certificate(&stranger), "the agent's certificate is of an authority that is not trusted here"),
-        (authority.issue_client(Timestamp::now()).unwrap(), "the agent's certificate is not one of a server"),
+        (server_certificate(&stranger), "the agent's certificate is signed by an untrusted authority"),
+        (authority.issue_client(Timestamp::now()).unwrap(), "the agent's certificate is not a server certificate"),
     ];
-    for (server, said) in cases {
+    for (server, reason) in cases {
         serving.mount(&server, authority.certificate_pem());
-        let error = serving.agents().connect(&serving.address()).await.map(|_| ()).expect_err(said);
-        assert!(error.is_unavailable() && error.message.contains(said), "{error}");
+        let error = serving.agents().connect(&serving.address()).await.map(|_| ()).expect_err(reason);
+        assert!(error.is_unavailable() && error.message.contains(reason), "{error}");
         serving.mount(&server_certificate(authority), authority.certificate_pem());
         serving.assert_serves_the_controller().await;
     }
@@ -226,12 +231,12 @@ async fn agents_stay_reachable_in_adjacent_steps_of_an_authority_rotation() {
     ];
     let pods = [
         ("old", server_certificate(old), old_pem),
-        ("told", server_certificate(old), &*old_first),
+        ("announced", server_certificate(old), &*old_first),
         ("renewed", server_certificate(&new), &*new_first),
         ("new", server_certificate(&new), new_pem),
     ];
     let apart =
-        [("before", "renewed"), ("before", "new"), ("announced", "new"), ("retired", "old"), ("retired", "told")];
+        [("before", "renewed"), ("before", "new"), ("announced", "new"), ("retired", "old"), ("retired", "announced")];
     for (controller, clients, trusted) in &controllers {
         let agents = Agents::new(clients, trusted).unwrap();
         for (pod, server, authorities) in &pods {
@@ -252,7 +257,7 @@ async fn an_open_connection_survives_rotation_of_all_certificates() {
     serving.mount(&server_certificate(&next), next.certificate_pem());
     agents.replace_identity(&[next.issue_client(Timestamp::now()).unwrap()], next.certificate_pem()).unwrap();
     status(&agents, &serving.address()).await.expect("a new connection is of the next authority");
-    open.status().await.expect("the old one goes on");
+    open.status().await.expect("the open connection continues");
 }
 
 #[tokio::test]

@@ -10,11 +10,11 @@ use futures::stream::BoxStream;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::rpc::client::{AgentClient, Rate, Sending};
+use super::{AgentClient, CALL_TIMEOUT, CloseReason, Rate, RpcError, Sending, unary};
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::put_source_request::Part;
-use crate::rpc::server_tls_tests::Serving;
+use crate::rpc::server_tls::tests::Serving;
 
 /// An agent that records calls.
 #[derive(Clone, Default)]
@@ -172,7 +172,7 @@ async fn b4_the_stream_is_aborted_if_the_agent_reads_too_slowly() {
     let bytes = tokio::io::repeat(1).take(size);
     let put = client.put_source_at(header(size), Box::pin(bytes), &sending, least);
     let error = tokio::time::timeout(Duration::from_secs(20), put).await.expect("it does not wait").unwrap_err();
-    assert!(error.is_timeout() && error.message.contains("and 16777216 are the least"), "{error}");
+    assert!(error.is_timeout() && error.message.contains("the minimum is 16777216 bytes"), "{error}");
     let done = tokio::time::timeout(Duration::from_millis(1), sending.done());
     assert!(done.await.is_err(), "not all was sent");
 }
@@ -188,7 +188,7 @@ async fn b4_a_fully_sent_stream_is_done_even_if_the_agent_hangs() {
     let put = tokio::time::timeout(Duration::from_secs(1), put);
     let done = tokio::time::timeout(Duration::from_millis(900), sending.done());
     let (put, done) = tokio::join!(put, done);
-    assert!(done.is_ok() && put.is_err(), "the call goes on without a limit on the rate: {put:?}");
+    assert!(done.is_ok() && put.is_err(), "the call continues without a minimum rate: {put:?}");
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn a_failed_artifact_read_is_reported_as_such() {
     let error = client.put_source(header(400 * 1024), reader, &Sending::default()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "call PutSource of the agent failed: cannot read the artifact: the disk is gone (Aborted)"
+        "failed to call PutSource of the agent: failed to read the artifact: the disk is gone (Aborted)"
     );
 }
 
@@ -286,4 +286,20 @@ async fn an_unreachable_agent_is_unavailable() {
     address.port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let error = agents.connect(&address).await.map(|_| ()).unwrap_err();
     assert!(error.is_unavailable() && error.message.contains("refused"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_response_times_out() {
+    let silence = std::future::pending::<Result<tonic::Response<()>, Status>>();
+    let error = unary(&CloseReason::default(), "Status", CALL_TIMEOUT, silence).await.unwrap_err();
+    assert_eq!(error.to_string(), "failed to call Status of the agent: no response within 10 s (DeadlineExceeded)");
+    assert!(error.is_unavailable());
+}
+
+#[test]
+fn no_status_code_is_both_refusal_and_unavailable() {
+    for code in (0..17).map(Code::from_i32) {
+        let error = RpcError::new("Run", code, "");
+        assert!(!(error.is_refusal() && error.is_unavailable()), "{code:?}");
+    }
 }

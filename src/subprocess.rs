@@ -7,21 +7,17 @@
 //! child when the wall-clock time is exceeded or the caller no longer waits for the answer. A child that exceeds a
 //! limit does not affect the parent; [`Failure`] reports the limit.
 
-mod confine;
-mod limits;
-
-use std::fmt;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, nice, set_dumpable_behavior, setrlimit};
+use rustix::thread::set_no_new_privs;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
-
-pub use confine::confined_input;
-pub use limits::Limits;
 
 /// The running binary, even if its file has been replaced.
 const OWN_BINARY: &str = "/proc/self/exe";
@@ -29,6 +25,48 @@ const OWN_BINARY: &str = "/proc/self/exe";
 const MAX_COMPLAINTS: usize = 4 * 1024;
 /// Maximum time for a killed child to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of the header in bytes.
+const MAX_HEADER: u64 = 4 * 1024;
+/// OOM score adjustment with which the kernel kills this process first, and so before the parent.
+const FIRST_TO_BE_KILLED: &str = "1000";
+
+/// Resource limits of a child process. The kernel enforces all except `wall` and `answer`, which the parent enforces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Private writable memory in bytes: heap and stacks of threads. Files mapped for reading do not count.
+    pub memory: u64,
+    /// Address space in bytes: memory, the binary and mapped files.
+    pub address_space: u64,
+    /// Stack of the main thread in bytes.
+    pub stack: u64,
+    /// CPU time in whole seconds.
+    pub cpu: Duration,
+    /// Nice value, from 0 (normal priority) to 19 (lowest priority). For work that takes many seconds.
+    pub nice: u8,
+    /// Maximum time from the start to the answer.
+    pub wall: Duration,
+    /// Maximum size of a written file in bytes; 0 to forbid writing files.
+    pub file_size: u64,
+    /// Maximum number of open file descriptors, including the three pipes.
+    pub open_files: u64,
+    /// Whether the child can start threads. Without threads it cannot start processes either, unless it runs as root.
+    pub threads: bool,
+    /// Maximum size of the answer in bytes.
+    pub answer: u64,
+}
+
+impl Limits {
+    /// Returns the first line of the child's input.
+    fn header(&self) -> Vec<u8> {
+        let mut header = serde_json::to_vec(self).unwrap_or_default();
+        header.push(b'\n');
+        header
+    }
+
+    fn parse(header: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(header)
+    }
+}
 
 /// Starts child processes.
 #[derive(Clone, Debug)]
@@ -39,25 +77,23 @@ pub struct Subprocess {
 /// Cause of a missing answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("it needs more than the limit of {} of memory", quantity(*limit))]
+    #[error("memory limit of {} exceeded", quantity(*limit))]
     Memory { limit: u64 },
-    #[error("it takes more than the limit of {} s of CPU time", limit.as_secs())]
+    #[error("CPU time limit of {} s exceeded", limit.as_secs())]
     Cpu { limit: Duration },
-    #[error("it writes a file that is larger than the limit of {}", quantity(*limit))]
+    #[error("file size limit of {} exceeded", quantity(*limit))]
     FileSize { limit: u64 },
-    #[error("its answer is larger than the limit of {}", quantity(*limit))]
+    #[error("response size limit of {} exceeded", quantity(*limit))]
     Answer { limit: u64 },
-    #[error("it was not done within {} s", limit.as_secs())]
+    #[error("timed out after {} s", limit.as_secs())]
     Time { limit: Duration },
     /// The child was killed, but neither by the parent nor by one of its limits: most likely by the kernel, because the
     /// container or the node ran out of memory.
-    #[error(
-        "its process was killed from outside, which happens when the controller's container or the node is out of memory"
-    )]
+    #[error("the process was killed, probably because the controller's container or its node ran out of memory")]
     Killed,
-    #[error("its process could not be started: {0}")]
+    #[error("failed to start the process: {0}")]
     Start(io::Error),
-    #[error("its process ended without an answer ({status}){}", after_colon(complaint))]
+    #[error("the process exited without a response ({status}){}", after_colon(complaint))]
     Ended { status: ExitStatus, complaint: String },
 }
 
@@ -123,7 +159,7 @@ impl Subprocess {
 async fn talk(child: &mut Child, input: &[u8], limits: &Limits) -> io::Result<Option<(ExitStatus, Vec<u8>, String)>> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
-        return Err(io::Error::other("the child has no pipes"));
+        return Err(io::Error::other("child process has no pipes"));
     };
     let write = async move {
         // A child that exits early does not read all of its input; its exit status reports the cause.
@@ -164,8 +200,8 @@ async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, most: usize) ->
         if count == 0 {
             return Ok(kept);
         }
-        let room = most.saturating_sub(kept.len());
-        kept.extend(buffer.iter().take(count.min(room)));
+        let remaining = most.saturating_sub(kept.len());
+        kept.extend(buffer.iter().take(count.min(remaining)));
     }
 }
 
@@ -173,14 +209,13 @@ async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, most: usize) ->
 async fn end(child: &mut Child, role: &str) {
     match tokio::time::timeout(KILL_TIMEOUT, child.kill()).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(role, %error, "a child process could not be killed"),
-        Err(_) => tracing::warn!(role, "a child process that was killed does not end"),
+        Ok(Err(error)) => tracing::debug!(role, %error, "failed to kill child process"),
+        Err(_) => tracing::warn!(role, "killed child process did not exit"),
     }
 }
 
 /// Returns the cause of an unsuccessful exit.
 fn failure(status: ExitStatus, complaint: &str, limits: &Limits) -> Failure {
-    use rustix::process::Signal;
     let signal = status.signal().and_then(Signal::from_named_raw);
     // Messages of the Rust runtime before it aborts.
     let is_out_of_memory = ["memory allocation of", "overflowed its stack"].iter().any(|text| complaint.contains(text));
@@ -204,10 +239,46 @@ fn quantity(bytes: u64) -> String {
     if bytes.is_multiple_of(MEBIBYTE) { format!("{}Mi", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }
 }
 
-impl fmt::Display for Limits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of memory, {} s of CPU time", quantity(self.memory), self.cpu.as_secs())
+/// Applies the limits that the parent has sent, and returns the input that follows them. Call this function first,
+/// while the process has one thread.
+///
+/// # Errors
+///
+/// Returns an error if the header is missing or a limit cannot be set.
+pub fn confined_input() -> io::Result<impl Read> {
+    let mut stdin = BufReader::new(io::stdin());
+    let mut header = Vec::new();
+    stdin.by_ref().take(MAX_HEADER).read_until(b'\n', &mut header)?;
+    let limits = Limits::parse(&header).map_err(|error| {
+        io::Error::other(format!("failed to read the limits: {error}; only the controller starts this role"))
+    })?;
+    apply_limits(&limits)?;
+    Ok(stdin)
+}
+
+fn apply_limits(limits: &Limits) -> io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", FIRST_TO_BE_KILLED)?;
+    set_no_new_privs(true)?;
+    // No debugger can attach, and there is no core dump: the memory can contain credentials.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    nice(i32::from(limits.nice))?;
+    set_limit(Resource::Stack, limits.stack)?;
+    set_limit(Resource::Data, limits.memory)?;
+    set_limit(Resource::As, limits.address_space)?;
+    // One second later, the kernel kills a process that ignores SIGXCPU.
+    let cpu = limits.cpu.as_secs();
+    setrlimit(Resource::Cpu, Rlimit { current: Some(cpu), maximum: Some(cpu + 1) })?;
+    set_limit(Resource::Fsize, limits.file_size)?;
+    set_limit(Resource::Core, 0)?;
+    set_limit(Resource::Nofile, limits.open_files)?;
+    if !limits.threads {
+        set_limit(Resource::Nproc, 0)?;
     }
+    Ok(())
+}
+
+fn set_limit(resource: Resource, limit: u64) -> io::Result<()> {
+    Ok(setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?)
 }
 
 #[cfg(test)]

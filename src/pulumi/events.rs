@@ -1,4 +1,4 @@
-//! Engine events, parsed from lines of the event log.
+//! Event log of the engine, with one JSON object per line: splits the log into lines and parses them.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ const MAX_MESSAGE: usize = 16 * 1024;
 /// Error while parsing a line of the event log. Callers continue with the next line.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EventError {
-    #[error("a line of the event log is longer than {limit} bytes")]
+    #[error("event log line exceeds {limit} bytes")]
     Oversized { limit: usize },
-    #[error("a line of the event log is not an engine event: {reason}")]
+    #[error("event log line is not an engine event: {reason}")]
     Malformed { reason: String },
 }
 
@@ -113,11 +113,11 @@ struct Line {
     timestamp: i64,
     prelude_event: Option<IgnoredAny>,
     cancel_event: Option<IgnoredAny>,
-    stdout_event: Option<Said>,
+    stdout_event: Option<Message>,
     progress_event: Option<Progress>,
-    diagnostic_event: Option<Said>,
+    diagnostic_event: Option<Message>,
     policy_event: Option<Violation>,
-    summary_event: Option<Account>,
+    summary_event: Option<RunResult>,
     resource_pre_event: Option<Step>,
     res_outputs_event: Option<Step>,
     res_op_failed_event: Option<Step>,
@@ -125,7 +125,7 @@ struct Line {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Said {
+struct Message {
     message: String,
     severity: String,
     urn: String,
@@ -153,7 +153,7 @@ struct Progress {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Account {
+struct RunResult {
     duration_seconds: u64,
     resource_changes: Option<BTreeMap<String, u64>>,
     result: Option<String>,
@@ -200,21 +200,21 @@ impl EngineEvent {
         EngineEvent::parse_without(line, &str::to_owned)
     }
 
-    /// Parses one line and redacts its messages with `hide`. `hide` receives whole messages, because it would not recognize a
+    /// Parses one line and redacts its messages with `redact`. `redact` receives whole messages, because it would not recognize a
     /// secret that is cut in half.
-    pub fn parse_without(line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
+    pub fn parse_without(line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
         let read: Line = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
-        Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, hide)? })
+        Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, redact)? })
     }
 }
 
 fn malformed(error: &serde_json::Error) -> EventError {
     // serde's error message may quote a value.
-    let what = if error.is_data() { "an unexpected type" } else { "no JSON object" };
+    let what = if error.is_data() { "unexpected type" } else { "invalid JSON" };
     EventError::Malformed { reason: format!("{what} at column {}", error.column()) }
 }
 
-fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventKind, EventError> {
+fn kind(read: Line, line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<EventKind, EventError> {
     Ok(if let Some(step) = read.resource_pre_event {
         EventKind::ResourcePre(resource_step(step))
     } else if let Some(step) = read.res_outputs_event {
@@ -225,21 +225,26 @@ fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventK
         EventKind::ResourceOutputs(step)
     } else if let Some(step) = read.res_op_failed_event {
         EventKind::ResourceFailed(resource_step(step))
-    } else if let Some(said) = read.diagnostic_event {
-        let message = said_plainly(&said.message, hide);
-        EventKind::Diagnostic(Diagnostic { severity: said.severity, urn: said.urn, message, ephemeral: said.ephemeral })
-    } else if let Some(violation) = read.policy_event {
-        EventKind::Diagnostic(violated(&violation, hide))
-    } else if let Some(account) = read.summary_event {
-        EventKind::Summary(Summary {
-            duration_seconds: account.duration_seconds,
-            resource_changes: account.resource_changes.unwrap_or_default(),
-            result: account.result,
+    } else if let Some(event) = read.diagnostic_event {
+        let message = clean(&event.message, redact);
+        EventKind::Diagnostic(Diagnostic {
+            severity: event.severity,
+            urn: event.urn,
+            message,
+            ephemeral: event.ephemeral,
         })
-    } else if let Some(said) = read.stdout_event {
-        EventKind::Stdout { message: said_plainly(&said.message, hide) }
+    } else if let Some(violation) = read.policy_event {
+        EventKind::Diagnostic(policy_diagnostic(&violation, redact))
+    } else if let Some(result) = read.summary_event {
+        EventKind::Summary(Summary {
+            duration_seconds: result.duration_seconds,
+            resource_changes: result.resource_changes.unwrap_or_default(),
+            result: result.result,
+        })
+    } else if let Some(event) = read.stdout_event {
+        EventKind::Stdout { message: clean(&event.message, redact) }
     } else if let Some(progress) = read.progress_event {
-        let message = said_plainly(&progress.message, hide);
+        let message = clean(&progress.message, redact);
         EventKind::Progress(PluginProgress { kind: progress.r#type, message, done: progress.done })
     } else if read.prelude_event.is_some() {
         EventKind::Prelude
@@ -252,12 +257,12 @@ fn kind(read: Line, line: &[u8], hide: &dyn Fn(&str) -> String) -> Result<EventK
 
 /// Converts a policy violation to a diagnostic. The engine reports it only in this event, even if the violation makes the run
 /// fail.
-fn violated(violation: &Violation, hide: &dyn Fn(&str) -> String) -> Diagnostic {
+fn policy_diagnostic(violation: &Violation, redact: &dyn Fn(&str) -> String) -> Diagnostic {
     let Violation { message, resource_urn, policy_name, policy_pack_name, policy_pack_version, .. } = violation;
     let policy = format!("{policy_name} of {policy_pack_name} {policy_pack_version}");
-    let said = format!("violates the policy {}: {message}", policy.trim_end());
+    let text = format!("violates the policy {}: {message}", policy.trim_end());
     let severity = if violation.enforcement_level == "mandatory" { "error" } else { "warning" };
-    let message = said_plainly(&said, hide);
+    let message = clean(&text, redact);
     Diagnostic { severity: severity.to_owned(), urn: resource_urn.clone(), message, ephemeral: false }
 }
 
@@ -274,135 +279,70 @@ fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
 
 /// Cleans a message: removes colors and trailing whitespace, redacts it and limits its length. A very long message is shortened
 /// before the colors are removed.
-fn said_plainly(message: &str, hide: &dyn Fn(&str) -> String) -> String {
-    let cut = console::shorten(&hide(message.trim_end()), 4 * MAX_MESSAGE);
+fn clean(message: &str, redact: &dyn Fn(&str) -> String) -> String {
+    let cut = console::shorten(&redact(message.trim_end()), 4 * MAX_MESSAGE);
     // Redact again: color tags may have split a secret.
-    console::shorten(hide(&console::without_colours(&cut)).trim_end(), MAX_MESSAGE)
+    console::shorten(redact(&console::without_colors(&cut)).trim_end(), MAX_MESSAGE)
+}
+
+/// Maximum length of a line in the event log, in bytes. Parsing needs a multiple of this amount of memory.
+pub const MAXIMUM_LINE: usize = 16 * 1024 * 1024;
+
+/// Splits the bytes of a growing file into complete lines. Buffers at most one line, up to its maximum length.
+#[derive(Debug)]
+pub struct LineSplitter {
+    limit: usize,
+    /// Start of the incomplete last line.
+    begun: Vec<u8>,
+    /// Whether the rest of the line is skipped because the line is too long.
+    skipping: bool,
+}
+
+impl Default for LineSplitter {
+    fn default() -> Self {
+        LineSplitter::new(MAXIMUM_LINE)
+    }
+}
+
+impl LineSplitter {
+    /// Creates a splitter. `limit` is the maximum length of a line in bytes.
+    pub fn new(limit: usize) -> Self {
+        LineSplitter { limit, begun: Vec::new(), skipping: false }
+    }
+
+    /// Adds bytes of the file and returns the lines that are now complete, without their newlines. Empty lines are omitted. A
+    /// line that is too long results in one error, as soon as it exceeds the limit.
+    pub fn push(&mut self, chunk: &[u8]) -> Vec<Result<Vec<u8>, EventError>> {
+        let mut lines = Vec::new();
+        let mut pieces = chunk.split(|byte| *byte == b'\n').peekable();
+        while let Some(piece) = pieces.next() {
+            if let Err(error) = self.extend(piece) {
+                lines.push(Err(error));
+            }
+            if pieces.peek().is_none() {
+                break; // The newline of the last piece is still missing.
+            }
+            if !self.skipping && !self.begun.is_empty() {
+                lines.push(Ok(std::mem::take(&mut self.begun)));
+            }
+            self.skipping = false;
+        }
+        lines
+    }
+
+    fn extend(&mut self, piece: &[u8]) -> Result<(), EventError> {
+        if self.skipping {
+            return Ok(());
+        }
+        if self.begun.len().saturating_add(piece.len()) > self.limit {
+            self.begun = Vec::new();
+            self.skipping = true;
+            return Err(EventError::Oversized { limit: self.limit });
+        }
+        self.begun.extend_from_slice(piece);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    fn parse(line: &Value) -> EventKind {
-        EngineEvent::parse(line.to_string().as_bytes()).expect("it is an event").kind
-    }
-
-    #[test]
-    fn each_kind_of_event_is_parsed() {
-        let metadata =
-            json!({"op": "create", "urn": "urn:x", "type": "a:b:C", "old": null, "new": {"outputs": {"x": 1}}});
-        let step = ResourceStep {
-            urn: "urn:x".into(),
-            operation: "create".into(),
-            resource_type: "a:b:C".into(),
-            stack_outputs: None,
-        };
-        let diagnostic =
-            Diagnostic { severity: "error".into(), urn: "urn:x".into(), message: "no\nway".into(), ephemeral: false };
-        let progress = PluginProgress { kind: "plugin-download".into(), message: "half".into(), done: false };
-        let table = [
-            (json!({"preludeEvent": {"config": {}}}), EventKind::Prelude),
-            (json!({"cancelEvent": {}}), EventKind::Cancel),
-            (json!({"resourcePreEvent": {"metadata": metadata}}), EventKind::ResourcePre(step.clone())),
-            (json!({"resOutputsEvent": {"metadata": metadata}}), EventKind::ResourceOutputs(step.clone())),
-            (
-                json!({"resOpFailedEvent": {"metadata": metadata, "status": 0, "steps": 1}}),
-                EventKind::ResourceFailed(step),
-            ),
-            (
-                json!({"diagnosticEvent": {"urn": "urn:x", "prefix": "<{%fg 1%}>error: <{%reset%}>",
-                    "message": "<{%reset%}>no\nway<{%reset%}>\n\n", "color": "raw", "severity": "error"}}),
-                EventKind::Diagnostic(diagnostic),
-            ),
-            (
-                json!({"stdoutEvent": {"message": "^C received\n", "color": "never"}}),
-                EventKind::Stdout { message: "^C received".into() },
-            ),
-            (
-                json!({"progressEvent": {"type": "plugin-download", "id": "x", "message": "half", "received": 1, "total": 2, "done": false}}),
-                EventKind::Progress(progress),
-            ),
-            (
-                json!({"summaryEvent": {"durationSeconds": 2, "resourceChanges": null, "PolicyPacks": {}, "isPreview": false}}),
-                EventKind::Summary(Summary { duration_seconds: 2, ..Summary::default() }),
-            ),
-            (json!({"policyLoadEvent": {}}), EventKind::Other),
-            (json!({"somethingNew": [1, 2]}), EventKind::Other),
-        ];
-        for (line, expected) in table {
-            assert_eq!(parse(&line), expected, "{line}");
-        }
-    }
-
-    #[test]
-    fn only_the_stack_resource_has_stack_outputs() {
-        let event = |resource_type: &str, new: Value| json!({"resOutputsEvent": {"metadata": {"op": "create", "urn": "urn:x", "type": resource_type, "new": new}}});
-        let table = [
-            (event("pulumi:pulumi:Stack", json!({"outputs": {"port": 1}})), Some(1)),
-            (event("pulumi:pulumi:Stack", Value::Null), Some(0)),
-            (event("pulumi:pulumi:StackReference", json!({"outputs": {"port": 1}})), None),
-        ];
-        for (line, expected) in table {
-            let EventKind::ResourceOutputs(step) = parse(&line) else { panic!("another kind: {line}") };
-            assert_eq!(step.stack_outputs.map(|outputs| outputs.len()), expected, "{line}");
-        }
-    }
-
-    #[test]
-    fn an_invalid_event_is_an_error_without_its_content() {
-        let deep = format!("{{\"a\": {}", "[".repeat(100_000));
-        let lines: [&[u8]; 7] =
-            [b"", b"null", b"[]", b"{", b"\xff\xfe", br#"{"sequence": "hunter2"}"#, deep.as_bytes()];
-        for line in lines {
-            let error = EngineEvent::parse(line).expect_err("it is no event").to_string();
-            assert!(error.starts_with("a line of the event log is not an engine event: "), "{error}");
-            assert!(!error.contains("hunter2"), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_long_message_is_truncated() {
-        let kind = parse(&json!({"diagnosticEvent": {"message": "é".repeat(1_000_000), "severity": "error"}}));
-        let EventKind::Diagnostic(diagnostic) = kind else { panic!("another kind") };
-        assert!(diagnostic.message.len() <= MAX_MESSAGE, "{}", diagnostic.message.len());
-    }
-
-    #[test]
-    fn secrets_are_masked_before_truncation() {
-        let secret = "s3cr3t-".repeat(20);
-        // The secret lies across each position where a message is cut, with and without color tags in it.
-        for (length, said) in [
-            (MAX_MESSAGE / 2, secret.clone()),
-            (2 * MAX_MESSAGE, secret.clone()),
-            (10, secret.replacen("s3cr", "s3<{%reset%}>cr", 1)),
-        ] {
-            let message = format!("{}{said}{}", "x".repeat(length - 10), "y".repeat(5 * MAX_MESSAGE - length));
-            let line = json!({"diagnosticEvent": {"message": message, "severity": "error"}}).to_string();
-            let hide = |text: &str| text.replace(&secret, "[secret]");
-            let event = EngineEvent::parse_without(line.as_bytes(), &hide).expect("it is an event");
-            let EventKind::Diagnostic(diagnostic) = event.kind else { panic!("another kind") };
-            assert!(!diagnostic.message.contains("3cr3t"), "a part of it is left, {length} bytes into the message");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = EngineEvent::parse(&bytes);
-        }
-
-        #[test]
-        fn a_corrupted_real_event_does_not_panic(at in 0_usize..5000, byte in any::<u8>()) {
-            let mut log = include_bytes!("../testdata/succeeded.events.jsonl").to_vec();
-            let at = at % log.len();
-            log[at] = byte;
-            for line in log.split(|byte| *byte == b'\n') {
-                let _ = EngineEvent::parse(line);
-            }
-        }
-    }
-}
+mod tests;

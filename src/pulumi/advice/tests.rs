@@ -1,0 +1,109 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn a_wrong_passphrase_is_distinguished_from_a_wrong_key() {
+    let table = [
+        ("getting stack configuration: get stack secrets manager: incorrect passphrase", PASSPHRASE),
+        ("get stack secrets manager: failed to decrypt: incorrect passphrase", PASSPHRASE),
+        (
+            "failed to decrypt: incorrect passphrase, please set PULUMI_CONFIG_PASSPHRASE to the correct passphrase or set \
+             PULUMI_CONFIG_PASSPHRASE_FILE to a file containing the passphrase",
+            PASSPHRASE,
+        ),
+        (
+            "could not create secrets manager for new stack: passphrase must be set with PULUMI_CONFIG_PASSPHRASE or \
+             PULUMI_CONFIG_PASSPHRASE_FILE environment variables",
+            PASSPHRASE,
+        ),
+        ("validating stack config: cipher: message authentication failed", OTHER_KEY),
+        ("failed to decrypt encrypted configuration value 'web:token': incorrect passphrase", OTHER_KEY),
+    ];
+    for (message, advice) in table {
+        assert_eq!(about(message).as_deref(), Some(advice), "{message}");
+    }
+}
+
+#[test]
+fn known_errors_of_the_cli_and_its_plugins_have_advice() {
+    let table = [
+        ("PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions", NO_LOGIN),
+        ("this command requires logging in; try running `pulumi login` first", NO_LOGIN),
+        ("problem logging in: Invalid access token", INVALID_TOKEN),
+        ("Unauthorized: No credentials provided or are invalid.", INVALID_TOKEN),
+        ("getting stack: [403] Forbidden", MISSING_PERMISSION),
+        ("[409] Conflict: Another update is currently in progress.", UPDATE_IN_PROGRESS),
+        (
+            "Error: error resolving type of resource a: internal error loading package \"random\": rpc error: code = Unknown \
+             desc = no resource plugin 'pulumi-resource-random' found in the workspace or on your $PATH",
+            PLUGIN,
+        ),
+        (
+            "failed to load language plugin nope: no language plugin 'pulumi-language-nope' found in the workspace or on your \
+             $PATH",
+            PLUGIN,
+        ),
+        (
+            "could not start policy pack \"/p\" because the built-in analyzer plugin that runs policy plugins is missing: no \
+             analyzer plugin 'pulumi-analyzer-policy-nope' found in the workspace or on your $PATH",
+            PLUGIN,
+        ),
+        ("resource plugin aws v6.1.0 not installed", PLUGIN),
+        ("validating stack config: Stack 'dev' is missing configuration value 'size'", CONFIG_MISSING),
+        ("missing required configuration variable 'size'; run `pulumi config` to set", CONFIG_MISSING),
+        ("Error: Missing required configuration variable 'web:size'", CONFIG_MISSING),
+        ("validating stack config: Stack 'dev' with configuration key 'size' must be of type 'integer'", CONFIG_TYPE),
+        ("backend file:///state does not support environments; use Pulumi Cloud", ENVIRONMENTS),
+        ("aws:s3/bucket:Bucket logs: violates the policy no-public of pack house 1.2.0: it is public", POLICY),
+        ("FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory", MORE_MEMORY),
+        ("fork/exec /plugins/pulumi-resource-aws: cannot allocate memory", MORE_MEMORY),
+        (
+            "could not create stack: An IO error occurred while writing the new snapshot file: blob (key \
+             \".pulumi/stacks/example/dev.json\") (code=Unknown): write /state/dev.json.attrs: no space left on device",
+            DISK,
+        ),
+        ("npm error code ENOSPC", DISK),
+    ];
+    for (message, advice) in table {
+        let failure = format!("the first line\n{message}\nthe last line");
+        assert_eq!(about(&failure).as_deref(), Some(advice), "{message}");
+        assert_eq!(with(&failure), format!("{failure}\n({advice})"));
+    }
+    for message in ["it fails", "", "a plugin\nis not installed", "no space", "cannot create resource \"x\""] {
+        assert_eq!(with(message), message);
+    }
+}
+
+#[test]
+fn advice_for_a_missing_permission_names_the_service_account() {
+    let table = [
+        (
+            "creating step: making the ConfigMap apps/made: Kubernetes answered 403 Forbidden: configmaps is forbidden: User \
+             \"system:serviceaccount:apps:deployer\" cannot create resource \"configmaps\" in API group \"\" in the namespace \
+             \"apps\"",
+            "allow ServiceAccount apps/deployer to create configmaps in namespace apps with a Role and a RoleBinding, or",
+        ),
+        (
+            "clusterroles.rbac.authorization.k8s.io \"a\" is forbidden: User \"system:serviceaccount:apps:deployer\" cannot \
+             patch resource \"clusterroles\" in API group \"rbac.authorization.k8s.io\" at the cluster scope",
+            "allow ServiceAccount apps/deployer to patch clusterroles.rbac.authorization.k8s.io at the cluster scope with a \
+             ClusterRole and a ClusterRoleBinding, or",
+        ),
+    ];
+    for (message, wanted) in table {
+        let advice = about(message).expect("known message");
+        assert!(advice.starts_with(wanted), "{advice}");
+    }
+    assert_eq!(
+        about("pods \"a\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"),
+        None
+    );
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_does_not_panic(text in "(User \"system:serviceaccount:|:|\" cannot | resource \"|\"|in the namespace \"|.|\\n){0,20}") {
+        let _ = with(&text);
+    }
+}

@@ -1,0 +1,125 @@
+use super::*;
+
+fn line(arguments: &[OsString]) -> String {
+    arguments.iter().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+fn operation(kind: OperationKind) -> Operation<'static> {
+    let event_log = Path::new("/share/events");
+    Operation { kind, stack: "dev", event_log, refresh: false, message: None, options: Options::default() }
+}
+
+#[test]
+fn runs_are_non_interactive_and_write_an_event_log() {
+    let version = env!("CARGO_PKG_VERSION");
+    let up = format!(
+        "--non-interactive --color=never up --yes --skip-preview --suppress-progress --exec-kind=auto.local \
+         --exec-agent=pulumi-controller/{version} --event-log=/share/events --stack=dev"
+    );
+    assert_eq!(line(&arguments(&operation(OperationKind::Up))), up);
+    let rows = [
+        (Destroy, "destroy --yes --skip-preview"),
+        (Refresh, "refresh --yes --skip-preview"),
+        (Preview, "preview --diff"),
+        (DriftCheck, "refresh --preview-only --expect-no-changes=true"),
+    ];
+    for (kind, words) in rows {
+        assert_eq!(line(&arguments(&operation(kind))), up.replace("up --yes --skip-preview", words));
+    }
+}
+
+#[test]
+fn refresh_and_message_flags_are_passed_when_set() {
+    let operation = Operation { refresh: true, message: Some("--yes, \"now\""), ..operation(OperationKind::Up) };
+    let arguments = arguments(&operation);
+    assert!(arguments.contains(&"--refresh=true".into()), "{arguments:?}");
+    assert!(arguments.contains(&"--message=--yes, \"now\"".into()), "{arguments:?}");
+}
+
+#[test]
+fn each_command_gets_only_its_supported_options() {
+    let urns = ["urn:a".to_owned(), "urn:*,b".to_owned()];
+    let options = Options {
+        targets: &urns,
+        target_dependents: true,
+        replace: &urns,
+        parallel: Some(3),
+        continue_on_error: true,
+        expect_no_changes: true,
+        remove: true,
+        run_program: true,
+        log_level: 3,
+    };
+    let targets = "--logtostderr --logflow --verbose=3 --parallel=3 --target=urn:a --target=urn:*,b";
+    for (kind, expected) in [
+        (
+            OperationKind::Up,
+            format!(
+                "--target-dependents=true --continue-on-error=true --expect-no-changes=true {targets} \
+                 --replace=urn:a --replace=urn:*,b"
+            ),
+        ),
+        (
+            OperationKind::Destroy,
+            format!("--target-dependents=true --continue-on-error=true --remove=true --run-program=true {targets}"),
+        ),
+        (
+            OperationKind::Preview,
+            format!("--target-dependents=true --expect-no-changes=true {targets} --replace=urn:a --replace=urn:*,b"),
+        ),
+        (OperationKind::Refresh, format!("--expect-no-changes=true --run-program=true {targets}")),
+        (OperationKind::DriftCheck, targets.to_owned()),
+    ] {
+        assert_eq!(line(&options.flags(kind)), expected);
+        assert_eq!(line(&Options::default().flags(kind)), "");
+    }
+}
+
+#[test]
+fn values_are_never_parsed_as_flags() {
+    let operation = Operation {
+        stack: "--help",
+        event_log: Path::new("-x"),
+        message: Some("-y"),
+        ..operation(OperationKind::Destroy)
+    };
+    let file = Path::new("-x");
+    let small = [
+        stack_init("--help", Some("-y")),
+        stack_select("--help"),
+        stack_select_or_init("--help", None),
+        stack_output("--help"),
+        stack_export("--help", file),
+        stack_import("--help", file),
+        cancel("--help"),
+    ];
+    for arguments in [arguments(&operation)].into_iter().chain(small) {
+        assert!(arguments.contains(&"--stack=--help".into()), "{arguments:?}");
+        assert!(!arguments.iter().any(|argument| argument == "--help" || argument == "-x" || argument == "-y"));
+    }
+}
+
+#[test]
+fn helper_commands_have_the_expected_arguments() {
+    let table = [
+        (stack_init("o/p/dev", None), "stack init --no-select --stack=o/p/dev"),
+        (stack_init("dev", Some("awskms://a")), "stack init --no-select --stack=dev --secrets-provider=awskms://a"),
+        (stack_select("dev"), "stack select --stack=dev"),
+        (stack_select_or_init("dev", None), "stack select --create --stack=dev"),
+        (
+            stack_select_or_init("dev", Some("passphrase")),
+            "stack select --create --stack=dev --secrets-provider=passphrase",
+        ),
+        (stack_output("dev"), "stack output --json --show-secrets --stack=dev"),
+        (stack_export("dev", Path::new("/s/state")), "stack export --stack=dev --file=/s/state"),
+        (stack_import("dev", Path::new("/s/state")), "stack import --stack=dev --file=/s/state"),
+        (cancel("dev"), "cancel --yes --stack=dev"),
+        (set_secret("dev", false, "-a"), "config set --secret --stack=dev -- -a"),
+        (set_secret("dev", true, "a.b"), "config set --secret --stack=dev --path -- a.b"),
+        (version(), "version"),
+        (install(), "install"),
+    ];
+    for (arguments, expected) in table {
+        assert_eq!(line(&arguments), format!("--non-interactive --color=never {expected}"));
+    }
+}

@@ -1,0 +1,172 @@
+//! Properties of the CLI that do not depend on a run: its environment, its commands and its supported versions.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// Enables `--event-log` in the CLI.
+pub const DEBUG_COMMANDS: &str = "PULUMI_DEBUG_COMMANDS";
+/// Informs language runtimes that a program controls the CLI.
+pub const AUTOMATION_API: &str = "PULUMI_AUTOMATION_API";
+/// Disables the check for a newer version of the CLI and its warning.
+pub const SKIP_UPDATE_CHECK: &str = "PULUMI_SKIP_UPDATE_CHECK";
+/// Makes the CLI read the secrets provider of a stack from its state if the settings file names none, as a new settings file
+/// does. Otherwise, the CLI would replace the provider by a default one.
+pub const FALLBACK_TO_STATE_SECRETS_MANAGER: &str = "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER";
+/// Parent directory of `.pulumi`, in which the CLI stores plugins and credentials.
+pub const HOME: &str = "HOME";
+/// Owner of a lock. Without this variable, a user ID that has no name in the image cannot lock a stack.
+pub const USER: &str = "USER";
+
+/// Prefix of variables that set any flag of the CLI.
+const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
+
+/// Returns the variables for every call of the CLI. Callers set them after the variables of the user, so that these take
+/// precedence.
+pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> {
+    let switches = [DEBUG_COMMANDS, AUTOMATION_API, SKIP_UPDATE_CHECK, FALLBACK_TO_STATE_SECRETS_MANAGER];
+    let mut environment: Vec<_> = switches.iter().map(|name| (name.into(), "true".into())).collect();
+    environment.push((HOME.into(), home.into()));
+    environment.push((USER.into(), user.into()));
+    environment
+}
+
+/// Whether a variable must not reach the CLI. `PULUMI_OPTION_<FLAG>` would set a flag that the controller does not expect.
+pub fn is_scrubbed(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(OPTION_PREFIX)
+}
+
+/// Commands with subcommands, and the names of the subcommands.
+const GROUPS: [(&str, &str); 11] = [
+    (
+        "stack",
+        "change-secrets-provider export graph history import init ls output rename rm select tag unselect webhook",
+    ),
+    ("config", "cp env get refresh rm rm-all set set-all"),
+    ("state", "delete edit move protect rename repair taint unprotect untaint upgrade"),
+    ("plugin", "install ls rm run"),
+    ("policy", "disable enable group install ls new publish rm validate-config"),
+    ("org", "get-default role search set-default team webhook"),
+    ("env", "clone diff edit get init ls open rm rotate run set tag version"),
+    ("package", "add delete gen-sdk get-mapping get-schema info pack-sdk publish"),
+    ("schema", "check"),
+    ("deployment", "run settings"),
+    ("project", "ls new"),
+];
+/// Commands without subcommands.
+const COMMANDS: &str = "about ai cancel completion console convert convert-trace destroy dn down help import install login \
+                        logout logs new pre preview refresh replay-events template up update version watch whoami";
+/// Commands that only print information about the CLI itself.
+const HARMLESS: [&str; 3] = ["completion", "help", "version"];
+const CLI: &str = "pulumi";
+
+/// Returns the command in an argument list, such as `pulumi config set`, or `None` if it only prints information about the CLI
+/// itself. The result never contains values from the arguments, because they may be secret.
+pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let mut arguments = arguments.into_iter().peekable();
+    // Only as the first argument: after an option, the word may be the name of a stack.
+    if arguments.peek().is_some_and(|first| HARMLESS.contains(first)) {
+        return None;
+    }
+    // The value of an option may equal a command name. In that case the returned name contains this known word, which is not
+    // secret.
+    let Some(first) = arguments.find(|word| group(word).is_some() || is_among(COMMANDS, word)) else {
+        return Some(CLI.to_owned());
+    };
+    let second = group(first).and_then(|words| arguments.find(|word| is_among(words, word)));
+    Some([CLI, first].into_iter().chain(second).collect::<Vec<_>>().join(" "))
+}
+
+fn group(word: &str) -> Option<&'static str> {
+    GROUPS.iter().find(|(name, _)| *name == word).map(|(_, words)| *words)
+}
+
+fn is_among(words: &str, word: &str) -> bool {
+    words.split_ascii_whitespace().any(|known| known == word)
+}
+
+/// Major and minor version of the oldest supported CLI. It has all flags that every run uses: `--suppress-progress`, and
+/// `--preview-only` of `refresh`.
+pub const OLDEST: (u64, u64) = (3, 105);
+
+/// Whether the output of `pulumi version` names a version that is too old. Returns `false` if the text is not a version.
+pub fn is_too_old(version: &str) -> bool {
+    let mut numbers = version.trim().trim_start_matches('v').split(['.', '-', '+']).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < OLDEST,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cli_environment_has_all_required_variables() {
+        let environment = engine_environment(Path::new("/home/pulumi"), "pulumi");
+        let expected = [
+            ("PULUMI_DEBUG_COMMANDS", "true"),
+            ("PULUMI_AUTOMATION_API", "true"),
+            ("PULUMI_SKIP_UPDATE_CHECK", "true"),
+            ("PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER", "true"),
+            ("HOME", "/home/pulumi"),
+            ("USER", "pulumi"),
+        ];
+        assert_eq!(environment, expected.map(|(name, value)| (name.into(), value.into())));
+    }
+
+    #[test]
+    fn only_variables_that_set_cli_flags_are_removed() {
+        let table = [
+            ("PULUMI_OPTION_STACK", true),
+            ("PULUMI_OPTION_", true),
+            ("PULUMI_OPTIONS", false),
+            ("PULUMI_ACCESS_TOKEN", false),
+            ("MY_PULUMI_OPTION_STACK", false),
+        ];
+        for (name, expected) in table {
+            assert_eq!(is_scrubbed(OsStr::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_command_is_shown_without_its_argument_values() {
+        let table = [
+            ("up", Some("pulumi up")),
+            ("--non-interactive -C /share/workspace up --yes", Some("pulumi up")),
+            ("--stack organization/web/dev import aws:s3/bucket:Bucket mine hunter2", Some("pulumi import")),
+            ("config set --secret password hunter2", Some("pulumi config set")),
+            ("config --secret=hunter2 set password hunter2", Some("pulumi config set")),
+            ("config hunter2", Some("pulumi config")),
+            ("stack", Some("pulumi stack")),
+            ("stack --stack hunter2 ls", Some("pulumi stack ls")),
+            ("hunter2 --config a=hunter2", Some("pulumi")),
+            ("", Some("pulumi")),
+            ("version", None),
+            ("--color never version", Some("pulumi version")),
+            ("--stack help up", Some("pulumi help")),
+            ("help up", None),
+        ];
+        for (arguments, expected) in table {
+            assert_eq!(command_in_words(arguments.split_whitespace()).as_deref(), expected, "{arguments}");
+        }
+    }
+
+    #[test]
+    fn a_cli_without_the_required_flags_is_too_old() {
+        let rows = [
+            ("v3.104.2", true),
+            ("3.9.0", true),
+            ("v2.250.0", true),
+            ("v3.105.0", false),
+            ("v3.105.0-alpha.1", false),
+            ("v3.259.0+dirty", false),
+            ("v4.0.0", false),
+            ("", false),
+            ("a build of mine", false),
+        ];
+        for (version, wanted) in rows {
+            assert_eq!(is_too_old(version), wanted, "{version}");
+        }
+    }
+}

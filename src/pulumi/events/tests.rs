@@ -1,0 +1,155 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn parse(line: &Value) -> EventKind {
+    EngineEvent::parse(line.to_string().as_bytes()).expect("it is an event").kind
+}
+
+#[test]
+fn each_kind_of_event_is_parsed() {
+    let metadata = json!({"op": "create", "urn": "urn:x", "type": "a:b:C", "old": null, "new": {"outputs": {"x": 1}}});
+    let step = ResourceStep {
+        urn: "urn:x".into(),
+        operation: "create".into(),
+        resource_type: "a:b:C".into(),
+        stack_outputs: None,
+    };
+    let diagnostic =
+        Diagnostic { severity: "error".into(), urn: "urn:x".into(), message: "no\nway".into(), ephemeral: false };
+    let progress = PluginProgress { kind: "plugin-download".into(), message: "half".into(), done: false };
+    let table = [
+        (json!({"preludeEvent": {"config": {}}}), EventKind::Prelude),
+        (json!({"cancelEvent": {}}), EventKind::Cancel),
+        (json!({"resourcePreEvent": {"metadata": metadata}}), EventKind::ResourcePre(step.clone())),
+        (json!({"resOutputsEvent": {"metadata": metadata}}), EventKind::ResourceOutputs(step.clone())),
+        (json!({"resOpFailedEvent": {"metadata": metadata, "status": 0, "steps": 1}}), EventKind::ResourceFailed(step)),
+        (
+            json!({"diagnosticEvent": {"urn": "urn:x", "prefix": "<{%fg 1%}>error: <{%reset%}>",
+                "message": "<{%reset%}>no\nway<{%reset%}>\n\n", "color": "raw", "severity": "error"}}),
+            EventKind::Diagnostic(diagnostic),
+        ),
+        (
+            json!({"stdoutEvent": {"message": "^C received\n", "color": "never"}}),
+            EventKind::Stdout { message: "^C received".into() },
+        ),
+        (
+            json!({"progressEvent": {"type": "plugin-download", "id": "x", "message": "half", "received": 1, "total": 2, "done": false}}),
+            EventKind::Progress(progress),
+        ),
+        (
+            json!({"summaryEvent": {"durationSeconds": 2, "resourceChanges": null, "PolicyPacks": {}, "isPreview": false}}),
+            EventKind::Summary(Summary { duration_seconds: 2, ..Summary::default() }),
+        ),
+        (json!({"policyLoadEvent": {}}), EventKind::Other),
+        (json!({"somethingNew": [1, 2]}), EventKind::Other),
+    ];
+    for (line, expected) in table {
+        assert_eq!(parse(&line), expected, "{line}");
+    }
+}
+
+#[test]
+fn only_the_stack_resource_has_stack_outputs() {
+    let event = |resource_type: &str, new: Value| json!({"resOutputsEvent": {"metadata": {"op": "create", "urn": "urn:x", "type": resource_type, "new": new}}});
+    let table = [
+        (event("pulumi:pulumi:Stack", json!({"outputs": {"port": 1}})), Some(1)),
+        (event("pulumi:pulumi:Stack", Value::Null), Some(0)),
+        (event("pulumi:pulumi:StackReference", json!({"outputs": {"port": 1}})), None),
+    ];
+    for (line, expected) in table {
+        let EventKind::ResourceOutputs(step) = parse(&line) else { panic!("another kind: {line}") };
+        assert_eq!(step.stack_outputs.map(|outputs| outputs.len()), expected, "{line}");
+    }
+}
+
+#[test]
+fn an_invalid_event_is_an_error_without_its_content() {
+    let deep = format!("{{\"a\": {}", "[".repeat(100_000));
+    let lines: [&[u8]; 7] = [b"", b"null", b"[]", b"{", b"\xff\xfe", br#"{"sequence": "hunter2"}"#, deep.as_bytes()];
+    for line in lines {
+        let error = EngineEvent::parse(line).expect_err("it is no event").to_string();
+        assert!(error.starts_with("event log line is not an engine event: "), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+fn a_long_message_is_truncated() {
+    let kind = parse(&json!({"diagnosticEvent": {"message": "é".repeat(1_000_000), "severity": "error"}}));
+    let EventKind::Diagnostic(diagnostic) = kind else { panic!("another kind") };
+    assert!(diagnostic.message.len() <= MAX_MESSAGE, "{}", diagnostic.message.len());
+}
+
+#[test]
+fn secrets_are_masked_before_truncation() {
+    let secret = "s3cr3t-".repeat(20);
+    // The secret lies across each position where a message is cut, with and without color tags in it.
+    for (length, said) in [
+        (MAX_MESSAGE / 2, secret.clone()),
+        (2 * MAX_MESSAGE, secret.clone()),
+        (10, secret.replacen("s3cr", "s3<{%reset%}>cr", 1)),
+    ] {
+        let message = format!("{}{said}{}", "x".repeat(length - 10), "y".repeat(5 * MAX_MESSAGE - length));
+        let line = json!({"diagnosticEvent": {"message": message, "severity": "error"}}).to_string();
+        let hide = |text: &str| text.replace(&secret, "[secret]");
+        let event = EngineEvent::parse_without(line.as_bytes(), &hide).expect("it is an event");
+        let EventKind::Diagnostic(diagnostic) = event.kind else { panic!("another kind") };
+        assert!(!diagnostic.message.contains("3cr3t"), "a part of it is left, {length} bytes into the message");
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = EngineEvent::parse(&bytes);
+    }
+
+    #[test]
+    fn a_corrupted_real_event_does_not_panic(at in 0_usize..5000, byte in any::<u8>()) {
+        let mut log = include_bytes!("../testdata/succeeded.events.jsonl").to_vec();
+        let at = at % log.len();
+        log[at] = byte;
+        for line in log.split(|byte| *byte == b'\n') {
+            let _ = EngineEvent::parse(line);
+        }
+    }
+}
+
+fn push(splitter: &mut LineSplitter, chunk: &str) -> Vec<String> {
+    let lines = splitter.push(chunk.as_bytes()).into_iter();
+    lines
+        .map(|line| line.map_or_else(|error| error.to_string(), |line| String::from_utf8(line).expect("text")))
+        .collect()
+}
+
+#[test]
+fn only_complete_lines_are_returned() {
+    let mut splitter = LineSplitter::default();
+    assert_eq!(push(&mut splitter, "on"), [""; 0]);
+    assert_eq!(push(&mut splitter, "e\ntwo\n\nthr"), ["one", "two"]);
+    assert_eq!(push(&mut splitter, "ee"), [""; 0]);
+    assert_eq!(push(&mut splitter, "\n"), ["three"]);
+    assert_eq!(push(&mut splitter, ""), [""; 0]);
+}
+
+#[test]
+fn an_overlong_line_is_one_error_and_the_next_line_is_read() {
+    let mut splitter = LineSplitter::new(4);
+    assert_eq!(push(&mut splitter, "1234\n12345"), ["1234", "event log line exceeds 4 bytes"]);
+    assert_eq!(push(&mut splitter, "67890"), [""; 0]);
+    assert_eq!(push(&mut splitter, "\n1\n123456\n2\n"), ["1", "event log line exceeds 4 bytes", "2"]);
+}
+
+proptest! {
+    #[test]
+    fn line_splitting_is_independent_of_chunk_boundaries(text in "[ab\n]{0,60}", cuts in proptest::collection::vec(0_usize..60, 0..8)) {
+        let mut whole = LineSplitter::new(5);
+        let mut cut = LineSplitter::new(5);
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|at| at.min(text.len())).chain([0, text.len()]).collect();
+        cuts.sort_unstable();
+        let pieces = cuts.windows(2).flat_map(|pair| push(&mut cut, text.get(pair[0]..pair[1]).expect("it is ASCII"))).collect::<Vec<_>>();
+        prop_assert_eq!(push(&mut whole, &text), pieces);
+    }
+}

@@ -1,0 +1,263 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::pulumi::run_summary::summary_of;
+
+const LOCKED: &str = "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or \
+                      delete the lock file with `pulumi cancel`.\n  \
+                      s3://state/.pulumi/locks/organization/web/dev/ca464fc2-cf70-41c2-8428-70623e5d23fa.json?region=x: \
+                      created by pulumi@web-workspace-0 (pid 16251) at 2026-11-21T10:22:01Z\n";
+
+fn exited(code: i32) -> Exit {
+    Exit { code: Some(code), signal: None }
+}
+
+fn lock() -> Lock {
+    Lock {
+        url: "s3://state/.pulumi/locks/organization/web/dev/ca464fc2-cf70-41c2-8428-70623e5d23fa.json?region=x".into(),
+        user: "pulumi".into(),
+        host: "web-workspace-0".into(),
+        pid: 16251,
+        time: "2026-11-21T10:22:01Z".into(),
+    }
+}
+
+#[test]
+fn failures_are_classified_by_the_stderr_of_the_cli() {
+    let table = [
+        (1, LOCKED, FailureKind::Conflict { holders: vec![lock()] }),
+        (
+            255,
+            "error: [409] Conflict: Another update is currently in progress.\n",
+            FailureKind::Conflict { holders: vec![] },
+        ),
+        (6, "error: no stack named 'dev' found\n", FailureKind::StackMissing),
+        (255, "warning: old\nerror: no stack named 'organization/web/dev' found\n", FailureKind::StackMissing),
+        (6, "error: something newer\n", FailureKind::StackMissing),
+        (
+            3,
+            "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n",
+            FailureKind::InvalidAccessToken,
+        ),
+        (
+            1,
+            "Logging in using access token from PULUMI_ACCESS_TOKEN\nerror: Unauthorized: No credentials provided or are invalid.\n",
+            FailureKind::InvalidAccessToken,
+        ),
+        (1, "error: problem logging in: Invalid access token\n", FailureKind::InvalidAccessToken),
+        (8, "error: update cancelled\n", FailureKind::Canceled),
+        (1, "error: could not create stack\n", FailureKind::Failed),
+        (1, "no stack named x found, says a plugin\n", FailureKind::Failed),
+    ];
+    for (code, stderr, expected) in table {
+        assert_eq!(classify(exited(code), "", stderr, &RunSummary::default()).kind, expected, "{stderr}");
+    }
+}
+
+#[test]
+fn the_message_contains_the_relevant_error() {
+    let failed = summary_of(include_str!("../testdata/failed.events.jsonl"));
+    let program = summary_of(include_str!("../testdata/program-failed.events.jsonl"));
+    let canceled = summary_of(include_str!("../testdata/canceled.events.jsonl"));
+    let none = RunSummary::default();
+    let missing = "warning: x\nerror: no stack named 'dev' found\n";
+    let table = [
+        (&failed, exited(1), "", "testing:index:Step bad: creating bad: it fails because its input failOn is create"),
+        (
+            &program,
+            exited(1),
+            "",
+            "Error: resource, variable, or config value \"missing\" not found\n  on Pulumi.yaml line 4:\n   \
+             4:   greeting: {type: \"pulumi:index:Stash\", properties: {input: \"${missing}\"}}",
+        ),
+        (
+            &canceled,
+            exited(1),
+            "",
+            "the run was canceled: testing:index:Step long: cancelled while creating long: interrupted in step 5 of 30: \
+             context canceled",
+        ),
+        (&none, exited(6), missing, "no stack named 'dev' found"),
+        (
+            &none,
+            exited(1),
+            LOCKED,
+            "the stack is locked by pulumi@web-workspace-0 (pid 16251) since 2026-11-21T10:22:01Z; if this process no longer \
+             runs, remove the lock with `pulumi cancel`",
+        ),
+        (&none, exited(2), "", "the Pulumi CLI exited with code 2\nfirst\nlast"),
+        (
+            &none,
+            Exit { code: None, signal: Some(9) },
+            "",
+            "the Pulumi CLI was killed by signal 9: last output of the Pulumi CLI:\nfirst\nlast",
+        ),
+    ];
+    for (run, exit, stderr, expected) in table {
+        assert_eq!(classify(exit, "first\n\nlast\n", stderr, run).message, expected);
+    }
+    let silent = classify(Exit { code: None, signal: Some(9) }, "", "", &none);
+    assert_eq!(silent.message, "the Pulumi CLI was killed by signal 9");
+}
+
+#[test]
+fn failure_messages_include_advice_and_the_source_location() {
+    let message_of = |events: &[&str]| {
+        let log: Vec<String> = events.iter().map(|event| format!("{event}\n")).collect();
+        classify(exited(1), "", "", &summary_of(&log.concat())).message
+    };
+    let stack = "urn:pulumi:dev::web::pulumi:pulumi:Stack::web-dev";
+    let bucket = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs";
+    let diagnostic = |urn: &str, severity: &str, message: &str| {
+        json!({"diagnosticEvent": {"urn": urn, "severity": severity, "message": message, "color": "never"}}).to_string()
+    };
+    let failed = diagnostic(stack, "error", "update failed\n");
+    let violation = json!({"policyEvent": {
+        "resourceUrn": bucket, "message": "<{%fg 13%}>No bucket is public.\nMake it private.<{%reset%}>\n", "color": "raw",
+        "policyName": "no-public", "policyPackName": "house", "policyPackVersion": "1.2.0", "policyPackVersionTag": "1.2.0",
+        "enforcementLevel": "mandatory",
+    }})
+    .to_string();
+    let remark = violation.replace("mandatory", "advisory").replace("No bucket", "Hardly any bucket");
+    let violated = message_of(&[&remark, &violation, &failed]);
+    let words = "aws:s3/bucket:Bucket logs: violates the policy no-public of house 1.2.0: No bucket is public.\nMake it private.\n(";
+    assert!(violated.starts_with(words) && violated.contains("comply with the policy"), "{violated}");
+
+    let trace =
+        "Running program failed with an unhandled exception:\nError: boom\n    at f (/share/source/index.js:7:5)";
+    let placed = message_of(&[&diagnostic(stack, "error", trace), &failed]);
+    assert_eq!(placed, format!("the program failed in index.js line 7:\n{trace}"));
+    let words: Vec<String> = trace.lines().map(|line| diagnostic("", "info#err", line)).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    assert_eq!(message_of(&words), placed, "some languages report it only on stderr");
+    let of_provider = diagnostic(bucket, "error", "panic in provider.go:7: boom");
+    assert_eq!(message_of(&[&of_provider, &failed]), "aws:s3/bucket:Bucket logs: panic in provider.go:7: boom");
+
+    let unlocked = classify(exited(1), "", "error: getting stack: incorrect passphrase\n", &RunSummary::default());
+    assert!(unlocked.message.starts_with("getting stack: incorrect passphrase\n("), "{}", unlocked.message);
+    assert!(unlocked.message.contains("PULUMI_CONFIG_PASSPHRASE"), "{}", unlocked.message);
+}
+
+#[test]
+fn canceled_and_killed_runs_are_distinguished() {
+    let canceled = summary_of(include_str!("../testdata/canceled.events.jsonl"));
+    assert_eq!(classify(exited(1), "", "", &canceled).kind, FailureKind::Canceled);
+    let killed = Exit { code: None, signal: Some(9) };
+    assert_eq!(classify(killed, "", LOCKED, &canceled).kind, FailureKind::Killed { signal: 9 });
+}
+
+#[test]
+fn program_output_does_not_affect_classification() {
+    let failed = summary_of(include_str!("../testdata/failed.events.jsonl"));
+    let failure = classify(exited(1), LOCKED, "no stack named 'x' found\n[401]\n", &failed);
+    assert_eq!(failure.kind, FailureKind::Failed);
+}
+
+#[test]
+fn every_lock_in_the_error_is_parsed() {
+    let text = "two locks\n  file:///state/a.json?no_tmp_dir=true: created by a b@x.org@host (pid 1) at 2026-01-01T00:00:00Z\n  \
+                gs://b/c.json: created by r@h (pid 2) at 2026-01-01T00:00:00+02:00\n  gs://b: created by r@h (pid x) at y\n";
+    let locks = parse_locks(text);
+    assert_eq!(locks.len(), 2);
+    assert_eq!((locks[0].user.as_str(), locks[0].host.as_str(), locks[0].pid), ("a b@x.org", "host", 1));
+    assert_eq!(locks[1].time, "2026-01-01T00:00:00+02:00");
+}
+
+#[test]
+fn an_existing_stack_error_is_distinguished_from_other_errors() {
+    let table = [
+        ("error: stack 'organization/web/dev' already exists\n", true),
+        ("error: could not create stack: it already exists\n", true),
+        ("error: file already exists\n", false),
+        ("stack 'dev' already exists\n", false),
+    ];
+    for (stderr, expected) in table {
+        assert_eq!(stack_exists(stderr), expected, "{stderr}");
+    }
+}
+
+#[test]
+fn the_message_is_bounded_and_has_no_control_characters() {
+    let stderr = format!("error: \u{1b}[31m{}\u{7}\u{0}end\n", "x".repeat(100_000));
+    let message = classify(exited(1), "", &stderr, &RunSummary::default()).message;
+    assert!(message.len() <= MAX_MESSAGE && message.starts_with("xxx") && message.ends_with("xend"));
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_does_not_panic(stdout in any::<String>(), stderr in "(error: |warning: |: created by |@| \\(pid |\\) at |no stack named |.|\\n){0,30}", code in any::<i32>()) {
+        let _ = classify(exited(code), &stdout, &stderr, &RunSummary::default());
+        let _ = parse_locks(&stderr);
+        let _ = stack_exists(&stderr);
+    }
+}
+
+fn error(count: u32, locks: &[(&str, u32, &str)]) -> String {
+    let mut text = format!(
+        "error: the stack is currently locked by {count} lock(s). Either wait for the other process(es) to end or delete \
+         the lock file with `pulumi cancel`.\n"
+    );
+    for (host, pid, time) in locks {
+        text.push_str(&format!("  s3://state/{pid}.json: created by pulumi@{host} (pid {pid}) at {time}\n"));
+    }
+    text
+}
+
+fn millisecond(time: &str) -> i64 {
+    time.parse::<Timestamp>().expect("a time").as_millisecond()
+}
+
+#[test]
+fn a_lock_belongs_to_a_dead_run_only_if_every_field_matches() {
+    let dead = |host: &str, pid, started, ended| DeadProcess {
+        host: host.into(),
+        pid,
+        started: millisecond(started),
+        ended: millisecond(ended),
+    };
+    let ours = dead("web-0", 42, "2026-11-21T10:00:00.700Z", "2026-11-21T10:05:00.200Z");
+    let earlier = dead("web-0", 41, "2026-11-21T09:00:00Z", "2026-11-21T09:05:00Z");
+    let (during, host) = ("2026-11-21T10:02:00Z", "web-0");
+    let table = [
+        (error(1, &[(host, 42, during)]), true),
+        // First and last second, and another time zone.
+        (error(1, &[(host, 42, "2026-11-21T10:00:00Z")]), true),
+        (error(1, &[(host, 42, "2026-11-21T10:05:00Z")]), true),
+        (error(1, &[(host, 42, "2026-11-21T11:02:00+01:00")]), true),
+        (error(1, &[(host, 42, "2026-11-21T09:59:59Z")]), false),
+        (error(1, &[(host, 42, "2026-11-21T10:05:01Z")]), false),
+        (error(1, &[(host, 42, "yesterday")]), false),
+        (error(1, &[("web-1", 42, during)]), false),
+        (error(1, &[("WEB-0", 42, during)]), false),
+        (error(1, &[(host, 43, during)]), false),
+        // PID of another run at the time of this run.
+        (error(1, &[(host, 41, during)]), false),
+        // Several locks, with any owner, and locks that are not named.
+        (error(2, &[(host, 42, during), (host, 42, during)]), false),
+        (error(2, &[(host, 42, during), ("laptop", 7, during)]), false),
+        (error(2, &[(host, 42, during)]), false),
+        (error(1, &[(host, 42, during), ("laptop", 7, during)]), false),
+        (error(1, &[]), false),
+        ("error: [409] Conflict: Another update is currently in progress.\n".to_owned(), false),
+        (format!("  s3://a.json: created by pulumi@{host} (pid 42) at {during}\n"), false),
+    ];
+    let known = [earlier, ours.clone()];
+    for (stderr, is_dead) in table {
+        let lock = only_lock(&stderr);
+        let holder = lock.as_ref().and_then(|lock| dead_holder(lock, &known));
+        assert_eq!(holder, is_dead.then_some(&ours), "{stderr}");
+    }
+    let lock = only_lock(&error(1, &[(host, 42, during)])).expect("there is one");
+    assert_eq!(dead_holder(&lock, &[]), None, "without a proof no lock is a dead run's");
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_lock_errors_do_not_panic(stderr in "(the stack is currently locked by | lock\\(s\\)|: created by |@| \\(pid |\\) at |[0-9]|.|\\n){0,30}", started in any::<i64>()) {
+        let dead = DeadProcess { host: String::new(), pid: 1, started, ended: i64::MAX };
+        if let Some(lock) = only_lock(&stderr) {
+            let _ = dead_holder(&lock, &[dead]);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What all package managers have in common: the project and its files, the plan of a manager, and the detection of local
+//! dependencies, whose files may change without a change of any lock file.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::pulumi::project::Project;
+
+pub(super) const LOCAL_DEPENDENCY: &str = "a dependency is a local path, whose content may have changed";
+pub(super) const NO_LOCK: &str = "no lock file";
+
+/// Properties of an installation that depend on the package manager.
+#[derive(Debug, Default)]
+pub(super) struct Managed {
+    pub(super) name: String,
+    /// Reason why the installation must run every time.
+    pub(super) reinstall_reason: Option<String>,
+    pub(super) trees: Vec<PathBuf>,
+    pub(super) exact: bool,
+    pub(super) works_without_trees: bool,
+}
+
+/// Existing files that affect the installation (manifests, lock files and settings of package managers), by their paths in the
+/// source.
+pub type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+/// A project in a source.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    pub project: &'a Project,
+    /// Directory of the project in the source.
+    pub directory: &'a Path,
+}
+
+impl Subject<'_> {
+    /// Returns an option of the runtime, or an empty string if it is not set.
+    pub(super) fn option(&self, name: &str) -> &str {
+        text(&self.project.runtime_options, name)
+    }
+
+    /// Returns the directories that package managers search for their files: the directories of the program and of the project,
+    /// and all their parents up to the source's root.
+    pub(super) fn directories(&self) -> Vec<PathBuf> {
+        // `main` may name a directory or a file.
+        let main = inside(&self.directory.join(self.project.main.as_deref().unwrap_or_default()));
+        let starts = main.into_iter().chain(inside(self.directory));
+        let mut directories: Vec<PathBuf> = Vec::new();
+        for start in starts {
+            for directory in start.ancestors() {
+                if !directories.iter().any(|known| known == directory) {
+                    directories.push(directory.to_owned());
+                }
+            }
+        }
+        directories
+    }
+}
+
+/// Returns the normalized path, if it stays inside the source.
+pub(super) fn inside(path: &Path) -> Option<PathBuf> {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => normal.push(name),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !normal.pop() {
+                    return None;
+                }
+            }
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(normal)
+}
+
+/// Returns the files with these names in any directory.
+pub(super) fn named<'a>(files: &'a Files, names: &'a [&str]) -> impl Iterator<Item = (&'a Path, &'a [u8])> {
+    let is_named = move |path: &Path| path.file_name().is_some_and(|name| names.iter().any(|wanted| name == *wanted));
+    files.iter().filter(move |(path, _)| is_named(path)).map(|(path, content)| (path.as_path(), content.as_slice()))
+}
+
+pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Prefixes that package managers write before a path.
+const SCHEMES: [&str; 6] = ["file:", "link:", "portal:", "workspace:", "patch:", "exec:"];
+
+/// TOML keys that precede a path or mark a dependency as local.
+const TOML_KEYS: [&str; 5] = ["path=", "directory=", "editable=", "workspace=true", "develop=true"];
+
+/// Whether a dependency is a path instead of a name.
+pub(super) fn is_path(text: &str) -> bool {
+    text.starts_with(['.', '/', '~']) || names_path(text)
+}
+
+/// Whether a text contains one of the prefixes at the start of a word.
+pub(super) fn names_path(text: &str) -> bool {
+    SCHEMES.iter().any(|scheme| has_word(text, scheme))
+}
+
+/// Whether a TOML manifest or lock file contains a local dependency.
+pub(super) fn toml_names_path(text: &str) -> bool {
+    let text: String = text.chars().filter(|c| !matches!(c, ' ' | '\t')).collect();
+    let others = text.match_indices("virtual=\"").any(|(at, word)| {
+        // `virtual = "."` is the project itself, which is not installed.
+        !text.get(at + word.len()..).is_some_and(|rest| rest.starts_with(".\""))
+    });
+    others
+        || names_path(&text)
+        || TOML_KEYS.iter().any(|key| has_word(&text, key))
+        || ["type=\"directory\"", "type=\"file\"", "[tool.uv.workspace]"].iter().any(|words| text.contains(words))
+}
+
+/// Whether a text contains `word` without a letter, a digit, `_` or `-` directly before it.
+fn has_word(text: &str, word: &str) -> bool {
+    let continues = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+    text.match_indices(word).any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(continues)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_paths_are_distinguished_from_package_names() {
+        for (text, wanted) in [
+            ("file:../sibling", true),
+            ("npm:left-pad@1.0.0", false),
+            ("workspace:*", true),
+            ("\"foo@link:./foo\"", true),
+            ("profile:x", false),
+            ("./shared", true),
+            ("../sibling", true),
+            ("/opt/shared", true),
+            ("~/shared", true),
+            ("^1.0.0", false),
+            ("@scope/name", false),
+        ] {
+            assert_eq!(is_path(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn local_paths_in_toml_are_found() {
+        for (text, wanted) in [
+            ("shared = { path = \"../sibling\" }", true),
+            ("source = { editable = \".\" }", true),
+            ("source = { virtual = \".\" }", false),
+            ("source = { virtual = \"member\" }", true),
+            ("shared = { workspace = true }", true),
+            ("[tool.uv.workspace]", true),
+            ("type = \"directory\"", true),
+            ("dependencies = [\"a @ file:///a\"]", true),
+            ("pythonpath = \"src\"", false),
+            ("dependencies = [\"pulumi>=3\"]\nfiles = [{file = \"a.whl\", hash = \"x\"}]", false),
+        ] {
+            assert_eq!(toml_names_path(text), wanted, "{text}");
+        }
+    }
+}

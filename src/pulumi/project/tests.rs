@@ -1,0 +1,117 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn parse(text: &str) -> Project {
+    Project::parse(Path::new("Pulumi.yaml"), text).expect("it is a project")
+}
+
+#[test]
+fn a_project_file_is_parsed() {
+    let project = parse(
+        "name: web\nruntime:\n  name: nodejs\n  options: {packagemanager: pnpm}\nmain: src\nstackConfigDir: stacks\n\
+         config:\n  web:size: {type: integer}\n",
+    );
+    assert_eq!(project.name, "web");
+    assert_eq!(project.runtime, "nodejs");
+    assert_eq!(project.runtime_options, json!({"packagemanager": "pnpm"}));
+    assert_eq!(project.main.as_deref(), Some("src"));
+    assert_eq!(project.settings_path("organization/dev"), Path::new("stacks/Pulumi.dev.yaml"));
+}
+
+#[test]
+fn only_yaml_without_packages_needs_no_install() {
+    let table = [
+        ("runtime: yaml", false),
+        ("runtime: {name: yaml, options: {compiler: sh x.sh}}", false),
+        ("runtime: yaml\npackages: {}\nplugins: {providers: []}", false),
+        ("runtime: yaml\npackages: {random: 'x@1.0'}", true),
+        ("runtime: yaml\nplugins: {providers: [{name: a, path: ./a}]}", true),
+        ("runtime: nodejs", true),
+        ("runtime: python", true),
+    ];
+    for (text, expected) in table {
+        assert_eq!(parse(&format!("name: web\n{text}\n")).needs_install(), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_project_file_alone_has_no_program() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join(PROJECT_FILE), "").expect("written");
+    let table = [
+        ("runtime: nodejs", true),
+        ("runtime: nodejs\nmain: ../elsewhere", false),
+        ("runtime: nodejs\npackages: {random: 'x@1.0'}", false),
+    ];
+    for (text, expected) in table {
+        let project = parse(&format!("name: web\n{text}\n"));
+        assert_eq!(project.is_without_program(directory.path()), expected, "{text}");
+    }
+    assert_eq!(parse(&head("a: b", "go")), Project { name: "a: b".to_owned(), ..parse("name: a\nruntime: go") });
+    std::fs::write(directory.path().join("index.js"), "").expect("written");
+    assert!(!parse("name: web\nruntime: nodejs").is_without_program(directory.path()));
+}
+
+#[test]
+fn an_invalid_project_error_names_the_file() {
+    let table = [
+        ("runtime: yaml", "invalid project file Pulumi.yaml: `name` must be a non-empty string"),
+        ("name: 5\nruntime: yaml", "invalid project file Pulumi.yaml: `name` must be a non-empty string"),
+        ("name: ''\nruntime: yaml", "invalid project file Pulumi.yaml: `name` must be a non-empty string"),
+        ("", "invalid project file Pulumi.yaml: `name` must be a non-empty string"),
+        ("name: web", "invalid project file Pulumi.yaml: `runtime` must be set, for example to `yaml` or `nodejs`"),
+        (
+            "name: web\nruntime: {options: {}}",
+            "invalid project file Pulumi.yaml: `runtime` must be set, for example to `yaml` or `nodejs`",
+        ),
+        ("name: web\nruntime: [", "invalid project file Pulumi.yaml: "),
+        ("- a", "invalid project file Pulumi.yaml: "),
+    ];
+    for (text, expected) in table {
+        let error = Project::parse(Path::new("Pulumi.yaml"), text).expect_err(text).to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let error = Project::parse(Path::new("Pulumi.yaml"), "name: web\nruntime: \"").expect_err("it is broken");
+    assert!(error.to_string().contains("line 2"), "{error}");
+}
+
+#[test]
+fn the_project_file_is_found_in_the_order_of_the_cli() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let error = Project::read(directory.path()).expect_err("there is none").to_string();
+    assert!(error.starts_with("no Pulumi.yaml, Pulumi.yml or Pulumi.json in "), "{error}");
+    for (file, settings) in [("Pulumi.yml", "yml"), ("Pulumi.yaml", "yaml"), ("Pulumi.json", "json")] {
+        let text = format!("{{\"name\": \"{settings}\", \"runtime\": \"yaml\"}}");
+        std::fs::write(directory.path().join(file), text).expect("it is written");
+        let project = Project::read(directory.path()).expect("it is a project");
+        assert_eq!(project.name, settings);
+        assert_eq!(project.settings_path("dev"), PathBuf::from(format!("Pulumi.dev.{settings}")));
+    }
+}
+
+#[test]
+fn a_program_with_many_comments_and_functions_is_parsed() {
+    let comments = "# comment\n".repeat(5000);
+    let project = parse(&format!(
+        "{comments}name: web\nruntime: yaml\nvariables:\n  x: {{fn::join: [',', [a, b]]}}\n  y: !custom z\n"
+    ));
+    assert_eq!(project.name, "web");
+}
+
+#[test]
+fn an_oversized_project_file_is_rejected() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let text = format!("name: web\nruntime: yaml\n#{}", "x".repeat(5 * 1024 * 1024));
+    std::fs::write(directory.path().join("Pulumi.yaml"), text).expect("it is written");
+    let error = Project::read(directory.path()).expect_err("it is too large").to_string();
+    assert!(error.ends_with("Pulumi.yaml exceeds the maximum size of 4194304 bytes"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_does_not_panic(text in "[a-z:\\-\\[\\]{}&*! \\n'\"]{0,80}") {
+        let _ = Project::parse(Path::new("Pulumi.yaml"), &text);
+    }
+}

@@ -1,0 +1,185 @@
+//! Limits of the calls to a receiver: the rate of calls, and the rates of events and of reads of the Secret that calls cause.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
+use tokio::time::Instant;
+
+use crate::api::pulumi::{NoToken, ReceiverToken};
+
+/// Minimum interval between the events of a receiver, so that callers cannot flood the API with events.
+pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Limits and state of the calls to a receiver, which outlive changes of the object. Locked for short sections only, never across
+/// an await.
+#[derive(Debug)]
+pub struct CallLimits {
+    rate_limit: Mutex<RateLimit>,
+    last_event: Mutex<Option<Instant>>,
+    pub token_reads: TokenReads,
+}
+
+impl CallLimits {
+    pub fn new(now: Instant) -> Self {
+        CallLimits {
+            rate_limit: Mutex::new(RateLimit::new(now)),
+            last_event: Mutex::default(),
+            token_reads: TokenReads::default(),
+        }
+    }
+
+    /// Whether the rate limit permits another authenticated call now.
+    pub fn may_call(&self, now: Instant) -> bool {
+        self.rate_limit.lock().unwrap_or_else(PoisonError::into_inner).take(now)
+    }
+
+    /// Whether another event may be published now.
+    pub fn may_publish(&self, now: Instant) -> bool {
+        let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_time = last.is_none_or(|last| now.saturating_duration_since(last) >= EVENT_INTERVAL);
+        if is_time {
+            *last = Some(now);
+        }
+        is_time
+    }
+}
+
+/// Maximum number of calls in a burst, such as pushes to several branches.
+const BURST: u32 = 20;
+/// Interval at which a further call is allowed.
+const CALL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Rate limit for the calls of a receiver: a burst, then a constant rate.
+#[derive(Debug)]
+struct RateLimit {
+    left: u32,
+    counted: Instant,
+}
+
+impl RateLimit {
+    fn new(now: Instant) -> Self {
+        RateLimit { left: BURST, counted: now }
+    }
+
+    /// Takes a call from the limit. Returns `false` if none is left.
+    fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.counted).as_secs() / CALL_INTERVAL.as_secs();
+        let more = u32::try_from(passed).unwrap_or(BURST).min(BURST);
+        // The remainder of the current interval counts toward the next call.
+        self.counted += CALL_INTERVAL * u32::try_from(passed).unwrap_or_default();
+        self.left = (self.left + more).min(BURST);
+        let allowed = self.left > 0;
+        self.left -= u32::from(allowed);
+        allowed
+    }
+}
+
+/// Minimum time between the starts of two reads.
+const READ_INTERVAL: Duration = Duration::from_millis(50);
+
+type TokenResult = Result<ReceiverToken, NoToken>;
+
+/// Reads of the Secret of a receiver. Any client that knows the path can cause a read, so concurrent calls share one read, and
+/// reads have a minimum interval. A read starts after all calls that it serves have arrived, so the token is never outdated.
+/// Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct TokenReads(Arc<Mutex<PendingReads>>);
+
+#[derive(Debug, Default)]
+struct PendingReads {
+    /// The next read, which has not started yet.
+    next: Option<Shared<BoxFuture<'static, TokenResult>>>,
+    last_start: Option<Instant>,
+}
+
+impl TokenReads {
+    /// Reads the token, sharing the read with other waiting calls. `read` is called at most once.
+    pub async fn read<F>(&self, read: impl FnOnce() -> F + Send + 'static) -> TokenResult
+    where
+        F: Future<Output = TokenResult> + Send + 'static,
+    {
+        let next = {
+            let mut state = self.lock();
+            let start = state.last_start.map_or_else(Instant::now, |last| last + READ_INTERVAL);
+            state.next.get_or_insert_with(|| self.clone().start_at(start, read).boxed().shared()).clone()
+        };
+        next.await
+    }
+
+    async fn start_at<F>(self, start: Instant, read: impl FnOnce() -> F + Send) -> TokenResult
+    where
+        F: Future<Output = TokenResult> + Send,
+    {
+        tokio::time::sleep_until(start).await;
+        {
+            let mut state = self.lock();
+            state.next = None;
+            state.last_start = Some(Instant::now());
+        }
+        read().await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PendingReads> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn twenty_calls_at_once_are_allowed_then_one_per_second() {
+        let begin = Instant::now();
+        let mut limit = RateLimit::new(begin);
+        let mut takes = |milliseconds: u64| limit.take(begin + Duration::from_millis(milliseconds));
+        assert!((0..20).all(|_| takes(0)));
+        let rows = [(0, false), (999, false), (1000, true), (1900, false), (2000, true), (2000, false), (2999, false)];
+        for (milliseconds, wanted) in rows {
+            assert_eq!(takes(milliseconds), wanted, "after {milliseconds} ms");
+        }
+        assert!((0..20).all(|_| takes(3_600_000)), "after an hour all are there again");
+        assert!(!takes(3_600_000), "and no more than that");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn concurrent_calls_share_one_read_that_starts_after_them() {
+        let (reads, count) = (TokenReads::default(), Arc::new(AtomicUsize::new(0)));
+        let read = || {
+            let (reads, count) = (reads.clone(), count.clone());
+            let result = move || async move {
+                let number = count.fetch_add(1, Ordering::Relaxed) + 1;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                Ok(ReceiverToken::from(number.to_string().as_bytes()))
+            };
+            async move { reads.read(result).await }
+        };
+        let token = |number: usize| Ok(ReceiverToken::from(number.to_string().as_bytes()));
+        let begin = Instant::now();
+        assert_eq!(read().await, token(1));
+        assert_eq!(begin.elapsed(), Duration::from_millis(10), "the first one does not wait");
+        let shared = futures::future::join_all((0..100).map(|_| read())).await;
+        assert!(shared.iter().all(|result| *result == token(2)), "{}", count.load(Ordering::Relaxed));
+        let first = tokio::spawn(read());
+        tokio::time::sleep(Duration::from_millis(55)).await;
+        // The third read is in progress; its result may be older than this call.
+        assert_eq!(read().await, token(4));
+        assert_eq!(first.await.unwrap(), token(3));
+        assert_eq!(begin.elapsed(), Duration::from_millis(3 * 50 + 10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_canceled_caller_does_not_block_other_callers() {
+        let reads = TokenReads::default();
+        let result = || async { Err(NoToken::Unreadable("no".to_owned())) };
+        drop(reads.read(result).await);
+        let gone = tokio::time::timeout(Duration::from_millis(1), reads.read(result)).await;
+        assert!(gone.is_err(), "it waits for the interval");
+        let read = tokio::time::timeout(Duration::from_secs(1), reads.read(result)).await;
+        assert!(matches!(read, Ok(Err(NoToken::Unreadable(_)))), "{read:?}");
+    }
+}

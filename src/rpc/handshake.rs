@@ -1,0 +1,138 @@
+//! Verification of certificates in the TLS handshake: the agent's check of the client certificate, and messages for
+//! errors that name the certificate that caused them.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+use crate::rpc::identity::{self, CONTROLLER_URI};
+
+/// The agent's verifier of client certificates. It requires the controller's URI in addition to the checks of another
+/// verifier. It refuses in the
+/// handshake, so that the client receives the reason.
+#[derive(Debug)]
+pub(super) struct ControllerClientVerifier(pub(super) Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for ControllerClientVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.0.verify_client_cert(certificate, intermediates, now)?;
+        let names = identity::names_of(certificate).map_err(|_| CertificateError::BadEncoding)?;
+        if names.uris.iter().any(|uri| uri == CONTROLLER_URI) {
+            Ok(verified)
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// Advice for a change of the authority, whose files the kubelet updates with a delay.
+const KUBELET_DELAY: &str = "after a change of the authority, the kubelet updates the pod within two minutes";
+
+/// Returns the error with a message for users. `peer` is the other side: `agent` or `client`.
+pub(super) fn explain(error: io::Error, peer: &str) -> io::Error {
+    let message =
+        error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(|fault| message(fault, peer));
+    match message {
+        Some(message) => io::Error::new(error.kind(), message),
+        None => error,
+    }
+}
+
+fn message(fault: &Error, peer: &str) -> Option<String> {
+    match fault {
+        Error::NoCertificatesPresented => Some(format!("the {peer} sent no certificate")),
+        Error::InvalidCertificate(reason) => Some(certificate_message(reason, peer)),
+        Error::AlertReceived(alert) => alert_message(*alert, peer),
+        _ => None,
+    }
+}
+
+/// Explains an error in the certificate of the other side.
+fn certificate_message(reason: &CertificateError, peer: &str) -> String {
+    match reason {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            format!("the {peer}'s certificate has expired: {reason}")
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            format!("the {peer}'s certificate is not yet valid (compare the clocks of the nodes): {reason}")
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("the {peer}'s certificate belongs to another workspace: {reason}")
+        }
+        // A different key of an authority with a trusted name appears as a bad signature.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            format!("the {peer}'s certificate is signed by an untrusted authority; {KUBELET_DELAY}")
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            format!(
+                "the {peer}'s certificate is not a {} certificate",
+                if peer == "agent" { "server" } else { "client" }
+            )
+        }
+        CertificateError::ApplicationVerificationFailure => {
+            format!("the {peer}'s certificate does not identify the controller")
+        }
+        other => format!("the {peer}'s certificate is invalid: {other}"),
+    }
+}
+
+/// Explains an alert of the other side about the certificate of this side.
+fn alert_message(alert: AlertDescription, peer: &str) -> Option<String> {
+    let message = match alert {
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            format!("the {peer} does not trust the authority of the presented certificate; {KUBELET_DELAY}")
+        }
+        AlertDescription::CertificateExpired => {
+            format!("the {peer} rejected the presented certificate as expired or not yet valid")
+        }
+        AlertDescription::CertificateRequired => {
+            format!("the {peer} requires a client certificate, but none was presented")
+        }
+        AlertDescription::UnsupportedCertificate => {
+            format!("the {peer} rejected the presented certificate as invalid for this side of a connection")
+        }
+        AlertDescription::AccessDenied => {
+            format!("the {peer} rejected the presented certificate, which does not identify the controller")
+        }
+        AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
+            format!("the {peer} rejected the presented certificate")
+        }
+        _ => return None,
+    };
+    Some(message)
+}

@@ -1,0 +1,71 @@
+//! Agreements between controller and agent about messages: the protocol version of an agent, and the digest of settings.
+//!
+//! An agent silently ignores fields that it does not know, so the controller sends a request only to an agent whose
+//! protocol version supports it. By the digest, both sides identify the settings in force.
+
+use sha2::{Digest, Sha256};
+
+use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest, Settings};
+
+/// Protocol version of the current agent. A new field of a run request that changes the behavior of a run requires a
+/// new version, and [`needed`] returns that version for the requests that set the field.
+///
+/// 2: a destroy of a stack that is not in the backend fails.
+///
+/// 3: a run waits until the directories that it requires are mounted.
+///
+/// 4: a destroy of a stack other than the applied one fails.
+pub const PROTOCOL_VERSION: u32 = 4;
+/// Minimum protocol version of an agent that waits until Secrets and ConfigMaps are mounted.
+pub const REQUIRED_DIRECTORIES: u32 = 3;
+
+/// Returns the minimum protocol version of an agent for this run.
+pub fn needed(request: &RunRequest) -> u32 {
+    if request.kind() == OperationKind::Destroy {
+        return if request.applied_stack.is_some() { 4 } else { 2 };
+    }
+    let is_first = matches!(request.kind(), OperationKind::Up | OperationKind::Unspecified)
+        && request.options.as_ref().is_none_or(|options| *options == RunOptions::default())
+        && request.pending_creates == 0
+        && request.timeout_seconds == 0
+        && request.idle_timeout_seconds == 0
+        && request
+            .settings
+            .as_ref()
+            .is_none_or(|settings| settings.environments.is_empty() && settings.config.iter().all(is_plain));
+    if is_first { 0 } else { 1 }
+}
+
+fn is_plain(item: &ConfigItem) -> bool {
+    *item == ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }
+}
+
+/// Returns the digest of the settings as `sha256:hex`. The order of the configuration items makes no difference.
+pub fn settings_digest(settings: &Settings) -> String {
+    let mut config: Vec<&ConfigItem> = settings.config.iter().collect();
+    config
+        .sort_unstable_by(|one, other| (&one.key, &one.value, &one.file).cmp(&(&other.key, &other.value, &other.file)));
+    let mut hasher = Sha256::new();
+    add(&mut hasher, &settings.stack);
+    for item in config {
+        add(&mut hasher, &item.key);
+        add(&mut hasher, &item.value);
+        // An item with only a key and a value has the same digest as before the other fields existed.
+        if *item != (ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }) {
+            add(&mut hasher, &format!("{:?}", (&item.file, &item.variable, item.json, item.path, item.secret)));
+        }
+    }
+    for environment in &settings.environments {
+        add(&mut hasher, &format!("environment {environment}"));
+    }
+    format!("sha256:{}", hex::encode(hasher.finalize()))
+}
+
+/// Adds a text, preceded by its length, so that different lists of texts have different digests.
+fn add(hasher: &mut Sha256, text: &str) {
+    hasher.update((text.len() as u64).to_be_bytes());
+    hasher.update(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+use super::*;
+use crate::rpc::proto::{PulumiStack, Settings};
+
+#[test]
+fn requests_with_newer_features_need_a_newer_agent() {
+    let plain = RunRequest {
+        kind: OperationKind::Up.into(),
+        settings: Some(Settings {
+            config: vec![ConfigItem { key: "a".to_owned(), value: "1".to_owned(), ..ConfigItem::default() }],
+            ..Settings::default()
+        }),
+        options: Some(RunOptions::default()),
+        lock_recovery: true,
+        ..RunRequest::default()
+    };
+    assert_eq!(needed(&plain), 0);
+    let config = |item| Some(Settings { config: vec![item], ..Settings::default() });
+    let rows = [
+        ("a preview", RunRequest { kind: OperationKind::Preview.into(), ..plain.clone() }),
+        (
+            "targets",
+            RunRequest {
+                options: Some(RunOptions { targets: vec!["urn".to_owned()], ..RunOptions::default() }),
+                ..plain.clone()
+            },
+        ),
+        ("a time limit", RunRequest { timeout_seconds: 1, ..plain.clone() }),
+        ("creations in doubt", RunRequest { pending_creates: 1, ..plain.clone() }),
+        (
+            "config in a file",
+            RunRequest {
+                settings: config(ConfigItem { file: "/f".to_owned(), ..ConfigItem::default() }),
+                ..plain.clone()
+            },
+        ),
+        (
+            "secret config",
+            RunRequest { settings: config(ConfigItem { secret: true, ..ConfigItem::default() }), ..plain.clone() },
+        ),
+        (
+            "an environment of ESC",
+            RunRequest {
+                settings: Some(Settings { environments: vec!["e".to_owned()], ..Settings::default() }),
+                ..plain.clone()
+            },
+        ),
+    ];
+    for (name, request) in rows {
+        assert_eq!(needed(&request), 1, "{name}");
+    }
+    let destroy = RunRequest { kind: OperationKind::Destroy.into(), ..plain };
+    assert_eq!(needed(&destroy), 2, "agents before report a stack that is not found as destroyed");
+    let applied = RunRequest { applied_stack: Some(PulumiStack::default()), ..destroy };
+    assert_eq!(needed(&applied), 4, "agents before destroy another stack than the applied one");
+}
+
+fn settings(stack: &str, config: &[(&str, &str)]) -> Settings {
+    let config = config.iter().map(|(key, value)| ConfigItem {
+        key: (*key).into(),
+        value: (*value).into(),
+        ..ConfigItem::default()
+    });
+    Settings { stack: stack.into(), config: config.collect(), environments: Vec::new() }
+}
+
+#[test]
+fn the_order_of_config_items_does_not_change_the_digest() {
+    let one = settings("dev", &[("a:x", "1"), ("a:y", "2")]);
+    let other = settings("dev", &[("a:y", "2"), ("a:x", "1")]);
+    assert_eq!(settings_digest(&one), settings_digest(&other));
+}
+
+#[test]
+fn every_difference_in_content_changes_the_digest() {
+    let all = [
+        settings("dev", &[]),
+        settings("prod", &[]),
+        settings("dev", &[("a:x", "1")]),
+        settings("dev", &[("a:x", "2")]),
+        settings("dev", &[("a:x1", "")]),
+        settings("deva:x1", &[]),
+        settings("dev", &[("a:x", "1"), ("a:y", "1")]),
+    ];
+    let with = |change: fn(&mut ConfigItem)| {
+        let mut settings = settings("dev", &[("a:x", "1")]);
+        change(&mut settings.config[0]);
+        settings
+    };
+    let others: [fn(&mut ConfigItem); 5] = [
+        |item| item.file = "f".to_owned(),
+        |item| item.variable = "f".to_owned(),
+        |item| item.json = true,
+        |item| item.path = true,
+        |item| item.secret = true,
+    ];
+    let imports = |names: &[&str]| {
+        let environments = names.iter().map(|name| (*name).to_owned()).collect();
+        Settings { environments, ..settings("dev", &[]) }
+    };
+    let imports = [imports(&["a"]), imports(&["b"]), imports(&["a", "b"]), imports(&["b", "a"])];
+    let all: Vec<Settings> = all.into_iter().chain(others.map(with)).chain(imports).collect();
+    let digests: std::collections::BTreeSet<String> = all.iter().map(settings_digest).collect();
+    assert_eq!(digests.len(), all.len());
+}
+
+#[test]
+fn the_digest_stays_the_same_across_versions() {
+    assert_eq!(
+        settings_digest(&settings("dev", &[("a:x", "\"1\"")])),
+        "sha256:3a77114f00ff4fd6c3fc577124f42a7660770a5e40337dc30fa106cf0e24ac54"
+    );
+}
