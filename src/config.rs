@@ -25,7 +25,7 @@ pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
 /// Time for which reconciles in progress may continue after the start of the shutdown. They never wait for a run, and the next leader
 /// completes the work of an aborted reconcile.
 pub const RECONCILES_END: Duration = Duration::from_secs(4);
-/// Time for which events may be written and requests answered after the reconciles have ended.
+/// Time for which events may be written and requests may complete after the reconciles have ended.
 pub const TASKS_END: Duration = Duration::from_secs(2);
 /// Maximum jitter of the retry period, as a fraction, so that the candidates for the Lease do not send their requests at the same time.
 pub const LEASE_RETRY_JITTER: f64 = 0.2;
@@ -37,40 +37,43 @@ const SMALLEST_STORAGE: u64 = 16 * 1024 * 1024;
 /// Invalid flag or environment variable.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ConfigError {
-    #[error("--{flag}={value}: not an address; give HOST:PORT, :PORT, or 0 for none")]
+    #[error("invalid --{flag}={value}: must be HOST:PORT, :PORT, or 0 to disable")]
     Address { flag: &'static str, value: String },
-    #[error("--{flag} must be at least {least}, but is {value}")]
+    #[error("invalid --{flag}={value}: must be at least {least}")]
     TooSmall { flag: &'static str, least: u64, value: u64 },
-    #[error("RUNTIME_NAMESPACE is not set; set it to the namespace in which the controller runs")]
+    #[error("--runtime-namespace or RUNTIME_NAMESPACE must be set to the namespace of the controller")]
     NoRuntimeNamespace,
-    #[error("--{flag}={value}: not a duration; give one such as 35s, 750ms or 1m30s")]
+    #[error("--agent-image or AGENT_IMAGE must be set to the image of the controller")]
+    NoAgentImage,
+    #[error("invalid --{flag}={value}: must be a duration such as 35s, 750ms or 1m30s")]
     Duration { flag: &'static str, value: String },
-    #[error("--leader-election-lease-duration={value}: a Lease lasts whole seconds, at least one")]
+    #[error("invalid --leader-election-lease-duration={value}: must be in whole seconds, at least 1s")]
     LeaseDuration { value: String },
-    #[error("--{flag}={value} must be longer than --{than}, or the {what}")]
-    TooShort { flag: &'static str, value: String, than: &'static str, what: &'static str },
-    #[error("--storage-size={size} has no room for one artifact of --artifact-max-size={artifact}")]
+    #[error("invalid --{flag}={value}: must be {bound}")]
+    TooShort { flag: &'static str, value: String, bound: &'static str },
+    #[error("invalid --storage-size={size}: must be at least --artifact-max-size={artifact}")]
     Storage { size: u64, artifact: u64 },
-    #[error("--{flag} is not set; {help}")]
-    Missing { flag: &'static str, help: &'static str },
-    #[error("--artifact-hosts: {value:?} is not a host; give HOST or HOST:PORT without a scheme or a path")]
+    #[error("invalid host {value:?} in --artifact-hosts: must be HOST or HOST:PORT without scheme and path")]
     ArtifactHost { value: String },
     #[error(
-        "--events-addr={value}: not a URL of http or https; give that of the notification-controller, such as \
+        "invalid --events-addr={value}: must be an http or https URL, such as \
          http://notification-controller.flux-system.svc.cluster.local./"
     )]
     EventsAddress { value: String },
     #[error(
-        "--watch-configs-label-selector: {part:?} is no label selector; give one such as reconcile.fluxcd.io/watch=Enabled"
+        "invalid requirement {part:?} in --watch-configs-label-selector: must be a label requirement such as \
+         reconcile.fluxcd.io/watch=Enabled"
     )]
     Selector { part: String },
-    #[error("--watch-namespace={namespace} takes effect only with --watch-all-namespaces=false; set that flag, too")]
+    #[error("--watch-namespace={namespace} requires --watch-all-namespaces=false")]
     WatchNamespace { namespace: String },
-    #[error("--allowed-service-accounts: {account:?} is no ServiceAccount; give NAME or NAMESPACE/NAME")]
+    #[error("invalid ServiceAccount {account:?} in --allowed-service-accounts: must be NAME or NAMESPACE/NAME")]
     ServiceAccount { account: String },
-    #[error("--feature-gates: {gate:?} is none; there is DisableConfigWatchers, which is true or false")]
+    #[error(
+        "invalid feature gate {gate:?} in --feature-gates: must be DisableConfigWatchers=true or DisableConfigWatchers=false"
+    )]
     FeatureGate { gate: String },
-    #[error("{variable}={value:?} is not a host; give HOST:PORT without a scheme or a path")]
+    #[error("invalid {variable}={value:?}: must be HOST or HOST:PORT without scheme and path")]
     Localhost { variable: &'static str, value: String },
 }
 
@@ -168,8 +171,7 @@ impl ManagerConfig {
             return Err(ConfigError::NoRuntimeNamespace);
         }
         if flags.agent_image.is_empty() {
-            let help = "workspace pods copy the agent from it; set it to the image of the controller";
-            return Err(ConfigError::Missing { flag: "agent-image", help });
+            return Err(ConfigError::NoAgentImage);
         }
         at_least("concurrent", 1, u64::from(flags.concurrent))?;
         at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
@@ -295,8 +297,7 @@ fn leader_election(flags: &ManagerFlags) -> Result<LeaderElection, ConfigError> 
         return Err(ConfigError::TooShort {
             flag: "leader-election-lease-duration",
             value: lease.clone(),
-            than: "leader-election-renew-deadline",
-            what: "next leader writes while the one before still does",
+            bound: "longer than --leader-election-renew-deadline",
         });
     }
     let retry_period = duration("leader-election-retry-period", &flags.leader_election_retry_period)?;
@@ -304,8 +305,7 @@ fn leader_election(flags: &ManagerFlags) -> Result<LeaderElection, ConfigError> 
         return Err(ConfigError::TooShort {
             flag: "leader-election-renew-deadline",
             value: flags.leader_election_renew_deadline.clone(),
-            than: "leader-election-retry-period (which is not zero) and its jitter of a fifth",
-            what: "leader gives up before it has tried",
+            bound: "longer than --leader-election-retry-period plus 20 %, which must not be 0s",
         });
     }
     let lease_name = lease_name(flags.watch_label_selector.trim());
@@ -326,14 +326,17 @@ fn retry_delays(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigErro
     let shortest = duration("min-retry-delay", &flags.min_retry_delay)?;
     let longest = duration("max-retry-delay", &flags.max_retry_delay)?;
     if shortest.is_zero() {
-        return Err(ConfigError::Duration { flag: "min-retry-delay", value: flags.min_retry_delay.clone() });
+        return Err(ConfigError::TooShort {
+            flag: "min-retry-delay",
+            value: flags.min_retry_delay.clone(),
+            bound: "longer than 0s",
+        });
     }
     if longest < shortest {
         return Err(ConfigError::TooShort {
             flag: "max-retry-delay",
             value: flags.max_retry_delay.clone(),
-            than: "min-retry-delay",
-            what: "first wait is the longest",
+            bound: "at least --min-retry-delay",
         });
     }
     Ok((shortest, longest))
@@ -342,7 +345,9 @@ fn retry_delays(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigErro
 fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
     let flag = "requeue-dependency";
     match duration(flag, value)? {
-        wait if wait < Duration::from_secs(1) => Err(ConfigError::Duration { flag, value: value.to_owned() }),
+        wait if wait < Duration::from_secs(1) => {
+            Err(ConfigError::TooShort { flag, value: value.to_owned(), bound: "at least 1s" })
+        }
         wait => Ok(wait),
     }
 }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
-        eprintln!("error: the cryptography of TLS was set up twice");
+        eprintln!("error: failed to install the TLS crypto provider: already installed");
         return ExitCode::FAILURE;
     }
     match run(CommandLine::parse().into_role()) {
@@ -35,7 +35,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
     if matches!(role, Role::Manager(_) | Role::Agent(_) | Role::Fetch(_))
         && let Err(error) = core_dumps::disable()
     {
-        eprintln!("warning: cannot disable core dumps: {error}");
+        eprintln!("warning: failed to disable core dumps: {error}");
     }
     match role {
         Role::Manager(flags) => {
@@ -94,7 +94,7 @@ fn fetch_config(flags: FetchFlags) -> anyhow::Result<agent::FetchConfig> {
 }
 
 fn agent_address(flag: &'static str, value: &str) -> anyhow::Result<SocketAddr> {
-    config::address(flag, value)?.with_context(|| format!("--{flag}={value}: the agent has to listen somewhere"))
+    config::address(flag, value)?.with_context(|| format!("invalid --{flag}={value}: the agent requires an address"))
 }
 
 async fn manage(config: ManagerConfig) -> anyhow::Result<()> {

@@ -113,7 +113,7 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     };
     if let Some(elector) = &mut elector {
         tokio::select! {
-            () = elector.acquire() => tracing::info!(identity = elector.identity(), "this controller leads now"),
+            () = elector.acquire() => tracing::info!(identity = elector.identity(), "became leader"),
             () = end.cancelled() => return Ok(()),
         }
     }
@@ -151,19 +151,19 @@ async fn lead(
         let message = format!("{identity} became leader");
         parts.events.publish(Event::new(&lease, EventKind::Normal, "LeaderElection", message));
     }
-    tracing::info!("starting the controllers");
+    tracing::info!("starting controllers");
     let late = async {
         end.cancelled().await;
         tokio::time::sleep(RECONCILES_END).await;
     };
     tokio::select! {
         () = Box::pin(run_controllers(config, parts, end)) => {}
-        () = late => tracing::warn!("some reconciles did not end in time; the next leader does their work"),
+        () = late => tracing::warn!("reconciles still in progress after the shutdown timeout; the next leader repeats them"),
     }
     last_events.cancel();
     tasks.close();
     if tokio::time::timeout(TASKS_END, tasks.wait()).await.is_err() {
-        tracing::warn!("some tasks did not end in time");
+        tracing::warn!("tasks still running after the shutdown timeout");
     }
     Ok(())
 }
@@ -252,14 +252,14 @@ async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) 
     let (mut events, event_task) = Events::new(writer.clone(), COMPONENT, &instance(), metrics.clone());
     tasks.spawn(event_task.run(last_events.clone()));
     if let Some(address) = config.events_address.clone() {
-        let destination = Destination { address, client: fetcher.client(), patience: RetryPolicy::default() };
+        let destination = Destination { address, client: fetcher.client(), retry_policy: RetryPolicy::default() };
         let (notifications, task) = Notifications::new(destination, COMPONENT, &instance(), metrics.clone());
         tasks.spawn(task.run(last_events));
         events = events.also_to(notifications);
     }
     let namespace = config.runtime_namespace.clone();
-    let place = authority::Place { reader: reader.clone(), writer: writer.clone(), namespace };
-    let ca_rotator = authority::CaRotator::start(place, events.clone(), metrics.clone()).await?;
+    let secrets = authority::SecretStore { reader: reader.clone(), writer: writer.clone(), namespace };
+    let ca_rotator = authority::CaRotator::start(secrets, events.clone(), metrics.clone()).await?;
     let (agents, authority) = (ca_rotator.agents(), ca_rotator.authority());
     tasks.spawn(ca_rotator.run(end.clone()));
     let scope = scope(config);

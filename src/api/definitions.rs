@@ -52,9 +52,7 @@ fn serve_older_version(crd: &mut CustomResourceDefinition) {
         name: "v1alpha1".to_owned(),
         storage: false,
         deprecated: Some(true),
-        deprecation_warning: Some(
-            "pulumi.com/v1alpha1 Stack is deprecated: write pulumi.com/v1, nothing else changes".to_owned(),
-        ),
+        deprecation_warning: Some("pulumi.com/v1alpha1 Stack is deprecated; use pulumi.com/v1 Stack".to_owned()),
         ..served.clone()
     });
     crd.spec.versions.extend(older);

@@ -281,7 +281,7 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
         [
             "ValidationFailed: a call was refused: the header X-Hub-Signature-256 does not fit the token and the body; does \
              the caller have the token of the Secret?",
-            "ValidationFailed: a call was refused: there is no Secret apps/gone; create it with the key `token`",
+            "ValidationFailed: a call was refused: Secret apps/gone not found; create it with the key `token`",
         ]
     );
 }
@@ -344,7 +344,7 @@ async fn a_failed_run_request_does_not_block_others_and_returns_500() {
         events[0].starts_with("Failed: not all Stacks could be asked to run: there is no Stack apps/gone; "),
         "{events:?}"
     );
-    assert!(events[0].contains("cannot annotate Stack apps/api"), "{events:?}");
+    assert!(events[0].contains("failed to annotate Stack apps/api"), "{events:?}");
 }
 
 #[tokio::test]

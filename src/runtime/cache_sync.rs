@@ -76,10 +76,10 @@ impl CacheSync {
         if !self.was_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 kinds = missing,
-                "nothing is reconciled before these kinds are listed; see whether the controller may list them"
+                "caches not synced; check that the controller has permission to list these kinds"
             );
         }
-        Err(ReconcileError::waiting(format!("the first list of {missing}"), RETRY))
+        Err(ReconcileError::waiting(format!("cache sync of {missing}"), RETRY))
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
         let controllers = [CacheSync::default().with(&updates), CacheSync::default().with(&updates)];
         let start = Instant::now();
         let reconcile = async |controller: usize| {
-            controllers[controller].wait().await.expect("it is listed within the patience");
+            controllers[controller].wait().await.expect("it is listed within the timeout");
             assert_eq!(updates.in_group(&()).len(), 1, "the groups are built before");
             start.elapsed()
         };
@@ -134,7 +134,7 @@ mod tests {
             one_writer.apply(&event);
         }
         let error = sync.wait().await.expect_err("one of two is not listed").to_string();
-        assert_eq!(error, "waiting for the first list of Secret");
+        assert_eq!(error, "waiting for cache sync of Secret");
         two_writer.apply(&Event::Init);
         let (waited, ()) = tokio::join!(sync.wait(), async {
             tokio::time::sleep(Duration::from_secs(10)).await;
@@ -142,6 +142,6 @@ mod tests {
         });
         assert!(waited.is_ok(), "it was listed meanwhile: {waited:?}");
         two_writer.apply(&Event::Init);
-        assert!(sync.wait().await.is_ok(), "a watch that begins anew keeps what it has");
+        assert!(sync.wait().await.is_ok(), "a restarted watch keeps its objects");
     }
 }

@@ -19,7 +19,7 @@ use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 
 pub use event::{Event, EventKind};
-pub(super) use event::{bounded, says_the_same};
+pub(super) use event::{bounded, is_repetition};
 
 /// Maximum number of queued events; further events are dropped and counted.
 const QUEUE: usize = 1024;
@@ -87,13 +87,13 @@ pub struct EventTask {
 impl EventTask {
     /// Runs until `end` is canceled. Queued and in-flight events then have a few more seconds.
     pub async fn run(mut self, end: CancellationToken) {
-        let too_late = async {
+        let overdue = async {
             end.cancelled().await;
             tokio::time::sleep(LAST_WRITES).await;
         };
         tokio::select! {
             () = self.write_all(&end) => {}
-            () = too_late => tracing::info!("events were not written in time before the end"),
+            () = overdue => tracing::info!("events still queued after the shutdown timeout"),
         }
     }
 
@@ -116,7 +116,7 @@ impl EventTask {
         let event = Event { message: bounded(&event.message, MAX_MESSAGE), ..event };
         if let Err(error) = self.write_at(&event, now).await {
             self.metrics.event_dropped();
-            tracing::info!(error = &error as &dyn std::error::Error, "event not written");
+            tracing::info!(error = &error as &dyn std::error::Error, "failed to write event");
         }
     }
 
@@ -179,13 +179,13 @@ impl Remembered {
     /// Returns the name of a recent event with the same content, and its count including this repetition.
     fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
         self.events.retain(|known| known.begun.elapsed() < AGGREGATION_WINDOW);
-        let known = self.events.iter_mut().find(|known| says_the_same(&known.event, event))?;
+        let known = self.events.iter_mut().find(|known| is_repetition(&known.event, event))?;
         known.count = known.count.saturating_add(1);
         Some((known.name.clone(), known.count))
     }
 
     fn add(&mut self, event: &Event, name: String) {
-        self.events.retain(|known| !says_the_same(&known.event, event));
+        self.events.retain(|known| !is_repetition(&known.event, event));
         if self.events.len() >= MAX_REMEMBERED {
             self.events.pop_front();
         }

@@ -41,11 +41,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn leadership_expires_without_an_explicit_signal() {
         let (until, leadership) = Leadership::elected();
-        assert!(!leadership.is_held(), "nobody leads before the election");
+        assert!(!leadership.is_held(), "no leadership before the election");
         until.send_replace(Some(Instant::now() + Duration::from_secs(30)));
         assert!(leadership.is_held());
         tokio::time::advance(Duration::from_secs(30)).await;
-        assert!(!leadership.is_held(), "nobody had to say so");
+        assert!(!leadership.is_held(), "the deadline suffices");
         until.send_replace(Some(Instant::now() + Duration::from_secs(30)));
         assert!(leadership.is_held());
         until.send_replace(None);

@@ -144,10 +144,10 @@ fn spec(holder: &str, seconds: i32) -> LeaseSpec {
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_taken_only_if_unchanged_for_its_whole_duration() {
     let since = Instant::now();
-    let nobody = LeaseSpec::default();
+    let no_holder = LeaseSpec::default();
     let cases = [
         ("no Lease", None, 0, Step::Create),
-        ("nobody was named", Some(nobody), 0, Step::Take),
+        ("no holder", Some(no_holder), 0, Step::Take),
         ("released", Some(spec("", 1)), 0, Step::Take),
         ("our own", Some(spec("me", 35)), 0, Step::Renew),
         ("our own, long ago", Some(spec("me", 35)), 1000, Step::Renew),
@@ -263,8 +263,8 @@ async fn a_process_paused_past_its_deadline_loses_the_lease_without_requests() {
     tokio::time::advance(DEADLINE).await;
     assert!(!leadership.is_held(), "the first look is too late");
     let lost = Term::begin(elector).lost().await;
-    let wanted = "the Lease flux-system/lead was not renewed for 30 s (this process was not running); this controller writes \
-                  nothing any more and starts again as a follower";
+    let wanted =
+        "failed to renew Lease flux-system/lead for 30 s: this process was suspended; restarting as a follower";
     assert_eq!(lost.to_string(), wanted);
     assert_eq!(log.all().len(), requests);
 }
@@ -290,7 +290,7 @@ async fn a_modified_or_deleted_lease_is_kept_and_a_taken_lease_is_lost() {
     server.touch(|lease| lease["spec"]["holderIdentity"] = json!("b"));
     let begun = Instant::now();
     let lost = term.lost().await;
-    let wanted = "the Lease flux-system/lead is held by b now; this controller starts again as a follower";
+    let wanted = "lost Lease flux-system/lead to b; restarting as a follower";
     assert_eq!(lost.to_string(), wanted);
     assert!(begun.elapsed() <= RETRY, "it is noticed at the next renewal: {:?}", begun.elapsed());
     assert!(!leadership.is_held());
@@ -366,6 +366,6 @@ async fn errors_name_the_lease() {
     let (mut elector, leadership) =
         Elector::new(client, ("flux-system", "lead"), called("a"), times, Metrics::default());
     let error = elector.attempt().await.unwrap_err();
-    assert_eq!(error.to_string(), "cannot create Lease flux-system/lead: it is Forbidden (Forbidden, 403)");
+    assert_eq!(error.to_string(), "failed to create Lease flux-system/lead: it is Forbidden (Forbidden, 403)");
     assert!(!leadership.is_held());
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::runtime::events::{Event, EventKind, bounded, says_the_same};
+use crate::runtime::events::{Event, EventKind, bounded, is_repetition};
 use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of queued events; further events are dropped and counted.
@@ -37,7 +37,7 @@ const OWN_GROUPS: &str = "pulumi.com";
 pub struct Destination {
     pub address: Url,
     pub client: reqwest::Client,
-    pub patience: RetryPolicy,
+    pub retry_policy: RetryPolicy,
 }
 
 /// Retry policy for posting an event. The default is the policy of Flux's event recorder.
@@ -66,11 +66,11 @@ impl Default for RetryPolicy {
 /// Error while posting an event.
 #[derive(Debug, thiserror::Error)]
 enum PostError {
-    #[error("{address} cannot be reached")]
+    #[error("failed to reach {address}")]
     Unreachable { address: Url, source: reqwest::Error },
-    #[error("{address} answered {status}")]
+    #[error("{address} responded with {status}")]
     Refused { address: Url, status: StatusCode },
-    #[error("an event cannot be written as JSON")]
+    #[error("failed to encode an event as JSON")]
     Json(#[from] serde_json::Error),
 }
 
@@ -153,13 +153,13 @@ pub struct NotificationTask {
 impl NotificationTask {
     /// Runs until `end` is canceled. Queued events then have a short time, with a single attempt each.
     pub async fn run(mut self, end: CancellationToken) {
-        let too_late = async {
+        let overdue = async {
             end.cancelled().await;
             tokio::time::sleep(LAST_POSTS).await;
         };
         tokio::select! {
             () = self.post_all(&end) => {}
-            () = too_late => tracing::info!("notifications were not posted in time before the end"),
+            () = overdue => tracing::info!("notifications still queued after the shutdown timeout"),
         }
     }
 
@@ -185,19 +185,19 @@ impl NotificationTask {
             Ok(()) => self.posted.add(event),
             Err(error) => {
                 self.metrics.notification_dropped();
-                tracing::info!(error = &error as &dyn std::error::Error, "notification not posted");
+                tracing::info!(error = &error as &dyn std::error::Error, "failed to post notification");
             }
         }
     }
 
     async fn try_to_post(&self, event: &Event, at: Timestamp, end: &CancellationToken) -> Result<(), PostError> {
         let body = serde_json::to_vec(&self.body(event, at))?;
-        let patience = self.destination.patience;
-        let mut pause = patience.first_pause;
-        for _ in 0..patience.retries {
+        let policy = self.destination.retry_policy;
+        let mut pause = policy.first_pause;
+        for _ in 0..policy.retries {
             match self.post_once(body.clone()).await {
                 Err(error) if error.is_transient() && !end.is_cancelled() => {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "notification is posted again");
+                    tracing::debug!(error = &error as &dyn std::error::Error, "retrying notification");
                 }
                 other => return other,
             }
@@ -205,15 +205,15 @@ impl NotificationTask {
                 () = tokio::time::sleep(pause) => {}
                 () = end.cancelled() => break,
             }
-            pause = pause.saturating_mul(2).min(patience.longest_pause);
+            pause = pause.saturating_mul(2).min(policy.longest_pause);
         }
         self.post_once(body).await
     }
 
     async fn post_once(&self, body: Vec<u8>) -> Result<(), PostError> {
-        let Destination { address, client, patience } = &self.destination;
+        let Destination { address, client, retry_policy } = &self.destination;
         let request = client.post(address.clone()).header(CONTENT_TYPE, "application/json");
-        let sent = request.body(body).timeout(patience.timeout).send().await;
+        let sent = request.body(body).timeout(retry_policy.timeout).send().await;
         let failed =
             |source: reqwest::Error| PostError::Unreachable { address: address.clone(), source: source.without_url() };
         match sent.map_err(failed)?.status() {
@@ -263,7 +263,7 @@ struct Posted {
 impl Posted {
     fn knows(&mut self, event: &Event) -> bool {
         self.events.retain(|(_, at)| at.elapsed() < REPEAT_INTERVAL);
-        self.events.iter().any(|(known, _)| says_the_same(known, event))
+        self.events.iter().any(|(known, _)| is_repetition(known, event))
     }
 
     fn add(&mut self, event: Event) {

@@ -63,9 +63,9 @@ impl Server {
         assert!(in_time.is_ok(), "asked {} times and not {times}", self.bodies().len());
     }
 
-    fn destination(&self, patience: RetryPolicy) -> Destination {
+    fn destination(&self, policy: RetryPolicy) -> Destination {
         let address = format!("http://{}/", self.address).parse().unwrap();
-        Destination { address, client: http_client(), patience }
+        Destination { address, client: http_client(), retry_policy: policy }
     }
 }
 
@@ -99,9 +99,9 @@ fn event(message: &str) -> Event {
 }
 
 /// Publishes all events, waits for this number of requests, and ends the task.
-async fn posted(server: &Server, patience: RetryPolicy, events: Vec<Event>, requests: usize) -> Metrics {
+async fn posted(server: &Server, policy: RetryPolicy, events: Vec<Event>, requests: usize) -> Metrics {
     let metrics = Metrics::default();
-    let destination = server.destination(patience);
+    let destination = server.destination(policy);
     let (notifications, task) = Notifications::new(destination, "pulumi-controller", "pod-1", metrics.clone());
     let end = CancellationToken::new();
     let task = tokio::spawn(task.run(end.clone()));
@@ -192,9 +192,9 @@ async fn transient_failures_are_retried_and_permanent_ones_are_dropped() {
 #[tokio::test]
 async fn a_request_to_a_hanging_server_times_out_without_blocking() {
     let server = Server::answering(&[SILENCE]).await;
-    let patience = RetryPolicy { timeout: Duration::from_millis(50), retries: 1, ..quick() };
+    let policy = RetryPolicy { timeout: Duration::from_millis(50), retries: 1, ..quick() };
     let metrics = Metrics::default();
-    let destination = server.destination(patience);
+    let destination = server.destination(policy);
     let (notifications, task) = Notifications::new(destination, "pulumi-controller", "pod-1", metrics.clone());
     let task = tokio::spawn(task.run(CancellationToken::new()));
     notifications.publish(&event("first"));
@@ -211,9 +211,9 @@ async fn a_request_to_a_hanging_server_times_out_without_blocking() {
 #[tokio::test]
 async fn a_hanging_server_does_not_block_shutdown() {
     let server = Server::answering(&[SILENCE]).await;
-    let patience = RetryPolicy { timeout: LIMIT * 10, ..quick() };
+    let policy = RetryPolicy { timeout: LIMIT * 10, ..quick() };
     // `posted` fails if the task does not end in time.
-    posted(&server, patience, vec![event("first"), event("second")], 1).await;
+    posted(&server, policy, vec![event("first"), event("second")], 1).await;
     assert_eq!(server.bodies().len(), 1);
 }
 
@@ -251,7 +251,7 @@ async fn events_that_no_alert_can_reference_are_not_posted() {
     workspace.object.api_version = Some("auto.pulumi.com/v1alpha1".to_owned());
     let info = Event { kind: EventKind::Normal, ..event("last") };
     posted(&server, quick(), vec![lease, other, trace, workspace, info], 2).await;
-    let told: Vec<(Value, Value)> =
+    let posted: Vec<(Value, Value)> =
         server.bodies().iter().map(|body| (body["message"].clone(), body["severity"].clone())).collect();
-    assert_eq!(told, [(json!("ready"), json!("error")), (json!("last"), json!("info"))]);
+    assert_eq!(posted, [(json!("ready"), json!("error")), (json!("last"), json!("info"))]);
 }

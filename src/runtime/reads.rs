@@ -19,13 +19,13 @@ const MAX_LIST: u32 = 500;
 /// Error of a read. A missing object is not an error.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    #[error("cannot read {what}: no answer from the API server within {} s", limit.as_secs())]
-    Timeout { what: String, limit: Duration },
+    #[error("failed to {request}: API server did not respond within {} s", limit.as_secs())]
+    Timeout { request: String, limit: Duration },
     /// The API server rejected the request.
-    #[error("cannot read {what}: {message} ({reason}, {code})")]
-    Refused { what: String, code: u16, reason: String, message: String },
-    #[error("cannot read {what}")]
-    Request { what: String, source: Box<kube::Error> },
+    #[error("failed to {request}: {message} ({reason}, {code})")]
+    Refused { request: String, code: u16, reason: String, message: String },
+    #[error("failed to {request}")]
+    Request { request: String, source: Box<kube::Error> },
 }
 
 impl ReadError {
@@ -56,7 +56,7 @@ impl Reader {
             return Ok(None);
         }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let what = || format!("{} {namespace}/{name}", K::kind(&()));
+        let what = || format!("read {} {namespace}/{name}", K::kind(&()));
         self.call(what, api.get_opt(name)).await
     }
 
@@ -73,7 +73,7 @@ impl Reader {
             return Ok(None);
         }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let what = || format!("metadata of {} {namespace}/{name}", K::kind(&()));
+        let what = || format!("read the metadata of {} {namespace}/{name}", K::kind(&()));
         self.call(what, api.get_metadata_opt(name)).await
     }
 
@@ -86,7 +86,7 @@ impl Reader {
         if !may_exist(namespace, name) {
             return Ok(None);
         }
-        let what = || format!("metadata of {} {namespace}/{name}", K::kind(&()));
+        let what = || format!("read the metadata of {} {namespace}/{name}", K::kind(&()));
         self.call(what, tables::get_opt::<K>(&self.client, namespace, name)).await
     }
 
@@ -96,7 +96,7 @@ impl Reader {
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
         let api: Api<K> = Api::all(self.client.clone());
-        self.call(|| format!("{} {name}", K::kind(&())), api.get_opt(name)).await
+        self.call(|| format!("read {} {name}", K::kind(&())), api.get_opt(name)).await
     }
 
     /// Lists objects of a namespace by label selector; at most 500.
@@ -106,7 +106,7 @@ impl Reader {
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let parameters = ListParams::default().labels(labels).limit(MAX_LIST);
-        let what = || format!("the list of {} in {namespace}", K::kind(&()));
+        let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
         Ok(self.call(what, api.list(&parameters)).await?.items)
     }
 
@@ -116,7 +116,7 @@ impl Reader {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let what = || format!("the list of {} in {namespace}", K::kind(&()));
+        let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
         let mut parameters = ListParams::default().limit(MAX_LIST);
         loop {
             let page = self.call(what, api.list(&parameters)).await?;
@@ -136,7 +136,7 @@ impl Reader {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let what = || format!("the list of {} in {namespace}", K::kind(&()));
+        let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
         let mut parameters = ListParams::default().labels(labels).limit(MAX_LIST);
         let mut found = Vec::new();
         loop {
@@ -152,18 +152,18 @@ impl Reader {
     async fn call<T>(
         &self,
         what: impl Fn() -> String,
-        request: impl Future<Output = Result<T, kube::Error>>,
+        response: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, ReadError> {
-        match tokio::time::timeout(self.timeout, request).await {
+        match tokio::time::timeout(self.timeout, response).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(kube::Error::Api(status))) => Err(ReadError::Refused {
-                what: what(),
+                request: what(),
                 code: status.code,
                 reason: status.reason.clone(),
                 message: status.message.clone(),
             }),
-            Ok(Err(source)) => Err(ReadError::Request { what: what(), source: Box::new(source) }),
-            Err(_) => Err(ReadError::Timeout { what: what(), limit: self.timeout }),
+            Ok(Err(source)) => Err(ReadError::Request { request: what(), source: Box::new(source) }),
+            Err(_) => Err(ReadError::Timeout { request: what(), limit: self.timeout }),
         }
     }
 }

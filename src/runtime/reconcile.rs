@@ -226,7 +226,7 @@ impl ReconcileRunner {
             End::Error(error) => self.conclude_error(key, &error),
             End::Timeout => {
                 let delay = self.backoff.failed(key);
-                let error = format!("the reconcile did not end within {} s", self.timeout.as_secs());
+                let error = format!("timed out after {} s", self.timeout.as_secs());
                 tracing::error!(error, retry_in = ?delay, "reconcile failed");
                 (Action::requeue(delay), ReconcileResult::Error)
             }
@@ -249,14 +249,14 @@ impl ReconcileRunner {
             }
             ReconcileError::Waiting { on, after } => {
                 self.backoff.forget(key);
-                tracing::debug!(on, retry_in = ?after, "waiting");
+                tracing::debug!(on, retry_in = ?after, "reconcile waiting");
                 (Action::requeue(*after), ReconcileResult::RequeueAfter)
             }
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);
                 // A conflict or the loss of leadership is not a failure.
                 if is_ordinary(&**source) {
-                    tracing::debug!(error = chain(&**source), retry_in = ?delay, "reconcile tried again");
+                    tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconcile");
                     return (Action::requeue(delay), ReconcileResult::RequeueAfter);
                 }
                 tracing::error!(error = chain(&**source), retry_in = ?delay, "reconcile failed");

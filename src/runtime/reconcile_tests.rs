@@ -83,7 +83,7 @@ async fn b4_hanging_reconciles_of_a_namespace_do_not_block_others() {
     for number in 0..10 {
         let object = in_namespace("apps", &number.to_string());
         let honest = runner.run(&object, async { Ok(Outcome::Settled) });
-        let done = tokio::time::timeout(Duration::from_secs(1), honest).await.expect("it has a slot at once");
+        let done = tokio::time::timeout(Duration::from_secs(1), honest).await.expect("a slot is free");
         assert_eq!(done, Ok(Action::await_change()));
     }
     end.cancel();
@@ -97,7 +97,7 @@ async fn b4_hanging_reconciles_of_a_namespace_do_not_block_others() {
 #[tokio::test]
 async fn an_object_deleted_during_its_reconcile_leaves_no_state() {
     let (runner, metrics) = runner();
-    let (gone, told) = std::sync::mpsc::channel();
+    let (gone, received) = std::sync::mpsc::channel();
     let runner = runner.when_gone(move |(namespace, name)| gone.send(format!("{namespace}/{name}")).unwrap());
     let going = workspace("going");
     let work = async {
@@ -108,8 +108,12 @@ async fn an_object_deleted_during_its_reconcile_leaves_no_state() {
     runner.run(&workspace("staying"), async { Ok(Outcome::Settled) }).await.unwrap();
     let text = metrics.encode().unwrap();
     assert!(!text.contains("name=\"going\"") && text.contains("name=\"staying\""), "{text}");
-    let told: Vec<String> = told.try_iter().collect();
-    assert_eq!(told, ["apps/going", "apps/going"], "once when it went, and once for what was made of it since");
+    let names: Vec<String> = received.try_iter().collect();
+    assert_eq!(
+        names,
+        ["apps/going", "apps/going"],
+        "once for the deletion, and once for the reconcile that ended later"
+    );
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ async fn queued_runs_are_woken_in_order_one_per_free_slot() {
         assert!(run_limiter.acquire(&run(uid), uid).is_err());
     }
     let idle = tokio::time::timeout(Duration::from_secs(60), wakes.next());
-    assert!(idle.await.is_err(), "nobody is woken while there is no place");
+    assert!(idle.await.is_err(), "no run is woken without a free slot");
 
     drop(a);
     assert_eq!(wakes.next().await, Some("c"));

@@ -85,33 +85,33 @@ async fn until_complete_by(
             Ok(served) => match compare(&served).await {
                 Ok(problems) if problems.is_empty() => {
                     if logged.is_some() {
-                        tracing::info!("all fields of the CustomResourceDefinitions are served now");
+                        tracing::info!("CustomResourceDefinitions match this version");
                     }
                     return;
                 }
                 Ok(problems) => format!(
-                    "{}. Apply the CustomResourceDefinitions of this version; until then this process is not ready and does not lead",
+                    "{}; apply the CustomResourceDefinitions of this version: until then, this process is not ready and does not become leader",
                     problems.join("; ")
                 ),
-                Err(error) => format!("cannot compare the served schemas with those of this version: {error}"),
+                Err(error) => format!("failed to compare the served schemas with this version: {error}"),
             },
             Err(error) if error.is_forbidden() => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "cannot compare the CustomResourceDefinitions with those of this version");
+                tracing::warn!(error, "skipping the comparison of the CustomResourceDefinitions with this version");
                 return;
             }
-            Err(error) => format!("cannot read the served schemas: {}", crate::telemetry::chain(&error)),
+            Err(error) => crate::telemetry::chain(&error),
         };
         let is_logged = logged.as_ref().is_some_and(|(text, at)| *text == problem && at.elapsed() < LOG_INTERVAL);
         if !is_logged {
-            tracing::error!(problem, "the CustomResourceDefinitions are not those of this version");
+            tracing::error!(problem, "CustomResourceDefinitions do not match this version");
             logged = Some((problem, Instant::now()));
         }
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
-/// Returns a sentence for each definition that is not served completely.
+/// Returns a message for each definition that is not served completely.
 fn problems(served: &[Served]) -> io::Result<Vec<String>> {
     let mut documents = Vec::new();
     for Served { group, version, document } in served {
@@ -128,12 +128,12 @@ fn problems(served: &[Served]) -> io::Result<Vec<String>> {
         let ours = ours.get("openAPIV3Schema").unwrap_or(&Value::Null);
         let name = format!("{}.{}", spec.names.plural, spec.group);
         match document.and_then(|document| schema_of(document, &spec.names.kind)) {
-            None => problems.push(format!("the CustomResourceDefinition {name} does not serve {}", version.name)),
+            None => problems.push(format!("CustomResourceDefinition {name} does not serve version {}", version.name)),
             Some(served) => {
                 let missing = missing_fields(ours, served);
                 if !missing.is_empty() {
                     problems.push(format!(
-                        "the CustomResourceDefinition {name} is older than this controller and drops {}",
+                        "CustomResourceDefinition {name} is older than this controller: missing fields {}",
                         named(&missing)
                     ));
                 }
@@ -155,7 +155,7 @@ async fn served(client: &Client, timeout: Duration) -> Result<Vec<Served>, ReadE
 
 /// Reads the OpenAPI document of a version. Returns `None` if the version is not served.
 async fn document(client: &Client, timeout: Duration, group: &str, version: &str) -> Result<Option<String>, ReadError> {
-    let what = || format!("the OpenAPI schemas of {group}/{version}");
+    let what = || format!("read the OpenAPI schemas of {group}/{version}");
     let request = async {
         let request = Request::get(format!("/openapi/v3/apis/{group}/{version}")).body(Vec::new());
         client.request_text(request.map_err(kube::Error::HttpError)?).await
@@ -164,13 +164,13 @@ async fn document(client: &Client, timeout: Duration, group: &str, version: &str
         Ok(Ok(document)) => Ok(Some(document)),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
         Ok(Err(kube::Error::Api(status))) => Err(ReadError::Refused {
-            what: what(),
+            request: what(),
             code: status.code,
             reason: status.reason.clone(),
             message: status.message.clone(),
         }),
-        Ok(Err(source)) => Err(ReadError::Request { what: what(), source: Box::new(source) }),
-        Err(_) => Err(ReadError::Timeout { what: what(), limit: timeout }),
+        Ok(Err(source)) => Err(ReadError::Request { request: what(), source: Box::new(source) }),
+        Err(_) => Err(ReadError::Timeout { request: what(), limit: timeout }),
     }
 }
 
@@ -330,7 +330,7 @@ mod tests {
         });
         assert_eq!(
             found(&client).await,
-            ["the CustomResourceDefinition workspaces.auto.pulumi.com is older than this controller and drops \
+            ["CustomResourceDefinition workspaces.auto.pulumi.com is older than this controller: missing fields \
                  status.mountedInputs"]
         );
         let mut waiting = Box::pin(until_complete_by(&client, LIMIT, compare));
@@ -343,10 +343,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_check_waits_for_an_unserved_definition_but_not_if_forbidden() {
         let (absent, _) = client(|_| Answer::refusal(404, "NotFound"));
-        assert_eq!(found(&absent).await[0], "the CustomResourceDefinition stacks.pulumi.com does not serve v1");
+        assert_eq!(found(&absent).await[0], "CustomResourceDefinition stacks.pulumi.com does not serve version v1");
         let (refused, _) = client(|_| Answer::refusal(403, "Forbidden"));
         let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&refused, LIMIT, compare)).await;
-        done.expect("it does not wait for what it may not read");
+        done.expect("a denied read does not block");
     }
 
     #[tokio::test(start_paused = true)]

@@ -138,19 +138,19 @@ async fn an_undecodable_object_does_not_hide_others() {
     });
     let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
-    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let tell = {
-        let told = told.clone();
+        let seen = seen.clone();
         move |event: &Event<Workspace>| match event {
-            Event::Apply(object) | Event::InitApply(object) => told.lock().unwrap().push(object.name_any()),
-            Event::Delete(object) => told.lock().unwrap().push(format!("-{}", object.name_any())),
+            Event::Apply(object) | Event::InitApply(object) => seen.lock().unwrap().push(object.name_any()),
+            Event::Delete(object) => seen.lock().unwrap().push(format!("-{}", object.name_any())),
             Event::Init | Event::InitDone => {}
         }
     };
     let mut stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive, tell));
     let until_last = async { while stream.next().await.unwrap().unwrap().name_any() != "last" {} };
     tokio::time::timeout(Duration::from_secs(10), until_last).await.expect("what can be read comes");
-    assert_eq!(*told.lock().unwrap(), ["app", "web", "app", "-web", "last"]);
+    assert_eq!(*seen.lock().unwrap(), ["app", "web", "app", "-web", "last"]);
     let mut kept: Vec<String> = store.state().iter().map(|object| object.name_any()).collect();
     kept.sort();
     assert_eq!(kept, ["app", "last"]);

@@ -48,7 +48,7 @@ pub struct Attempt {
 
 impl fmt::Display for Attempt {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "cannot {} {} {}/{}", self.verb, self.kind, self.namespace, self.name)
+        write!(formatter, "failed to {} {} {}/{}", self.verb, self.kind, self.namespace, self.name)
     }
 }
 
@@ -57,16 +57,16 @@ impl fmt::Display for Attempt {
 pub enum WriteError {
     #[error("{attempt}: this process does not hold the lease")]
     NotLeader { attempt: Box<Attempt> },
-    #[error("{attempt}: no answer from the API server within {} s", limit.as_secs())]
+    #[error("{attempt}: API server did not respond within {} s", limit.as_secs())]
     Timeout { attempt: Box<Attempt>, limit: Duration },
     /// The API server rejected the request.
     #[error("{attempt}: {message} ({reason}, {code})")]
     Refused { attempt: Box<Attempt>, code: u16, reason: String, message: String },
     #[error("{attempt}")]
     Request { attempt: Box<Attempt>, source: Box<kube::Error> },
-    #[error("{attempt}: it cannot be written as JSON")]
+    #[error("{attempt}: cannot be encoded as JSON")]
     Encode { attempt: Box<Attempt>, source: serde_json::Error },
-    #[error("{attempt}: it has no name, no namespace, or no metadata")]
+    #[error("{attempt}: object has no name or no namespace")]
     Nameless { attempt: Box<Attempt> },
 }
 

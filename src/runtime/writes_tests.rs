@@ -77,7 +77,7 @@ async fn nothing_is_written_without_the_lease() {
     let status = UpdateStatus { message: Some("new".into()), ..UpdateStatus::default() };
     let error = writer.status(&update(json!({})), &status).await.unwrap_err();
     assert!(error.is_not_leader());
-    let wanted = "cannot write the status of Update apps/web: this process does not hold the lease";
+    let wanted = "failed to write the status of Update apps/web: this process does not hold the lease";
     assert_eq!(error.to_string(), wanted);
     assert!(writer.delete::<Update>("apps", "web", None).await.unwrap_err().is_not_leader());
     assert!(log.all().is_empty());
@@ -90,7 +90,7 @@ async fn nothing_is_written_without_the_lease() {
 async fn a_request_to_an_unresponsive_server_times_out() {
     let (writer, _) = writer(|_| Answer::Silence);
     let error = writer.delete::<Secret>("apps", "outputs", None).await.unwrap_err();
-    assert_eq!(error.to_string(), "cannot delete Secret apps/outputs: no answer from the API server within 30 s");
+    assert_eq!(error.to_string(), "failed to delete Secret apps/outputs: API server did not respond within 30 s");
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn refusals_are_distinguished_and_contain_the_server_message() {
         let (writer, _) = writer(move |_| Answer::refusal(code, reason));
         let error = writer.apply::<Update>(&update(json!({}))).await.unwrap_err();
         assert!(check(&error), "{error}");
-        assert_eq!(error.to_string(), format!("cannot apply Update apps/web: it is {reason} ({reason}, {code})"));
+        assert_eq!(error.to_string(), format!("failed to apply Update apps/web: it is {reason} ({reason}, {code})"));
         assert_eq!(error.server_message(), Some(format!("it is {reason}").as_str()));
     }
 }

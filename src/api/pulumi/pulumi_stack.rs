@@ -26,7 +26,7 @@ impl fmt::Display for PulumiStack {
         }
         match &self.backend {
             Some(backend) => write!(formatter, " in backend {backend}"),
-            None => write!(formatter, " in the backend that the Pulumi CLI is logged in to"),
+            None => write!(formatter, " in the default backend of the workspace"),
         }
     }
 }

@@ -21,12 +21,12 @@ use crate::telemetry::chain;
 use crate::telemetry::metrics::Metrics;
 
 /// Interval at which the Secret is read. It is read by name, because Secrets are not watched.
-const LOOK_INTERVAL: Duration = Duration::from_secs(20);
+const READ_INTERVAL: Duration = Duration::from_secs(20);
 /// Maximum number of steps per pass. No state of the Secret needs more, unless another client changes it continuously.
 const MAX_STEPS: usize = 6;
 
 /// Namespace of the Secret, with the clients to read and write it.
-pub struct Place {
+pub struct SecretStore {
     pub reader: Reader,
     pub writer: Writer,
     pub namespace: String,
@@ -34,31 +34,31 @@ pub struct Place {
 
 /// Maintains the CA. No other part of the controller writes the Secret.
 pub struct CaRotator {
-    place: Place,
+    store: SecretStore,
     events: Events,
     metrics: Metrics,
     agents: Agents,
     clients: Vec<Issued>,
     in_force: watch::Sender<Arc<Generations>>,
     /// Last reported error, so that each error is reported once.
-    trouble: Option<String>,
+    error: Option<String>,
 }
 
 impl CaRotator {
     /// Reads or creates the CA. If two processes create it concurrently, the first one wins.
-    pub async fn start(place: Place, events: Events, metrics: Metrics) -> Result<CaRotator, AuthorityError> {
+    pub async fn start(store: SecretStore, events: Events, metrics: Metrics) -> Result<CaRotator, AuthorityError> {
         let now = Timestamp::now();
-        let generations = match place.settle(None, now).await? {
+        let generations = match store.settle(None, now).await? {
             Settled::Good(generations) => generations,
             Settled::Bad { reason, .. } => {
-                return Err(AuthorityError::Unusable { namespace: place.namespace, reason });
+                return Err(AuthorityError::Unusable { namespace: store.namespace, reason });
             }
         };
         let clients = generations.issue_clients(now)?;
         let agents = Agents::new(&clients, generations.bundle_pem())?;
         metrics.authority(generations.current().expiry(), true);
         let (in_force, _) = watch::channel(Arc::new(generations));
-        Ok(CaRotator { place, events, metrics, agents, clients, in_force, trouble: None })
+        Ok(CaRotator { store, events, metrics, agents, clients, in_force, error: None })
     }
 
     /// Returns the connections to all agents, which use the controller's certificates in force.
@@ -82,29 +82,29 @@ impl CaRotator {
         loop {
             tokio::select! {
                 () = end.cancelled() => return,
-                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+                () = tokio::time::sleep(READ_INTERVAL) => {}
             }
-            self.look(Timestamp::now()).await;
+            self.refresh(Timestamp::now()).await;
         }
     }
 
     /// Performs one pass. If it fails, the CA in force stays in force.
-    pub(super) async fn look(&mut self, now: Timestamp) {
+    pub(super) async fn refresh(&mut self, now: Timestamp) {
         let known = self.in_force.borrow().clone();
-        let (good, trouble, secret) = match self.place.settle(Some(&known), now).await {
+        let (good, error, secret) = match self.store.settle(Some(&known), now).await {
             Ok(Settled::Good(generations)) => (Some(generations), None, None),
             Ok(Settled::Bad { reason, secret }) => {
-                let namespace = self.place.namespace.clone();
+                let namespace = self.store.namespace.clone();
                 (None, Some(chain(&AuthorityError::Unusable { namespace, reason })), Some(secret))
             }
             Err(error) => (None, Some(chain(&error)), None),
         };
-        self.say(trouble, secret);
+        self.report(error, secret);
         let generations = good.map_or(known, Arc::new);
         if let Err(error) = self.put_in_force(generations, now) {
-            self.say(Some(chain(&error)), None);
+            self.report(Some(chain(&error)), None);
         }
-        self.metrics.authority(self.in_force.borrow().current().expiry(), self.trouble.is_none());
+        self.metrics.authority(self.in_force.borrow().current().expiry(), self.error.is_none());
     }
 
     /// Replaces the client certificates before it publishes the CA, because the controller may call an agent as soon as its
@@ -119,26 +119,26 @@ impl CaRotator {
         }
         if is_new {
             let (next, previous) = (generations.next().is_some(), generations.previous().is_some());
-            tracing::info!(secret = SECRET, next, previous, "the certificate authority has changed");
+            tracing::info!(secret = SECRET, next, previous, "certificate authority changed");
             self.in_force.send_replace(generations);
         }
         Ok(())
     }
 
-    fn say(&mut self, trouble: Option<String>, secret: Option<Box<Secret>>) {
-        if trouble == self.trouble {
+    fn report(&mut self, error: Option<String>, secret: Option<Box<Secret>>) {
+        if error == self.error {
             return;
         }
-        match &trouble {
+        match &error {
             Some(message) => {
-                tracing::error!(error = message, "the certificate authority that was in force stays in force");
+                tracing::error!(error = message, "failed to update the certificate authority; keeping the current one");
                 if let Some(secret) = secret {
                     self.events.publish(Event::new(&*secret, EventKind::Warning, "AuthorityUnusable", message));
                 }
             }
-            None => tracing::info!(secret = SECRET, "the authority's Secret is well again"),
+            None => tracing::info!(secret = SECRET, "certificate authority Secret is valid again"),
         }
-        self.trouble = trouble;
+        self.error = error;
     }
 }
 
@@ -148,7 +148,7 @@ enum Settled {
     Bad { reason: String, secret: Box<Secret> },
 }
 
-impl Place {
+impl SecretStore {
     /// Reads the Secret and acts until nothing is due. The result always comes from the Secret, so the CA in force survives a
     /// restart.
     async fn settle(&self, known: Option<&Generations>, now: Timestamp) -> Result<Settled, AuthorityError> {
@@ -162,7 +162,7 @@ impl Place {
                     return Ok(Settled::Bad { reason: reason.clone(), secret: Box::new(secret) });
                 }
                 (action, Found::Usable { generations, .. }, Some(secret)) => {
-                    tracing::info!(?action, "the certificate authority changes");
+                    tracing::info!(?action, "updating the certificate authority");
                     let wanted = after(action, generations, known, now)?;
                     self.change(&wanted, &secret).await
                 }
@@ -174,7 +174,7 @@ impl Place {
                 other => other?,
             }
         }
-        Err(AuthorityError::Restless(self.namespace.clone()))
+        Err(AuthorityError::Contended(self.namespace.clone()))
     }
 
     async fn create(&self, known: Option<&Generations>, now: Timestamp) -> Result<(), AuthorityError> {
@@ -183,7 +183,7 @@ impl Place {
             None => Generations::first(Authority::generate(now)?),
         };
         if let Created::New(_) = self.writer.create(&secret::new(&wanted, &self.namespace)).await? {
-            tracing::info!(secret = SECRET, again = known.is_some(), "the authority's Secret is written");
+            tracing::info!(secret = SECRET, restored = known.is_some(), "created the certificate authority Secret");
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::ca_rotator::{CaRotator, Place};
+use super::ca_rotator::{CaRotator, SecretStore};
 use super::decide::{Found, TRUSTED_AFTER_IT_SIGNED, TRUSTED_BEFORE_IT_SIGNS};
 use super::generations::Generations;
 use super::secret;
@@ -118,8 +118,8 @@ impl Kept {
         let limit = Duration::from_secs(5);
         let writer = Writer::new(client.clone(), limit, Leadership::sole(), metrics.clone());
         let (events, task) = Events::new(writer.clone(), "pulumi-controller", "pod", metrics.clone());
-        let place = Place { reader: Reader::new(client, limit), writer, namespace: "flux-system".to_owned() };
-        let ca_rotator = CaRotator::start(place, events, metrics.clone()).await.map_err(|error| error.to_string())?;
+        let store = SecretStore { reader: Reader::new(client, limit), writer, namespace: "flux-system".to_owned() };
+        let ca_rotator = CaRotator::start(store, events, metrics.clone()).await.map_err(|error| error.to_string())?;
         Ok(Kept { api, ca_rotator, metrics, task, log })
     }
 
@@ -127,8 +127,8 @@ impl Kept {
         self.ca_rotator.authority().borrow().clone()
     }
 
-    async fn look(&mut self, now: Timestamp) -> Arc<Generations> {
-        self.ca_rotator.look(now).await;
+    async fn refresh(&mut self, now: Timestamp) -> Arc<Generations> {
+        self.ca_rotator.refresh(now).await;
         self.in_force()
     }
 
@@ -143,7 +143,7 @@ async fn an_authority_is_created_once_and_then_read() {
     let mut first = Kept::start(api.clone()).await.unwrap();
     let second = Kept::start(api.clone()).await.unwrap();
     assert!(first.in_force() == second.in_force() && *first.in_force() == api.held());
-    first.look(Timestamp::now()).await;
+    first.refresh(Timestamp::now()).await;
     assert_eq!(api.writes(), 1, "at rest nothing is written");
 }
 
@@ -154,8 +154,8 @@ async fn a_deleted_secret_is_recreated_with_the_same_authority() {
     kept.api.change(|secret| *secret = None);
     let mut heard = kept.ca_rotator.authority();
     heard.mark_unchanged();
-    assert!(kept.look(now()).await == before && kept.api.held() == *before);
-    assert!(!heard.has_changed().unwrap(), "nobody has to do anything");
+    assert!(kept.refresh(now()).await == before && kept.api.held() == *before);
+    assert!(!heard.has_changed().unwrap(), "no change is published");
 }
 
 #[tokio::test]
@@ -164,16 +164,19 @@ async fn a_user_provided_authority_signs_and_the_previous_one_stays_trusted() {
     let before = kept.in_force();
     let other = Authority::generate(now()).unwrap();
     kept.api.put(&other);
-    let after = kept.look(now()).await;
+    let after = kept.refresh(now()).await;
     assert_eq!(after.current().certificate(), other.certificate());
     assert!(after.trusts(before.current().certificate()));
     assert_eq!(after.previous().unwrap().until, Some(now() + TRUSTED_AFTER_IT_SIGNED));
     let clients = after.issue_clients(now()).unwrap();
-    assert!(before.current().has_issued(&clients[1].certificate_pem).unwrap(), "pods that were not told can be called");
+    assert!(
+        before.current().has_issued(&clients[1].certificate_pem).unwrap(),
+        "the controller can call pods without the new CA"
+    );
     let restarted = Kept::start(kept.api.clone()).await.unwrap();
     assert!(restarted.in_force() == after, "a process that starts now knows both");
     assert!(
-        kept.look(now() + TRUSTED_AFTER_IT_SIGNED).await.previous().is_none(),
+        kept.refresh(now() + TRUSTED_AFTER_IT_SIGNED).await.previous().is_none(),
         "in the end only the new one is left"
     );
 }
@@ -182,10 +185,10 @@ async fn a_user_provided_authority_signs_and_the_previous_one_stays_trusted() {
 async fn a_user_can_revoke_trust_in_a_replaced_authority() {
     let mut kept = Kept::start(Api::default()).await.unwrap();
     kept.api.put(&Authority::generate(now()).unwrap());
-    assert!(kept.look(now()).await.previous().is_some());
+    assert!(kept.refresh(now()).await.previous().is_some());
     let nothing = json!({"data": {"previous.crt": null, "previous.key": null}});
     kept.api.change(|secret| merge(secret.as_mut().unwrap(), &nothing));
-    assert!(kept.look(now()).await.previous().is_none());
+    assert!(kept.refresh(now()).await.previous().is_none());
 }
 
 #[tokio::test]
@@ -194,18 +197,21 @@ async fn a_requested_rotation_passes_all_steps_and_runs_once() {
     let start = Timestamp::now();
     let old = kept.in_force();
     kept.api.annotate("pulumi.com/rotate", "now");
-    let announced = kept.look(start).await;
+    let announced = kept.refresh(start).await;
     assert_eq!(announced.current().certificate(), old.current().certificate());
     let next = announced.next().unwrap().authority.certificate().clone();
     assert!(announced.trusts(&next) && announced.bundle_pem().starts_with(old.bundle_pem()));
 
-    assert!(kept.look(start + TRUSTED_BEFORE_IT_SIGNS / 2).await == announced, "it waits until pods have been told");
-    let promoted = kept.look(start + TRUSTED_BEFORE_IT_SIGNS).await;
+    assert!(
+        kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS / 2).await == announced,
+        "it waits until pods trust the next CA"
+    );
+    let promoted = kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS).await;
     assert_eq!(promoted.current().certificate(), &next);
     assert!(promoted.trusts(old.current().certificate()) && promoted.next().is_none());
-    assert!(kept.look(start + TRUSTED_BEFORE_IT_SIGNS + HOUR).await == promoted, "the request is answered");
+    assert!(kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS + HOUR).await == promoted, "the request is handled");
 
-    let retired = kept.look(start + TRUSTED_BEFORE_IT_SIGNS + TRUSTED_AFTER_IT_SIGNED).await;
+    let retired = kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS + TRUSTED_AFTER_IT_SIGNED).await;
     assert!(!retired.trusts(old.current().certificate()));
     assert_eq!(kept.api.writes(), 1 + 1 + 3, "made, asked, and one write for each step");
     assert!(kept.api.held() == *retired);
@@ -217,17 +223,14 @@ async fn an_invalid_secret_is_reported_once_and_changes_nothing() {
     let before = kept.in_force();
     kept.api.change(|secret| merge(secret.as_mut().unwrap(), &json!({"data": {"ca.key": "Z2FyYmFnZQ=="}})));
     for _ in 0..3 {
-        assert!(kept.look(now()).await == before && !kept.is_well());
+        assert!(kept.refresh(now()).await == before && !kept.is_well());
     }
     let end = CancellationToken::new();
     end.cancel();
     let refused = Kept::start(kept.api.clone()).await.map(|_| ()).unwrap_err();
-    assert!(
-        refused.contains("flux-system/pulumi-controller-authority holds no authority: ca.crt, ca.key: "),
-        "{refused}"
-    );
+    assert!(refused.contains("invalid Secret flux-system/pulumi-controller-authority: ca.crt, ca.key: "), "{refused}");
     kept.api.change(|secret| *secret = None);
-    assert!(kept.look(now()).await == before && kept.is_well());
+    assert!(kept.refresh(now()).await == before && kept.is_well());
     kept.task.run(end).await;
     let events: Vec<RecordedRequest> =
         kept.log.all().into_iter().filter(|asked| asked.path.ends_with("/events")).collect();
@@ -240,8 +243,8 @@ async fn an_invalid_secret_is_reported_once_and_changes_nothing() {
 async fn the_client_certificates_of_the_controller_are_renewed_in_time() {
     let mut kept = Kept::start(Api::default()).await.unwrap();
     let before = kept.ca_rotator.clients();
-    kept.look(Timestamp::now() + 24 * HOUR).await;
+    kept.refresh(Timestamp::now() + 24 * HOUR).await;
     assert_eq!(kept.ca_rotator.clients(), before);
-    kept.look(Timestamp::now() + 61 * 24 * HOUR).await;
+    kept.refresh(Timestamp::now() + 61 * 24 * HOUR).await;
     assert_ne!(kept.ca_rotator.clients(), before);
 }

@@ -9,19 +9,19 @@ use crate::runtime::writes::WriteError;
 /// Reason why there is no CA, or why the CA in force cannot be updated.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    #[error("cannot read the authority's Secret")]
+    #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("cannot write the authority's Secret")]
+    #[error(transparent)]
     Write(#[from] WriteError),
-    #[error("cannot make certificates")]
-    Make(#[from] IdentityError),
-    #[error("cannot use the controller's own certificates")]
+    #[error("failed to issue certificates")]
+    Issue(#[from] IdentityError),
+    #[error("failed to use the client certificates of the controller")]
     Use(#[from] ClientIdentityError),
     #[error(
-        "Secret {namespace}/{SECRET} holds no authority: {reason}. Put certificate and key in ca.crt and ca.key, or delete \
-         the Secret: it is written again"
+        "invalid Secret {namespace}/{SECRET}: {reason}; store a CA certificate and its key in ca.crt and ca.key, or delete the \
+         Secret so that the controller creates it again"
     )]
     Unusable { namespace: String, reason: String },
-    #[error("Secret {0}/{SECRET} is changed again and again by somebody else")]
-    Restless(String),
+    #[error("failed to update Secret {0}/{SECRET}: another client changes it continuously")]
+    Contended(String),
 }

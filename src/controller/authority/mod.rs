@@ -13,7 +13,7 @@ mod secret;
 #[cfg(test)]
 mod ca_rotator_tests;
 
-pub use ca_rotator::{CaRotator, Place};
+pub use ca_rotator::{CaRotator, SecretStore};
 pub use error::AuthorityError;
 pub use generations::Generations;
 pub use secret::SECRET;

@@ -9,12 +9,12 @@ pub enum MergeError {
     #[error("{path} must be a list")]
     NotAList { path: String },
 
-    #[error("{path} has no `{key}`, by which the list is merged")]
+    #[error("{path} must have the merge key `{key}`")]
     MissingKey { path: String, key: &'static str },
 
-    #[error("{path}.$patch is {found}: it must be `replace`, `delete` or `merge`")]
+    #[error("invalid {path}.$patch {found}: must be `replace`, `delete` or `merge`")]
     UnknownDirective { path: String, found: String },
 
-    #[error("{path}.{field} is set but not among $retainKeys")]
+    #[error("{path}.{field} is set but not listed in $retainKeys")]
     NotRetained { path: String, field: String },
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Template that exceeds the size limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} has {bytes} bytes as JSON; the limit is {limit} bytes")]
+#[error("{field} must be at most {limit} bytes as JSON, but has {bytes} bytes")]
 pub struct TooLarge {
     field: &'static str,
     bytes: usize,
@@ -54,6 +54,6 @@ mod tests {
         assert_eq!(check_size("podTemplate", Some(&template), 13), Ok(()));
         assert_eq!(check_size("podTemplate", None, 0), Ok(()));
         let error = check_size("podTemplate", Some(&template), 12).expect_err("too large").to_string();
-        assert_eq!(error, "podTemplate has 13 bytes as JSON; the limit is 12 bytes");
+        assert_eq!(error, "podTemplate must be at most 12 bytes as JSON, but has 13 bytes");
     }
 }

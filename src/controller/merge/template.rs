@@ -16,13 +16,13 @@ pub enum TemplateError {
     #[error("{field} must be an object")]
     NotAnObject { field: String },
 
-    #[error("cannot merge {template} over the generated object: {error}")]
+    #[error("failed to merge {template}: {error}")]
     Merge { template: &'static str, error: MergeError },
 
-    #[error("{template} does not make a valid object: {error}")]
+    #[error("invalid {template}: {error}")]
     Invalid { template: &'static str, error: serde_json::Error },
 
-    #[error("cannot write the generated object as JSON: {0}")]
+    #[error("failed to encode the generated object as JSON: {0}")]
     Generated(#[source] serde_json::Error),
 }
 

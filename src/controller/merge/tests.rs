@@ -36,28 +36,28 @@ fn unmergeable_values_are_named_with_their_path() {
         (json!({"spec": {"containers": ["pulumi"]}}), "spec.containers[0] must be an object"),
         (
             json!({"spec": {"containers": [{"name": "pulumi"}, {"image": "nameless"}]}}),
-            "spec.containers[1] has no `name`, by which the list is merged",
+            "spec.containers[1] must have the merge key `name`",
         ),
         (
             json!({"spec": {"containers": [{"name": "pulumi", "env": [{"value": "2"}]}]}}),
-            "spec.containers[0].env[0] has no `name`, by which the list is merged",
+            "spec.containers[0].env[0] must have the merge key `name`",
         ),
         (
             json!({"spec": {"containers": [{"name": "new", "volumeMounts": [{"name": "share"}]}]}}),
-            "spec.containers[0].volumeMounts[0] has no `mountPath`, by which the list is merged",
+            "spec.containers[0].volumeMounts[0] must have the merge key `mountPath`",
         ),
+        (json!({"spec": {"containers": [{"$patch": "delete"}]}}), "spec.containers[0] must have the merge key `name`"),
         (
-            json!({"spec": {"containers": [{"$patch": "delete"}]}}),
-            "spec.containers[0] has no `name`, by which the list is merged",
+            json!({"spec": {"$patch": "remove"}}),
+            "invalid spec.$patch \"remove\": must be `replace`, `delete` or `merge`",
         ),
-        (json!({"spec": {"$patch": "remove"}}), "spec.$patch is \"remove\": it must be `replace`, `delete` or `merge`"),
         (
             json!({"spec": {"containers": [{"name": "pulumi", "$patch": 1}]}}),
-            "spec.containers[0].$patch is 1: it must be `replace`, `delete` or `merge`",
+            "invalid spec.containers[0].$patch 1: must be `replace`, `delete` or `merge`",
         ),
         (
             json!({"spec": {"$retainKeys": ["volumes"], "hostname": "a"}}),
-            "spec.hostname is set but not among $retainKeys",
+            "spec.hostname is set but not listed in $retainKeys",
         ),
         (json!({"spec": {"$retainKeys": "volumes"}}), "spec.$retainKeys must be a list"),
         (json!({"spec": {"$setElementOrder/containers": {}}}), "spec.$setElementOrder/containers must be a list"),
@@ -154,7 +154,7 @@ fn unsupported_fields_of_a_workspace_template_are_named() {
         (json!({"metadata": {"name": "x"}}), "workspaceTemplate.metadata.name is not supported"),
         (
             json!({"spec": {"env": [{"value": "x"}]}}),
-            "cannot merge workspaceTemplate over the generated object: spec.env[0] has no `name`, by which the list is merged",
+            "failed to merge workspaceTemplate: spec.env[0] must have the merge key `name`",
         ),
     ];
     for (template, message) in others {
@@ -162,7 +162,7 @@ fn unsupported_fields_of_a_workspace_template_are_named() {
         assert_eq!(error.to_string(), message);
     }
     let error = workspace_template(&generated(), &json!({"spec": {"image": 7}})).expect_err("a number is no image");
-    assert!(error.to_string().starts_with("workspaceTemplate does not make a valid object: "), "{error}");
+    assert!(error.to_string().starts_with("invalid workspaceTemplate: "), "{error}");
 }
 
 /// Tenants can write lists with tens of thousands of items, so the cost per item must not depend on their number.

@@ -70,6 +70,6 @@ mod tests {
         }
         let wrong =
             update_template(&generated, &json!({"spec": {"parallel": "many"}})).expect_err("refused").to_string();
-        assert!(wrong.starts_with("updateTemplate does not make a valid object: "), "{wrong}");
+        assert!(wrong.starts_with("invalid updateTemplate: "), "{wrong}");
     }
 }

@@ -14,8 +14,8 @@ pub fn after(program: &Program, action: &Action, now: Timestamp) -> ProgramStatu
     status.observed_generation = Some(generation);
     let (is_ready, reason, message) = match action {
         Action::Publish { artifact, needs } => {
-            let said = needs.as_ref().map(|needs| format!(". {needs}")).unwrap_or_default();
-            let message = format!("the program is valid{said}");
+            let needs = needs.as_ref().map(|needs| format!("; {needs}")).unwrap_or_default();
+            let message = format!("program is valid{needs}");
             status.artifact = Some(published(artifact, status.artifact.take(), now));
             (Status::True, program_reason::SUCCEEDED, message)
         }

@@ -6,7 +6,7 @@ use crate::api::duration;
 use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver};
 
 /// Requeue interval for a missing token. Secrets are not watched.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+const TOKEN_RETRY: Duration = Duration::from_secs(30);
 /// Minimum requeue interval in seconds. A shorter interval would only read the Secret more often.
 const MIN_INTERVAL: u64 = 10;
 /// Requeue interval in seconds for an unparsable `spec.interval`, which the schema rejects.
@@ -19,10 +19,10 @@ pub enum Action {
     Leave,
     /// This controller does not serve webhooks.
     NotServed,
-    /// The token is not available, for the reason `why`. Requeue after `again`.
-    Await { why: String, again: Duration },
-    /// The token is available: publish the webhook path and requeue after `again`.
-    Publish { path: String, again: Duration },
+    /// The token is not available, for the reason `why`. Requeue after `requeue`.
+    Await { why: String, requeue: Duration },
+    /// The token is available: publish the webhook path and requeue after `requeue`.
+    Publish { path: String, requeue: Duration },
 }
 
 /// Decides the next action from the StackReceiver and the token in its Secret.
@@ -34,8 +34,8 @@ pub fn decide(receiver: &StackReceiver, is_served: bool, token: &Result<Receiver
         return Action::NotServed;
     }
     match token {
-        Ok(token) => Action::Publish { path: receiver.path(token), again: interval(receiver) },
-        Err(why) => Action::Await { why: why.to_string(), again: LOOK_AGAIN },
+        Ok(token) => Action::Publish { path: receiver.path(token), requeue: interval(receiver) },
+        Err(why) => Action::Await { why: why.to_string(), requeue: TOKEN_RETRY },
     }
 }
 

@@ -88,7 +88,7 @@ async fn reconcile(receiver: Arc<StackReceiver>, context: Arc<Context>) -> Resul
     }
     Ok(match action {
         Action::Leave | Action::NotServed => Outcome::Settled,
-        Action::Await { again, .. } | Action::Publish { again, .. } => Outcome::After(again),
+        Action::Await { requeue, .. } | Action::Publish { requeue, .. } => Outcome::After(requeue),
     })
 }
 
@@ -114,7 +114,7 @@ fn announce(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Eve
         return;
     }
     let (kind, reason, message) = if ready.status == Status::True.as_str() {
-        (EventKind::Normal, receiver_reason::SUCCEEDED, "the path of the webhook is in status.webhookPath".to_owned())
+        (EventKind::Normal, receiver_reason::SUCCEEDED, "webhook path is available in status.webhookPath".to_owned())
     } else {
         (EventKind::Warning, receiver_reason::FAILED, ready.message.clone())
     };

@@ -28,14 +28,14 @@ pub fn after(receiver: &StackReceiver, action: &Action, now: Timestamp) -> Stack
         Action::Publish { path, .. } => Some(path.clone()),
         Action::Leave | Action::NotServed | Action::Await { .. } => None,
     };
-    let mut say = |kind, status_of_kind, reason| {
+    let mut set = |kind, status_of_kind, reason| {
         let claim = Claim { kind, status: status_of_kind, reason, message: &message };
         conditions::set(&mut status.conditions, &claim, generation, now);
     };
-    say(READY, is_ready, reason);
+    set(READY, is_ready, reason);
     match action {
-        Action::NotServed => say(STALLED, Status::True, reason),
-        Action::Await { .. } => say(RECONCILING, Status::True, receiver_reason::PROGRESSING_WITH_RETRY),
+        Action::NotServed => set(STALLED, Status::True, reason),
+        Action::Await { .. } => set(RECONCILING, Status::True, receiver_reason::PROGRESSING_WITH_RETRY),
         Action::Leave | Action::Publish { .. } => {}
     }
     if !matches!(action, Action::NotServed) {
@@ -49,5 +49,5 @@ pub fn after(receiver: &StackReceiver, action: &Action, now: Timestamp) -> Stack
 }
 
 fn not_served() -> String {
-    "the controller takes no webhooks: start it with --receiver-addr=:9292".to_owned()
+    "controller does not serve webhooks; start it with --receiver-addr=:9292".to_owned()
 }

@@ -41,14 +41,14 @@ impl Checked {
         let first = self.missing.first()?;
         let named = |reference: &Reference| format!("{} {:?} ({})", reference.kind, reference.name, reference.referrer);
         if self.missing.len() == 1 {
-            return Some(format!("waits for {}, which does not exist in namespace {namespace}", named(first)));
+            return Some(format!("waiting for {}: not found in namespace {namespace}", named(first)));
         }
         let named: Vec<String> = self.missing.iter().take(MAX_NAMED).map(named).collect();
         let more = match self.missing.len().saturating_sub(MAX_NAMED) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        Some(format!("waits for objects that do not exist in namespace {namespace}: {}{more}", named.join(", ")))
+        Some(format!("waiting for objects that do not exist in namespace {namespace}: {}{more}", named.join(", ")))
     }
 }
 
@@ -149,8 +149,8 @@ where
         Err(error) if error.is_forbidden() => {
             tracing::warn!(
                 %error,
-                "cannot check whether a referenced object exists: allow `get` on Secrets and ConfigMaps; until then a \
-                 run is refused while the object's directory in the pod is empty"
+                "failed to check a referenced object; grant `get` on Secrets and ConfigMaps: until then, runs are rejected \
+                 while its mounted directory is empty"
             );
             Ok(Look { presence: Presence::HasKeys, is_recent: false })
         }
@@ -186,12 +186,12 @@ mod tests {
         assert_eq!(with(Vec::new()), None);
         assert_eq!(
             with(vec![secret.clone()]).as_deref(),
-            Some("waits for Secret \"aws\" (envFrom), which does not exist in namespace apps")
+            Some("waiting for Secret \"aws\" (envFrom): not found in namespace apps")
         );
         assert_eq!(
             with(vec![secret, map(1)]).as_deref(),
             Some(
-                "waits for objects that do not exist in namespace apps: Secret \"aws\" (envFrom), ConfigMap \"m1\" \
+                "waiting for objects that do not exist in namespace apps: Secret \"aws\" (envFrom), ConfigMap \"m1\" \
                  (config key size)"
             )
         );

@@ -156,7 +156,7 @@ fn wake(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces: &
         Waiter::Workspace(workspace) => workspaces.clone().try_send(workspace).is_ok(),
     };
     if !woken {
-        tracing::debug!("a waiter for a missing object could not be woken");
+        tracing::debug!("dropped a wake-up for a missing object: queue is full");
     }
 }
 
@@ -169,7 +169,7 @@ async fn exists(reader: &Reader, object: &Object) -> bool {
         }
     };
     found.unwrap_or_else(|error| {
-        tracing::debug!(%error, "cannot look for a missing object");
+        tracing::debug!(%error, "failed to check for a missing object");
         false
     })
 }
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(woken_workspaces.take(1).map(|workspace| workspace.name).collect::<Vec<_>>().await, ["w"]);
         let asked = log.all().len();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(log.all().len(), asked, "nobody waits any more");
+        assert_eq!(log.all().len(), asked, "no object waits anymore");
         end.cancel();
         polling.await.expect("it ends");
     }

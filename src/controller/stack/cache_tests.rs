@@ -65,7 +65,7 @@ async fn a_stack_waits_until_the_update_and_stack_caches_are_synced() {
     let stack = Arc::new(stack);
     for missing in ["Stack, Update", "Update"] {
         let error = reconcile(stack.clone(), context.clone()).await.expect_err("it waits").to_string();
-        assert_eq!(error, format!("waiting for the first list of {missing}"));
+        assert_eq!(error, format!("waiting for cache sync of {missing}"));
         assert!(log.all().is_empty(), "nothing is read or written: {:?}", log.verbs());
         for event in [Event::Init, Event::InitDone] {
             stacks_writer.apply(&event);

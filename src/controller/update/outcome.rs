@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(outcome.failure, Some(update_reason::STACK_NOT_FOUND));
         assert_eq!(outcome.message, "stack dev of project web in backend s3://state not found; nothing was destroyed");
         let message = RunOutcome::of(&result("")).of_stack("dev", None).message;
-        assert!(message.contains("in the backend that the Pulumi CLI is logged in to not found"), "{message}");
+        assert!(message.contains("in the default backend of the workspace not found"), "{message}");
         let applied = |backend: &str| PulumiStack {
             name: "dev".to_owned(),
             project: Some("web".to_owned()),

@@ -60,7 +60,7 @@ impl Event {
 }
 
 /// Whether two events are equal for users. The resource version of the object is ignored.
-pub(in crate::runtime) fn says_the_same(one: &Event, other: &Event) -> bool {
+pub(in crate::runtime) fn is_repetition(one: &Event, other: &Event) -> bool {
     one.object.uid == other.object.uid
         && one.object.name == other.object.name
         && one.object.namespace == other.object.namespace

@@ -111,7 +111,7 @@ impl<W> Queue<W> {
     pub(super) fn next(&self, taken: &Taken<'_>, limits: &Limits) -> Option<&str> {
         let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
         let queues = nodes.flat_map(|(node, namespaces)| namespaces.iter().map(move |(name, runs)| (node, name, runs)));
-        let candidates = queues.filter(|(node, namespace, _)| taken.has_room(namespace, node, limits));
+        let candidates = queues.filter(|(node, namespace, _)| taken.has_free_slot(namespace, node, limits));
         let candidates = candidates.filter_map(|(_, namespace, runs)| {
             let served = self.namespaces.get(namespace).map_or(0, |namespace| namespace.served);
             Some((taken.in_namespace(namespace), served, runs.first_key_value()?.0))

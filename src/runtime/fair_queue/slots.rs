@@ -33,7 +33,7 @@ impl Taken<'_> {
     }
 
     /// Whether the namespace may open one more run on the node.
-    pub(super) fn has_room(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
+    pub(super) fn has_free_slot(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
         self.on_node(node) < limits.each_node
             && self.in_namespace(namespace) < limits.each_namespace
             && !self.is_reserved(namespace, limits)

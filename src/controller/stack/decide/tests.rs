@@ -363,11 +363,12 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     assert!(matches!(decide(&announced(|_| {}), now()), Action::AwaitUpdate(_)));
     let mut queued = announced(|_| {});
     let update = queued.update.as_mut().expect("there");
-    let claim = Claim { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "queued: all" };
+    let claim =
+        Claim { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "waiting for a run slot: all" };
     let status = update.status.get_or_insert_default();
     conditions::set(&mut status.conditions, &claim, 1, now());
     match decide(&queued, now()) {
-        Action::AwaitUpdate(message) => assert!(message.ends_with(" queued: all"), "{message}"),
+        Action::AwaitUpdate(message) => assert!(message.ends_with(" waiting for a run slot: all"), "{message}"),
         other => panic!("{other:?}"),
     }
     assert!(revoked(&announced(|s| s.spec.suspend = Some(true))));

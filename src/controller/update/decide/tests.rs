@@ -335,7 +335,7 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
         lost(update)
     };
     let rows =
-        [(None, "app-1=retry"), (Some("app-0=retry"), "names app-0 now"), (Some("nonsense"), "is not of the form")];
+        [(None, "app-1=retry"), (Some("app-0=retry"), "names app-0 now"), (Some("nonsense"), "must have the form")];
     for (answer, wanted) in rows {
         let Action::Doubt(message) = decide(&answered(answer)) else { panic!("{answer:?}: it is decided") };
         assert!(message.contains(wanted) && message.contains("app-workspace-0"), "{message}");
