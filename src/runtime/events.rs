@@ -192,3 +192,6 @@ impl Remembered {
         self.events.push_back(Repeated { event: event.clone(), name, count: 1, begun: Instant::now() });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,6 @@
 //! priority nor the number of queued runs delays the runs of another namespace.
 
 mod queue;
-mod run;
-mod slots;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,11 +17,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use queue::Queue;
-use slots::Taken;
+use queue::{Queue, Taken};
 
-pub use run::Run;
-pub use slots::Limits;
+pub use queue::{Limits, Run};
 
 /// Time for which a slot is reserved for a run that was woken. It is limited, because the run may no longer exist.
 const RESERVATION: Duration = Duration::from_secs(30);

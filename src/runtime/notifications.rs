@@ -273,3 +273,6 @@ impl Posted {
         self.events.push_back((event, Instant::now()));
     }
 }
+
+#[cfg(test)]
+mod tests;

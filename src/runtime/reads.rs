@@ -1,17 +1,22 @@
 //! Reads from the API that bypass the caches. Each request has a timeout, and each error names the object.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::ACCEPT;
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{Api, ListParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, GetParams, ListParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use thiserror::Error;
 
 use crate::api::names;
-use crate::runtime::tables::{self, Row};
 
 /// Maximum number of objects in one list response.
 const MAX_LIST: u32 = 500;
@@ -87,7 +92,7 @@ impl Reader {
             return Ok(None);
         }
         let what = || format!("read the metadata of {} {namespace}/{name}", K::kind(&()));
-        self.call(what, tables::get_opt::<K>(&self.client, namespace, name)).await
+        self.call(what, row_opt::<K>(&self.client, namespace, name)).await
     }
 
     /// Returns a cluster-scoped object, or `None` if it does not exist.
@@ -172,6 +177,66 @@ impl Reader {
 /// adding query parameters.
 fn may_exist(namespace: &str, name: &str) -> bool {
     names::is_object_name(namespace) && names::is_object_name(name)
+}
+
+/// `Accept` header of a table request. Without an alternative media type, the API server never responds with the object itself.
+const TABLE: HeaderValue = HeaderValue::from_static("application/json;as=Table;g=meta.k8s.io;v=v1");
+
+/// Row of an object.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pub metadata: ObjectMeta,
+    /// Cells by column name.
+    pub cells: HashMap<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Table {
+    #[serde(default)]
+    column_definitions: Vec<Column>,
+    #[serde(default)]
+    rows: Vec<TableRow>,
+}
+
+#[derive(Deserialize)]
+struct Column {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct TableRow {
+    #[serde(default)]
+    cells: Vec<Value>,
+    object: RowObject,
+}
+
+#[derive(Deserialize)]
+struct RowObject {
+    metadata: ObjectMeta,
+}
+
+impl Table {
+    fn into_row(self) -> Option<Row> {
+        let names = self.column_definitions.into_iter().map(|column| column.name);
+        let row = self.rows.into_iter().next()?;
+        Some(Row { metadata: row.object.metadata, cells: names.zip(row.cells).collect() })
+    }
+}
+
+/// Returns the row of an object, or `None` if the object does not exist.
+async fn row_opt<K>(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<Row>>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
+{
+    let request = kube::core::Request::new(K::url_path(&(), Some(namespace))).get(name, &GetParams::default());
+    let mut request = request.map_err(kube::Error::BuildRequest)?;
+    request.headers_mut().insert(ACCEPT, TABLE);
+    match client.request::<Table>(request).await {
+        Ok(table) => Ok(table.into_row()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

@@ -288,3 +288,6 @@ fn leaked(name: std::borrow::Cow<'static, str>) -> &'static str {
         std::borrow::Cow::Owned(name) => Box::leak(name.into_boxed_str()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -131,3 +131,6 @@ impl<W> Shared<W> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use crate::api::auto::{TerminationEvidence, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
-pub use crate::controller::pulumi_stack::differ;
+pub use crate::controller::differ;
 use crate::controller::stack::backend;
 pub use crate::pulumi::stack_name::parts;
 

@@ -16,12 +16,11 @@ use crate::controller::stack::context::Context;
 use crate::controller::stack::groups::StackGroup;
 use crate::controller::stack::reconcile::reconcile;
 use crate::controller::stack::{ownership, prerequisites};
-use crate::runtime::change_filter::only_changes;
 use crate::runtime::index::IndexWriter;
 use crate::runtime::reconcile::{ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher::watcher;
-use crate::runtime::watch;
+use crate::runtime::watch::{self, only_changes};
 
 /// Cache writer and wake-up streams of the controller.
 pub struct Feeds<W, D> {

@@ -20,11 +20,11 @@ use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
 use crate::controller::update::{UpdateGroup, waits_for_references};
-use crate::runtime::change_filter::only_changes;
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
 use crate::runtime::reconcile::{ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
-use crate::runtime::{tolerant_watcher, watch};
+use crate::runtime::tolerant_watcher;
+use crate::runtime::watch::{self, only_changes};
 
 /// Watches of the controller, and the stores that they fill.
 pub struct Watches<W> {

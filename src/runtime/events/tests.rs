@@ -8,8 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::Workspace;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
-use crate::runtime::leadership::Leadership;
-use crate::runtime::writes::Writer;
+use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
 
 fn workspace() -> Workspace {

@@ -1,16 +1,16 @@
-//! Tests of writes to a fake API server.
+//! Tests of writes to a fake API server, and of leadership.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::api::auto::{Update, UpdateStatus};
-use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
-use crate::runtime::leadership::Leadership;
-use crate::runtime::writes::{Created, WriteError, Writer};
+use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client, merge};
+use crate::runtime::writes::{Created, Leadership, WriteError, Writer, difference, without_nulls};
 use crate::telemetry::metrics::Metrics;
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/web";
@@ -249,4 +249,42 @@ async fn owned_objects_need_no_takeover_request_and_conflicts_are_reported() {
     let (gate, _) = writer(|_| Answer::refusal(409, "Conflict"));
     let theirs = json!([{ "manager": "pulumi-kubernetes-operator", "operation": "Update" }]);
     assert!(gate.take_over(&update_with(json!({ "managedFields": theirs }))).await.unwrap_err().is_conflict());
+}
+
+#[tokio::test(start_paused = true)]
+async fn leadership_expires_without_an_explicit_signal() {
+    let (until, leadership) = Leadership::elected();
+    assert!(!leadership.is_held(), "no leadership before the election");
+    until.send_replace(Some(Instant::now() + Duration::from_secs(30)));
+    assert!(leadership.is_held());
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert!(!leadership.is_held(), "the deadline suffices");
+    until.send_replace(Some(Instant::now() + Duration::from_secs(30)));
+    assert!(leadership.is_held());
+    until.send_replace(None);
+    assert!(!leadership.is_held());
+    assert!(Leadership::sole().is_held());
+}
+
+fn json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), (0..3).prop_map(Value::from)];
+    leaf.prop_recursive(3, 20, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map("[abc]", inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn applying_the_difference_yields_the_wanted_value(present in json(), wanted in json()) {
+        let present = without_nulls(&present);
+        let mut result = present.clone();
+        if let Some(patch) = difference(&present, &wanted) {
+            merge(&mut result, &patch);
+        }
+        prop_assert_eq!(&result, &without_nulls(&wanted));
+        prop_assert_eq!(difference(&result, &wanted), None);
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::controller::Action;
 use kube::runtime::watcher::Event;
 use kube::runtime::{Controller, reflector};
@@ -16,7 +17,7 @@ use crate::api::auto::{Update, Workspace};
 use crate::runtime::fake_api::{Answer, client};
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
-use crate::runtime::watch::{changes, cut_down_metadata, cut_down_update};
+use crate::runtime::watch::{Seen, changes, cut_down_metadata, cut_down_update};
 use crate::telemetry::metrics::Metrics;
 
 fn workspace(name: &str, version: u32, metadata: Value, status: &str) -> Value {
@@ -213,4 +214,38 @@ fn stored_updates_keep_only_metadata_spec_and_run_state() {
     cut_down_metadata(&mut update);
     cut_down_update(&mut update);
     assert_eq!(serde_json::to_value(&update).unwrap(), serde_json::to_value(&kept).unwrap());
+}
+
+fn config_map(uid: &str, state: &str) -> ConfigMap {
+    let object = json!({"metadata": {"uid": uid, "name": uid}, "data": {"state": state}});
+    serde_json::from_value(object).expect("a ConfigMap")
+}
+
+fn state(object: &ConfigMap) -> Option<String> {
+    object.data.as_ref()?.get("state").cloned()
+}
+
+#[test]
+fn unchanged_objects_are_filtered_and_deletions_pass() {
+    let mut seen = Seen::default();
+    let steps = [
+        (Event::Init, false),
+        (Event::InitApply(config_map("a", "1")), true),
+        (Event::InitApply(config_map("b", "1")), true),
+        (Event::InitDone, false),
+        (Event::Apply(config_map("a", "1")), false),
+        (Event::Apply(config_map("a", "2")), true),
+        (Event::Apply(config_map("b", "1")), false),
+        (Event::Delete(config_map("a", "2")), true),
+        (Event::Apply(config_map("a", "2")), true),
+        // The watch restarts; b was deleted in the meantime, without an event.
+        (Event::Init, false),
+        (Event::InitApply(config_map("a", "2")), false),
+        (Event::InitDone, false),
+        (Event::Apply(config_map("b", "1")), true),
+    ];
+    for (number, (event, comes)) in steps.into_iter().enumerate() {
+        let text = format!("step {number}: {event:?}");
+        assert_eq!(seen.sift(event, state).is_some(), comes, "{text}");
+    }
 }

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 
 use crate::config::LeaderElection;
 use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
-use crate::runtime::leadership::Leadership;
-use crate::runtime::lease::{Elector, Identity, LeaseLost, Sighting, Step, Term, decide, wanted};
+use crate::runtime::lease::state::{Sighting, Step, decide, wanted};
+use crate::runtime::lease::{Elector, Identity, LeaseLost, Term};
+use crate::runtime::writes::Leadership;
 use crate::telemetry::metrics::Metrics;
 
 const LEASE: Duration = Duration::from_secs(35);
