@@ -8,16 +8,13 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::ca_rotator::{CaRotator, SecretStore};
 use super::decide::{Found, TRUSTED_AFTER_IT_SIGNED, TRUSTED_BEFORE_IT_SIGNS};
-use super::generations::Generations;
-use super::secret;
+use super::{CaRotator, Generations, SecretStore, secret};
 use crate::rpc::identity::Authority;
 use crate::runtime::events::Events;
 use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client, merge};
-use crate::runtime::leadership::Leadership;
 use crate::runtime::reads::Reader;
-use crate::runtime::writes::Writer;
+use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);

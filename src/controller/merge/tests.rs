@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::auto::Workspace;
+use crate::api::auto::UpdateSpec;
 
 /// Results of `kubectl patch --local --type=strategic` (Kubernetes 1.35) for the same bases and patches.
 const KUBERNETES: &str = include_str!("kubernetes.json");
@@ -181,4 +181,41 @@ fn large_lists_are_merged_in_linear_time() {
     let merged = merge(finalizers(0), &finalizers(10_000), &POD_TEMPLATE).expect("merges");
     assert_eq!(merged["metadata"]["finalizers"].as_array().map(Vec::len), Some(30_000));
     assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[test]
+fn an_update_template_sets_options_but_not_the_identity_of_a_run() {
+    let spec = UpdateSpec { message: Some("generated".to_owned()), refresh: Some(true), ..UpdateSpec::default() };
+    let generated = Update::new("app-1", spec);
+    let template = json!({
+        "metadata": {"labels": {"team": "a"}},
+        "spec": {"parallel": 3, "continueOnError": true, "ttlAfterCompleted": "1h", "refresh": null},
+    });
+    let merged = update_template(&generated, &template).expect("valid");
+    assert_eq!(merged.metadata.labels, Some([("team".to_owned(), "a".to_owned())].into()));
+    let spec = merged.spec;
+    assert_eq!((spec.parallel, spec.continue_on_error, spec.refresh), (Some(3), Some(true), None));
+    assert_eq!((spec.ttl_after_completed.as_deref(), spec.message.as_deref()), (Some("1h"), Some("generated")));
+    let rows = [
+        (json!({"spec": {"type": "preview"}}), "updateTemplate.spec.type is not supported"),
+        (json!({"spec": {"artifact": {}}}), "updateTemplate.spec.artifact is not supported"),
+        (json!({"data": {}}), "updateTemplate.data is not supported"),
+        (json!({"metadata": {"name": "x"}}), "updateTemplate.metadata.name is not supported"),
+        (json!({"spec": []}), "updateTemplate.spec must be an object"),
+    ];
+    for (template, wanted) in rows {
+        assert_eq!(update_template(&generated, &template).expect_err("refused").to_string(), wanted);
+    }
+    let wrong = update_template(&generated, &json!({"spec": {"parallel": "many"}})).expect_err("refused").to_string();
+    assert!(wrong.starts_with("invalid updateTemplate: "), "{wrong}");
+}
+
+#[test]
+fn a_template_over_the_size_limit_is_rejected_by_name() {
+    let template = json!({"spec": "ä"});
+    assert_eq!(template.to_string().len(), 13);
+    assert_eq!(check_size("podTemplate", Some(&template), 13), Ok(()));
+    assert_eq!(check_size("podTemplate", None, 0), Ok(()));
+    let error = check_size("podTemplate", Some(&template), 12).expect_err("too large").to_string();
+    assert_eq!(error, "podTemplate must be at most 12 bytes as JSON, but has 13 bytes");
 }

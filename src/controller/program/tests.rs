@@ -4,8 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use super::decide::{Action, decide};
-use super::status::after;
+use super::{Action, decide, status_after};
 use crate::api::conditions::{self, READY, STALLED};
 use crate::api::pulumi::{Program, ProgramStatus};
 
@@ -22,7 +21,7 @@ fn at(second: i64) -> Timestamp {
 
 fn step(before: Option<ProgramStatus>, mut program: Program, second: i64) -> ProgramStatus {
     program.status = before;
-    after(&program, &decide(&program), at(second))
+    status_after(&program, &decide(&program), at(second))
 }
 
 fn condition(status: &ProgramStatus, kind: &str) -> Option<(String, String, String, Option<i64>)> {
