@@ -219,8 +219,12 @@ fn config_errors_explain_the_fix() {
     for (argument, wanted) in cases {
         assert_eq!(with(argument).map(|_| ()).unwrap_err().to_string(), wanted);
     }
-    assert_eq!(config(&[NEEDED[1]]), Err(ConfigError::NoRuntimeNamespace));
-    assert_eq!(config(&[NEEDED[0]]), Err(ConfigError::NoAgentImage));
+    for (given, wanted) in [
+        (NEEDED[1], "--runtime-namespace or RUNTIME_NAMESPACE must be set to the namespace of the controller"),
+        (NEEDED[0], "--agent-image or AGENT_IMAGE must be set to the image of the controller"),
+    ] {
+        assert_eq!(config(&[given]).unwrap_err().to_string(), wanted);
+    }
 }
 
 #[test]
