@@ -24,10 +24,9 @@ use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::client;
-use crate::runtime::events::{Event, EventKind, Events};
+use crate::runtime::events::{Event, EventKind, Events, NotificationController, RetryPolicy};
 use crate::runtime::index::IndexWriter;
 use crate::runtime::lease::{Elector, Identity, Term};
-use crate::runtime::notifications::{Destination, Notifications, RetryPolicy};
 use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::run_limiter::{Limits, RunLimiter};
@@ -248,14 +247,14 @@ async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) 
     let Ground { client, leadership, metrics, store, fetcher, tasks, last_events } = ground;
     let reader = Reader::new(client.clone(), API_TIMEOUT);
     let writer = Writer::new(client.clone(), API_TIMEOUT, leadership, metrics.clone());
-    let (mut events, event_task) = Events::new(writer.clone(), COMPONENT, &instance(), metrics.clone());
-    tasks.spawn(event_task.run(last_events.clone()));
-    if let Some(address) = config.events_address.clone() {
-        let destination = Destination { address, client: fetcher.client(), retry_policy: RetryPolicy::default() };
-        let (notifications, task) = Notifications::new(destination, COMPONENT, &instance(), metrics.clone());
-        tasks.spawn(task.run(last_events));
-        events = events.also_to(notifications);
-    }
+    let notification_controller = config.events_address.clone().map(|address| NotificationController {
+        address,
+        client: fetcher.client(),
+        retry_policy: RetryPolicy::default(),
+    });
+    let (events, event_task) =
+        Events::with_notifications(writer.clone(), notification_controller, COMPONENT, &instance(), metrics.clone());
+    tasks.spawn(event_task.run(last_events));
     let namespace = config.runtime_namespace.clone();
     let secrets = authority::SecretStore { reader: reader.clone(), writer: writer.clone(), namespace };
     let ca_rotator = authority::CaRotator::start(secrets, events.clone(), metrics.clone()).await?;

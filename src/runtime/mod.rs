@@ -13,7 +13,6 @@ pub mod fair_slots;
 pub mod field_managers;
 pub mod index;
 pub mod lease;
-pub mod notifications;
 pub mod reads;
 pub mod reconcile;
 pub mod run_limiter;

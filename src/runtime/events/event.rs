@@ -10,6 +10,15 @@ use crate::telemetry::redact::url_credentials;
 /// Prefix of object annotations that are copied to the metadata of the object's events, as in Flux.
 const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
 
+/// Sender of the events.
+#[derive(Clone, Debug)]
+pub(super) struct Reporter {
+    /// Name of the controller.
+    pub(super) component: String,
+    /// Name of its pod.
+    pub(super) instance: String,
+}
+
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
@@ -60,7 +69,7 @@ impl Event {
 }
 
 /// Whether two events are equal for users. The resource version of the object is ignored.
-pub(in crate::runtime) fn is_repetition(one: &Event, other: &Event) -> bool {
+pub(super) fn is_repetition(one: &Event, other: &Event) -> bool {
     one.object.uid == other.object.uid
         && one.object.name == other.object.name
         && one.object.namespace == other.object.namespace
@@ -71,7 +80,7 @@ pub(in crate::runtime) fn is_repetition(one: &Event, other: &Event) -> bool {
 }
 
 /// Removes URL credentials from a message and cuts it to `longest` bytes.
-pub(in crate::runtime) fn bounded(message: &str, longest: usize) -> String {
+pub(super) fn bounded(message: &str, longest: usize) -> String {
     let message = url_credentials(message);
     if message.len() <= longest {
         return message.into_owned();

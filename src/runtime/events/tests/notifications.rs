@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::pulumi::{Stack, StackSpec};
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
-use crate::runtime::events::{Event, EventKind};
-use crate::runtime::notifications::{Destination, Notifications, RetryPolicy};
+use crate::runtime::events::{Event, EventKind, EventTask, Events, NotificationController, RetryPolicy};
+use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
 
 /// Upper bound of all waiting times in these tests.
@@ -63,9 +64,9 @@ impl Server {
         assert!(in_time.is_ok(), "asked {} times and not {times}", self.bodies().len());
     }
 
-    fn destination(&self, policy: RetryPolicy) -> Destination {
+    fn controller(&self, policy: RetryPolicy) -> NotificationController {
         let address = format!("http://{}/", self.address).parse().unwrap();
-        Destination { address, client: http_client(), retry_policy: policy }
+        NotificationController { address, client: http_client(), retry_policy: policy }
     }
 }
 
@@ -98,14 +99,21 @@ fn event(message: &str) -> Event {
         .with("pulumi.com/commit_status", "update")
 }
 
+/// Returns the queues and their task. The API accepts all events.
+fn publisher(controller: NotificationController, metrics: &Metrics) -> (Events, EventTask) {
+    let (api, _) = client(|asked| Answer::Json(200, asked.body.clone()));
+    let writer = Writer::new(api, LIMIT, Leadership::sole(), metrics.clone());
+    Events::with_notifications(writer, Some(controller), "pulumi-controller", "pod-1", metrics.clone())
+}
+
 /// Publishes all events, waits for this number of requests, and ends the task.
-async fn posted(server: &Server, policy: RetryPolicy, events: Vec<Event>, requests: usize) -> Metrics {
+async fn posted(server: &Server, policy: RetryPolicy, published: Vec<Event>, requests: usize) -> Metrics {
     let metrics = Metrics::default();
-    let destination = server.destination(policy);
-    let (notifications, task) = Notifications::new(destination, "pulumi-controller", "pod-1", metrics.clone());
+    let controller = server.controller(policy);
+    let (events, task) = publisher(controller, &metrics);
     let end = CancellationToken::new();
     let task = tokio::spawn(task.run(end.clone()));
-    events.iter().for_each(|event| notifications.publish(event));
+    published.into_iter().for_each(|event| events.publish(event));
     server.until_asked(requests).await;
     end.cancel();
     tokio::time::timeout(LIMIT, task).await.expect("the task ends").unwrap();
@@ -166,13 +174,13 @@ async fn transient_failures_are_retried_and_permanent_ones_are_dropped() {
     for (name, codes, requests, lost) in rows {
         let server = Server::answering(codes).await;
         let metrics = Metrics::default();
-        let destination = server.destination(quick());
-        let (notifications, task) = Notifications::new(destination, "pulumi-controller", "pod-1", metrics.clone());
+        let controller = server.controller(quick());
+        let (events, task) = publisher(controller, &metrics);
         let end = CancellationToken::new();
         let task = tokio::spawn(task.run(end.clone()));
-        notifications.publish(&event("first"));
+        events.publish(event("first"));
         // The second event is posted after all attempts for the first event.
-        notifications.publish(&event("second"));
+        events.publish(event("second"));
         let is_second = |body: &Value| body["message"] == "second";
         let second = async {
             while !server.bodies().iter().any(is_second) {
@@ -194,11 +202,11 @@ async fn a_request_to_a_hanging_server_times_out_without_blocking() {
     let server = Server::answering(&[SILENCE]).await;
     let policy = RetryPolicy { timeout: Duration::from_millis(50), retries: 1, ..quick() };
     let metrics = Metrics::default();
-    let destination = server.destination(policy);
-    let (notifications, task) = Notifications::new(destination, "pulumi-controller", "pod-1", metrics.clone());
+    let controller = server.controller(policy);
+    let (events, task) = publisher(controller, &metrics);
     let task = tokio::spawn(task.run(CancellationToken::new()));
-    notifications.publish(&event("first"));
-    notifications.publish(&event("second"));
+    events.publish(event("first"));
+    events.publish(event("second"));
     let both = async {
         while !dropped(&metrics).ends_with(" 2") {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -221,9 +229,9 @@ async fn a_hanging_server_does_not_block_shutdown() {
 async fn excess_events_are_dropped_and_counted() {
     let server = Server::answering(&[202]).await;
     let metrics = Metrics::default();
-    let destination = server.destination(quick());
-    let (notifications, _task) = Notifications::new(destination, "pulumi-controller", "pod-1", metrics.clone());
-    (0..1030).for_each(|number| notifications.publish(&event(&number.to_string())));
+    let controller = server.controller(quick());
+    let (events, _task) = publisher(controller, &metrics);
+    (0..1030).for_each(|number| events.publish(event(&number.to_string())));
     assert_eq!(dropped(&metrics), "pulumi_controller_notifications_dropped_total 6");
 }
 

@@ -1,5 +1,4 @@
-//! Posts events to Flux's notification-controller. A separate task posts them, so that neither reconciles nor events in the API
-//! wait for it.
+//! Posts events to Flux's notification-controller.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,16 +9,14 @@ use k8s_openapi::jiff::Timestamp;
 use reqwest::StatusCode;
 use reqwest::header::CONTENT_TYPE;
 use serde::Serialize;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::runtime::events::{Event, EventKind, bounded, is_repetition};
+use super::event::{Event, EventKind, Reporter, bounded, is_repetition};
+use super::queue::{Destination, Queued};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of queued events; further events are dropped and counted.
-const QUEUE: usize = 1024;
 /// Maximum number of posted events that are remembered to suppress repetitions.
 const MAX_REMEMBERED: usize = 1024;
 /// Period in which an equal event is not posted again. By default, the notification-controller drops repetitions in this
@@ -27,14 +24,12 @@ const MAX_REMEMBERED: usize = 1024;
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Maximum length of a message in bytes, as in Flux.
 const MAX_MESSAGE: usize = 39_000;
-/// Maximum time to post queued events after shutdown has begun.
-const LAST_POSTS: Duration = Duration::from_millis(1500);
 /// API group (or parent domain of the groups) of objects that Alerts can reference.
 const OWN_GROUPS: &str = "pulumi.com";
 
-/// Destination of the events.
+/// Address of a notification-controller, and the client and policy for requests to it.
 #[derive(Clone, Debug)]
-pub struct Destination {
+pub struct NotificationController {
     pub address: Url,
     pub client: reqwest::Client,
     pub retry_policy: RetryPolicy,
@@ -65,7 +60,7 @@ impl Default for RetryPolicy {
 
 /// Error while posting an event.
 #[derive(Debug, thiserror::Error)]
-enum PostError {
+pub(super) enum PostError {
     #[error("failed to reach {address}")]
     Unreachable { address: Url, source: reqwest::Error },
     #[error("{address} responded with {status}")]
@@ -85,52 +80,9 @@ impl PostError {
     }
 }
 
-/// An event and its time.
-#[derive(Debug)]
-struct Happened {
-    event: Event,
-    at: Timestamp,
-}
-
-/// Queue of events. Cheap to clone; never blocks.
-#[derive(Clone, Debug)]
-pub struct Notifications {
-    queue: mpsc::Sender<Happened>,
-    metrics: Metrics,
-}
-
-impl Notifications {
-    /// Creates a queue and its task, which the caller must run. `component` is the name of the controller, `instance` the name
-    /// of its pod.
-    pub fn new(
-        destination: Destination,
-        component: &str,
-        instance: &str,
-        metrics: Metrics,
-    ) -> (Notifications, NotificationTask) {
-        let (queue, events) = mpsc::channel(QUEUE);
-        let task = NotificationTask {
-            events,
-            destination,
-            component: component.to_owned(),
-            instance: instance.to_owned(),
-            metrics: metrics.clone(),
-            posted: Posted::default(),
-        };
-        (Notifications { queue, metrics }, task)
-    }
-
-    /// Queues an event, unless it is a trace event or no Alert can reference its object. If the queue is full, the event is
-    /// dropped and counted.
-    pub(super) fn publish(&self, event: &Event) {
-        if event.kind == EventKind::Trace || !is_own(&event.object) {
-            return;
-        }
-        if let Err(error) = self.queue.try_send(Happened { event: event.clone(), at: Timestamp::now() }) {
-            self.metrics.notification_dropped();
-            tracing::debug!(%error, "notification dropped");
-        }
-    }
+/// Whether an event is posted: a trace event is not, nor an event of an object that no Alert can reference.
+pub(super) fn is_posted(event: &Event) -> bool {
+    event.kind != EventKind::Trace && is_own(&event.object)
 }
 
 /// Whether the object belongs to an API group of this controller.
@@ -139,60 +91,40 @@ fn is_own(object: &ObjectReference) -> bool {
     group.is_some_and(|group| group == OWN_GROUPS || group.ends_with(&format!(".{OWN_GROUPS}")))
 }
 
-/// Task that posts queued events.
-#[derive(Debug)]
-pub struct NotificationTask {
-    events: mpsc::Receiver<Happened>,
-    destination: Destination,
-    component: String,
-    instance: String,
-    metrics: Metrics,
+/// A notification-controller, and the events that it has received recently.
+pub(super) struct Notifications {
+    controller: NotificationController,
+    reporter: Reporter,
     posted: Posted,
 }
 
-impl NotificationTask {
-    /// Runs until `end` is canceled. Queued events then have a short time, with a single attempt each.
-    pub async fn run(mut self, end: CancellationToken) {
-        let overdue = async {
-            end.cancelled().await;
-            tokio::time::sleep(LAST_POSTS).await;
-        };
-        tokio::select! {
-            () = self.post_all(&end) => {}
-            () = overdue => tracing::info!("notifications still queued after the shutdown timeout"),
+impl Destination for Notifications {
+    const NAME: &'static str = "notification-controller";
+    const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(1500);
+    type Error = PostError;
+
+    async fn deliver(&mut self, queued: Queued, end: &CancellationToken) -> Result<(), PostError> {
+        let Queued { event, at } = queued;
+        if !self.posted.knows(&event) {
+            self.try_to_post(&event, at, end).await?;
+            self.posted.add(event);
         }
+        Ok(())
     }
 
-    async fn post_all(&mut self, end: &CancellationToken) {
-        loop {
-            tokio::select! {
-                biased;
-                () = end.cancelled(), if !self.events.is_closed() => self.events.close(),
-                happened = self.events.recv() => match happened {
-                    Some(happened) => self.post(happened, end).await,
-                    None => return,
-                },
-            }
-        }
+    fn count_dropped(metrics: &Metrics) {
+        metrics.notification_dropped();
     }
+}
 
-    async fn post(&mut self, happened: Happened, end: &CancellationToken) {
-        let Happened { event, at } = happened;
-        if self.posted.knows(&event) {
-            return;
-        }
-        match self.try_to_post(&event, at, end).await {
-            Ok(()) => self.posted.add(event),
-            Err(error) => {
-                self.metrics.notification_dropped();
-                tracing::info!(error = &error as &dyn std::error::Error, "failed to post notification");
-            }
-        }
+impl Notifications {
+    pub(super) fn new(controller: NotificationController, reporter: Reporter) -> Self {
+        Notifications { controller, reporter, posted: Posted::default() }
     }
 
     async fn try_to_post(&self, event: &Event, at: Timestamp, end: &CancellationToken) -> Result<(), PostError> {
         let body = serde_json::to_vec(&self.body(event, at))?;
-        let policy = self.destination.retry_policy;
+        let policy = self.controller.retry_policy;
         let mut pause = policy.first_pause;
         for _ in 0..policy.retries {
             match self.post_once(body.clone()).await {
@@ -211,7 +143,7 @@ impl NotificationTask {
     }
 
     async fn post_once(&self, body: Vec<u8>) -> Result<(), PostError> {
-        let Destination { address, client, retry_policy } = &self.destination;
+        let NotificationController { address, client, retry_policy } = &self.controller;
         let request = client.post(address.clone()).header(CONTENT_TYPE, "application/json");
         let sent = request.body(body).timeout(retry_policy.timeout).send().await;
         let failed =
@@ -233,8 +165,8 @@ impl NotificationTask {
             message: bounded(&event.message, MAX_MESSAGE),
             reason: &event.reason,
             metadata: &event.metadata,
-            reporting_controller: &self.component,
-            reporting_instance: &self.instance,
+            reporting_controller: &self.reporter.component,
+            reporting_instance: &self.reporter.instance,
         }
     }
 }
@@ -273,6 +205,3 @@ impl Posted {
         self.events.push_back((event, Instant::now()));
     }
 }
-
-#[cfg(test)]
-mod tests;
