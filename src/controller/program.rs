@@ -4,20 +4,17 @@
 
 use std::sync::Arc;
 
-use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::runtime::Controller;
+use kube::ResourceExt;
 use kube::runtime::reflector::{Store as Reflected, store::Writer as StoreWriter};
-use kube::{Client, ResourceExt};
 
 use crate::api::conditions::{self, Claim, READY, STALLED, Status, program_reason};
 use crate::api::pulumi::{Program, ProgramArtifact, ProgramSpec, ProgramStatus};
+use crate::runtime::controller::Start;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::reads::Reader;
-use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
-use crate::runtime::scope::Scope;
-use crate::runtime::watch;
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::Writer;
 use crate::source::program;
 use crate::telemetry::metrics::Metrics;
@@ -39,32 +36,9 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// Runs the controller until `shutdown` completes.
-pub async fn controller(
-    client: Client,
-    scope: &Scope,
-    store: StoreWriter<Program>,
-    runner: Arc<ReconcileRunner>,
-    context: Arc<Context>,
-    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
-) {
-    let programs = store.as_reader();
-    let stream = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, runner.clone(), |_| ());
-    Controller::for_stream(stream, programs)
-        .graceful_shutdown_on(shutdown)
-        .run(
-            move |program, context| {
-                let runner = runner.clone();
-                let object = program.clone();
-                // Boxed only on start: all due reconciles wait here for a slot, and waiting ones must stay small.
-                let work = async move { Box::pin(reconcile(object, context)).await };
-                async move { runner.run(program.as_ref(), work).await }
-            },
-            no_errors,
-            context,
-        )
-        .for_each(|_| std::future::ready(()))
-        .await;
+/// Runs the controller until it is stopped.
+pub async fn controller(start: Start<StoreWriter<Program>>, context: Arc<Context>) {
+    start.run(cut_down, |_| (), |controller| controller, reconcile, context).await;
 }
 
 /// Removes spec and status. Each reconcile reads the live object, and the cache is only used to count Programs.

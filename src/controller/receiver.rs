@@ -5,22 +5,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::runtime::Controller;
+use kube::ResourceExt;
 use kube::runtime::reflector::store::Writer as StoreWriter;
-use kube::{Client, ResourceExt};
 
 use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, receiver_reason};
 use crate::api::duration;
 use crate::api::names::ANNOTATION_REQUESTED_AT;
 use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverStatus};
+use crate::runtime::controller::Start;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::reads::{ReadError, Reader};
-use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
-use crate::runtime::scope::Scope;
-use crate::runtime::watch;
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::Writer;
 
 /// Dependencies of a StackReceiver reconcile.
@@ -39,32 +36,9 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// Runs the controller until `shutdown` completes.
-pub async fn controller(
-    client: Client,
-    scope: &Scope,
-    store: StoreWriter<StackReceiver>,
-    runner: Arc<ReconcileRunner>,
-    context: Arc<Context>,
-    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
-) {
-    let receivers = store.as_reader();
-    let stream = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, runner.clone(), |_| ());
-    Controller::for_stream(stream, receivers)
-        .graceful_shutdown_on(shutdown)
-        .run(
-            move |receiver, context| {
-                let runner = runner.clone();
-                let object = receiver.clone();
-                // Boxed only on start: all due reconciles wait here for a slot, and waiting ones must stay small.
-                let work = async move { Box::pin(reconcile(object, context)).await };
-                async move { runner.run(receiver.as_ref(), work).await }
-            },
-            no_errors,
-            context,
-        )
-        .for_each(|_| std::future::ready(()))
-        .await;
+/// Runs the controller until it is stopped.
+pub async fn controller(start: Start<StoreWriter<StackReceiver>>, context: Arc<Context>) {
+    start.run(cut_down, |_| (), |controller| controller, reconcile, context).await;
 }
 
 /// Removes the fields that the cache does not need. Each reconcile reads the live object.

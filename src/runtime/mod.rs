@@ -6,6 +6,7 @@
 pub mod backoff;
 pub mod cache_sync;
 pub mod client;
+pub mod controller;
 pub mod events;
 pub mod failpoint;
 pub mod fair_queue;

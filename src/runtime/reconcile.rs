@@ -266,8 +266,8 @@ impl ReconcileRunner {
     }
 }
 
-/// Error policy for `Controller::run`. It is never called, because [`ReconcileRunner::run`] does not fail.
-pub fn no_errors<K, C>(_object: Arc<K>, error: &Infallible, _context: Arc<C>) -> Action {
+/// Error policy for `Controller::run`, which is never called, because [`ReconcileRunner::run`] does not fail.
+pub(super) fn no_errors<K, C>(_object: Arc<K>, error: &Infallible, _context: Arc<C>) -> Action {
     match *error {}
 }
 
