@@ -21,7 +21,7 @@ use crate::runtime::writes::{WriteError, Writer};
 pub use poll::{Poll, Reference, ReferencedKind, Waiter};
 
 /// Maximum number of concurrent reads for one run.
-const READS_AT_ONCE: usize = 8;
+const MAX_CONCURRENT_READS: usize = 8;
 /// Maximum number of missing objects that a message lists.
 const MAX_NAMED: usize = 5;
 /// Time after which the kubelet has mounted any change. The kubelet syncs each pod about once a minute, from a cache that is
@@ -82,15 +82,15 @@ impl References {
         references: &[Reference],
         mounted_since: Option<Timestamp>,
     ) -> Result<Checked, ReadError> {
-        let mut looks = Vec::with_capacity(references.len());
+        let mut reads = Vec::with_capacity(references.len());
         for reference in references {
-            looks.push(look(&self.reader, namespace, reference, mounted_since));
+            reads.push(observe(&self.reader, namespace, reference, mounted_since));
         }
-        let found: Vec<Look> = futures::stream::iter(looks).buffered(READS_AT_ONCE).try_collect().await?;
+        let found: Vec<Observation> = futures::stream::iter(reads).buffered(MAX_CONCURRENT_READS).try_collect().await?;
         let mut checked = Checked::default();
-        for (reference, look) in references.iter().zip(found) {
-            checked.is_recent |= look.is_recent;
-            match look.presence {
+        for (reference, observation) in references.iter().zip(found) {
+            checked.is_recent |= observation.is_recent;
+            match observation.presence {
                 Presence::Missing => checked.missing.push(reference.clone()),
                 Presence::Empty => drop(checked.empty.insert(reference.object())),
                 Presence::HasKeys => {}
@@ -109,7 +109,7 @@ impl References {
 
 /// Observed state of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Look {
+struct Observation {
     presence: Presence,
     is_recent: bool,
 }
@@ -122,33 +122,33 @@ enum Presence {
     HasKeys,
 }
 
-async fn look(
+async fn observe(
     reader: &Reader,
     namespace: &str,
     reference: &Reference,
     mounted_since: Option<Timestamp>,
-) -> Result<Look, ReadError> {
+) -> Result<Observation, ReadError> {
     match reference.kind {
-        ReferencedKind::Secret => look_at::<Secret>(reader, namespace, &reference.name, mounted_since).await,
-        ReferencedKind::ConfigMap => look_at::<ConfigMap>(reader, namespace, &reference.name, mounted_since).await,
+        ReferencedKind::Secret => observe_kind::<Secret>(reader, namespace, &reference.name, mounted_since).await,
+        ReferencedKind::ConfigMap => observe_kind::<ConfigMap>(reader, namespace, &reference.name, mounted_since).await,
     }
 }
 
-async fn look_at<K>(
+async fn observe_kind<K>(
     reader: &Reader,
     namespace: &str,
     name: &str,
     mounted_since: Option<Timestamp>,
-) -> Result<Look, ReadError>
+) -> Result<Observation, ReadError>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
 {
     match reader.get_row_opt::<K>(namespace, name).await {
-        Ok(None) => Ok(Look { presence: Presence::Missing, is_recent: false }),
+        Ok(None) => Ok(Observation { presence: Presence::Missing, is_recent: false }),
         Ok(Some(found)) => {
             let is_empty = found.cells.get(KEYS_COLUMN).and_then(Value::as_u64) == Some(0);
             let presence = if is_empty { Presence::Empty } else { Presence::HasKeys };
-            Ok(Look { presence, is_recent: is_recent(&found.metadata, mounted_since, Timestamp::now()) })
+            Ok(Observation { presence, is_recent: is_recent(&found.metadata, mounted_since, Timestamp::now()) })
         }
         // Without this check, the agent still refuses a run whose mounted directory is empty.
         Err(error) if error.is_forbidden() => {
@@ -157,7 +157,7 @@ where
                 "failed to check a referenced object; grant `get` on Secrets and ConfigMaps: until then, runs are rejected \
                  while its mounted directory is empty"
             );
-            Ok(Look { presence: Presence::HasKeys, is_recent: false })
+            Ok(Observation { presence: Presence::HasKeys, is_recent: false })
         }
         Err(error) => Err(error),
     }
