@@ -2,22 +2,20 @@
 //! one task delivers them. Each destination has a bounded queue, so that a slow notification-controller does not delay or
 //! displace events in the API.
 
-mod event;
 mod kubernetes;
 mod notifications;
 mod queue;
 
 use tokio_util::sync::CancellationToken;
 
-use self::event::Reporter;
 use self::kubernetes::Kubernetes;
 use self::notifications::Notifications;
-use self::queue::{Delivery, Queue, queue};
+use self::queue::{Delivery, Queue, Reporter, queue};
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
 
-pub use event::{Event, EventKind};
 pub use notifications::{NotificationController, RetryPolicy};
+pub use queue::{Event, EventKind};
 
 /// Queues of events. Cheap to clone; never blocks.
 #[derive(Clone, Debug)]

@@ -4,7 +4,6 @@
 //! The controllers depend on this module, and it does not depend on them. All changes in the API go through [`writes`].
 
 pub mod backoff;
-pub mod cache_sync;
 pub mod client;
 pub mod controller;
 pub mod events;

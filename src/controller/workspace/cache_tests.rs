@@ -12,9 +12,9 @@ use super::*;
 use crate::api::auto::Workspace;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
-use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::controller::Start;
 use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
+use crate::runtime::index::CacheSync;
 use crate::runtime::reconcile::ReconcileRunner;
 
 /// Longer than all operations except the wait for a cache.

@@ -11,8 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::event::{Event, Reporter, bounded, is_repetition};
-use super::queue::{Destination, Queued};
+use super::queue::{Destination, Event, Queued, Reporter, bounded, is_repetition};
 use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 

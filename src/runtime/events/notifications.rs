@@ -13,8 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::event::{Event, EventKind, Reporter, bounded, is_repetition};
-use super::queue::{Destination, Queued};
+use super::queue::{Destination, Event, EventKind, Queued, Reporter, bounded, is_repetition};
 use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of posted events that are remembered to suppress repetitions.
