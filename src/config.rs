@@ -2,6 +2,7 @@
 
 mod selector;
 
+use std::fmt::Display;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
 /// Time for which reconciles in progress may continue after the start of the shutdown. They never wait for a run, and the next leader
 /// completes the work of an aborted reconcile.
 pub const RECONCILES_END: Duration = Duration::from_secs(4);
-/// Time for which events may be written and requests answered after the reconciles have ended.
+/// Time for which events may be written and requests may complete after the reconciles have ended.
 pub const TASKS_END: Duration = Duration::from_secs(2);
 /// Maximum jitter of the retry period, as a fraction, so that the candidates for the Lease do not send their requests at the same time.
 pub const LEASE_RETRY_JITTER: f64 = 0.2;
@@ -34,44 +35,17 @@ const LEASE: &str = "pulumi-controller-leader-election";
 /// Minimum size of the artifact storage, in bytes.
 const SMALLEST_STORAGE: u64 = 16 * 1024 * 1024;
 
-/// Invalid flag or environment variable.
+/// Invalid flag or environment variable. The message names it and its valid values.
 #[derive(Debug, Error, PartialEq, Eq)]
-pub enum ConfigError {
-    #[error("--{flag}={value}: not an address; give HOST:PORT, :PORT, or 0 for none")]
-    Address { flag: &'static str, value: String },
-    #[error("--{flag} must be at least {least}, but is {value}")]
-    TooSmall { flag: &'static str, least: u64, value: u64 },
-    #[error("RUNTIME_NAMESPACE is not set; set it to the namespace in which the controller runs")]
-    NoRuntimeNamespace,
-    #[error("--{flag}={value}: not a duration; give one such as 35s, 750ms or 1m30s")]
-    Duration { flag: &'static str, value: String },
-    #[error("--leader-election-lease-duration={value}: a Lease lasts whole seconds, at least one")]
-    LeaseDuration { value: String },
-    #[error("--{flag}={value} must be longer than --{than}, or the {what}")]
-    TooShort { flag: &'static str, value: String, than: &'static str, what: &'static str },
-    #[error("--storage-size={size} has no room for one artifact of --artifact-max-size={artifact}")]
-    Storage { size: u64, artifact: u64 },
-    #[error("--{flag} is not set; {help}")]
-    Missing { flag: &'static str, help: &'static str },
-    #[error("--artifact-hosts: {value:?} is not a host; give HOST or HOST:PORT without a scheme or a path")]
-    ArtifactHost { value: String },
-    #[error(
-        "--events-addr={value}: not a URL of http or https; give that of the notification-controller, such as \
-         http://notification-controller.flux-system.svc.cluster.local./"
-    )]
-    EventsAddress { value: String },
-    #[error(
-        "--watch-configs-label-selector: {part:?} is no label selector; give one such as reconcile.fluxcd.io/watch=Enabled"
-    )]
-    Selector { part: String },
-    #[error("--watch-namespace={namespace} takes effect only with --watch-all-namespaces=false; set that flag, too")]
-    WatchNamespace { namespace: String },
-    #[error("--allowed-service-accounts: {account:?} is no ServiceAccount; give NAME or NAMESPACE/NAME")]
-    ServiceAccount { account: String },
-    #[error("--feature-gates: {gate:?} is none; there is DisableConfigWatchers, which is true or false")]
-    FeatureGate { gate: String },
-    #[error("{variable}={value:?} is not a host; give HOST:PORT without a scheme or a path")]
-    Localhost { variable: &'static str, value: String },
+#[error("{0}")]
+pub struct ConfigError(String);
+
+fn unset(flag: &str, variable: &str, valid: &str) -> ConfigError {
+    ConfigError(format!("--{flag} or {variable} must be set to the {valid}"))
+}
+
+fn invalid(flag: &str, value: impl Display, valid: impl Display) -> ConfigError {
+    ConfigError(format!("invalid --{flag}={value}: must be {valid}"))
 }
 
 /// Settings of the leader election.
@@ -165,11 +139,10 @@ impl ManagerConfig {
     /// Validates the flags. The error names the invalid flag.
     pub fn from_flags(flags: ManagerFlags) -> Result<Self, ConfigError> {
         if flags.runtime_namespace.is_empty() {
-            return Err(ConfigError::NoRuntimeNamespace);
+            return Err(unset("runtime-namespace", "RUNTIME_NAMESPACE", "namespace of the controller"));
         }
         if flags.agent_image.is_empty() {
-            let help = "workspace pods copy the agent from it; set it to the image of the controller";
-            return Err(ConfigError::Missing { flag: "agent-image", help });
+            return Err(unset("agent-image", "AGENT_IMAGE", "image of the controller"));
         }
         at_least("concurrent", 1, u64::from(flags.concurrent))?;
         at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
@@ -186,8 +159,6 @@ impl ManagerConfig {
         let watched_inputs = watched_inputs(&flags)?;
         let leader_election = flags.enable_leader_election.then(|| leader_election(&flags)).transpose()?;
         let artifact_hosts = flags.artifact_hosts.iter().filter(|host| !host.trim().is_empty());
-        let source_controller = localhost("SOURCE_CONTROLLER_LOCALHOST", flags.source_controller_localhost)?;
-        let source_watcher = localhost("SOURCE_WATCHER_LOCALHOST", flags.source_watcher_localhost)?;
         Ok(ManagerConfig {
             leader_election,
             retry_delays,
@@ -222,8 +193,8 @@ impl ManagerConfig {
             default_run_timeout,
             max_run_timeout,
             artifact_hosts: artifact_hosts.map(|host| artifact_host(host)).collect::<Result<_, _>>()?,
-            source_controller_localhost: source_controller,
-            source_watcher_localhost: source_watcher,
+            source_controller_localhost: localhost("SOURCE_CONTROLLER_LOCALHOST", flags.source_controller_localhost)?,
+            source_watcher_localhost: localhost("SOURCE_WATCHER_LOCALHOST", flags.source_watcher_localhost)?,
         })
     }
 }
@@ -233,7 +204,9 @@ fn watch_namespace(flags: &ManagerFlags) -> Result<Option<String>, ConfigError> 
     let namespace = flags.watch_namespace.trim();
     match (flags.watch_all_namespaces, namespace.is_empty()) {
         (true, true) => Ok(None),
-        (true, false) => Err(ConfigError::WatchNamespace { namespace: namespace.to_owned() }),
+        (true, false) => {
+            Err(ConfigError(format!("--watch-namespace={namespace} requires --watch-all-namespaces=false")))
+        }
         (false, true) => Ok(Some(flags.runtime_namespace.clone())),
         (false, false) => Ok(Some(namespace.to_owned())),
     }
@@ -244,7 +217,9 @@ fn accounts(given: Vec<String>) -> Result<Vec<String>, ConfigError> {
     let trimmed = given.iter().map(|account| account.trim()).filter(|account| !account.is_empty());
     let check = |account: &str| match account.split('/').collect::<Vec<_>>().as_slice() {
         [name] | [_, name] if !name.is_empty() && !account.starts_with('/') => Ok(account.to_owned()),
-        _ => Err(ConfigError::ServiceAccount { account: account.to_owned() }),
+        _ => Err(ConfigError(format!(
+            "invalid ServiceAccount {account:?} in --allowed-service-accounts: must be NAME or NAMESPACE/NAME"
+        ))),
     };
     trimmed.map(check).collect()
 }
@@ -258,7 +233,7 @@ pub fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, Co
         Some(port) => port.parse().ok().map(|port: u16| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))),
         None => value.parse().ok(),
     };
-    parsed.map(Some).ok_or_else(|| ConfigError::Address { flag, value: value.to_owned() })
+    parsed.map(Some).ok_or_else(|| invalid(flag, value, "HOST:PORT, :PORT, or 0 to disable"))
 }
 
 fn events_address(value: &str) -> Result<Option<Url>, ConfigError> {
@@ -266,20 +241,26 @@ fn events_address(value: &str) -> Result<Option<Url>, ConfigError> {
         return Ok(None);
     }
     let url = Url::parse(value).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    url.map(Some).ok_or_else(|| ConfigError::EventsAddress { value: value.to_owned() })
+    let example = "http://notification-controller.flux-system.svc.cluster.local./";
+    url.map(Some).ok_or_else(|| invalid("events-addr", value, format!("an http or https URL, such as {example}")))
 }
 
 /// Returns the label selector of the Secrets and ConfigMaps whose changes start a run, unless the feature gate disables it.
 fn watched_inputs(flags: &ManagerFlags) -> Result<Option<Selector>, ConfigError> {
-    let selector =
-        selector::parse(&flags.watch_configs_label_selector).map_err(|part| ConfigError::Selector { part })?;
+    let selector = selector::parse(&flags.watch_configs_label_selector).map_err(|part| {
+        let valid = "must be a label requirement such as reconcile.fluxcd.io/watch=Enabled";
+        ConfigError(format!("invalid requirement {part:?} in --watch-configs-label-selector: {valid}"))
+    })?;
     let mut is_disabled = false;
     for gate in flags.feature_gates.iter().map(|gate| gate.trim()).filter(|gate| !gate.is_empty()) {
         is_disabled = match gate.split_once('=') {
             Some(("DisableConfigWatchers", value)) => value.parse().ok(),
             _ => None,
         }
-        .ok_or_else(|| ConfigError::FeatureGate { gate: gate.to_owned() })?;
+        .ok_or_else(|| {
+            let valid = "must be DisableConfigWatchers=true or DisableConfigWatchers=false";
+            ConfigError(format!("invalid feature gate {gate:?} in --feature-gates: {valid}"))
+        })?;
     }
     Ok(Some(selector).filter(|_| !is_disabled))
 }
@@ -288,25 +269,16 @@ fn leader_election(flags: &ManagerFlags) -> Result<LeaderElection, ConfigError> 
     let lease = &flags.leader_election_lease_duration;
     let lease_duration = duration("leader-election-lease-duration", lease)?;
     if lease_duration.is_zero() || lease_duration.subsec_nanos() != 0 {
-        return Err(ConfigError::LeaseDuration { value: lease.clone() });
+        return Err(invalid("leader-election-lease-duration", lease, "in whole seconds, at least 1s"));
     }
     let renew_deadline = duration("leader-election-renew-deadline", &flags.leader_election_renew_deadline)?;
     if lease_duration <= renew_deadline {
-        return Err(ConfigError::TooShort {
-            flag: "leader-election-lease-duration",
-            value: lease.clone(),
-            than: "leader-election-renew-deadline",
-            what: "next leader writes while the one before still does",
-        });
+        return Err(invalid("leader-election-lease-duration", lease, "longer than --leader-election-renew-deadline"));
     }
     let retry_period = duration("leader-election-retry-period", &flags.leader_election_retry_period)?;
     if retry_period.is_zero() || renew_deadline <= retry_period.mul_f64(1.0 + LEASE_RETRY_JITTER) {
-        return Err(ConfigError::TooShort {
-            flag: "leader-election-renew-deadline",
-            value: flags.leader_election_renew_deadline.clone(),
-            than: "leader-election-retry-period (which is not zero) and its jitter of a fifth",
-            what: "leader gives up before it has tried",
-        });
+        let valid = "longer than --leader-election-retry-period plus 20 %, which must not be 0s";
+        return Err(invalid("leader-election-renew-deadline", &flags.leader_election_renew_deadline, valid));
     }
     let lease_name = lease_name(flags.watch_label_selector.trim());
     let release = flags.leader_election_release_on_cancel;
@@ -326,15 +298,10 @@ fn retry_delays(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigErro
     let shortest = duration("min-retry-delay", &flags.min_retry_delay)?;
     let longest = duration("max-retry-delay", &flags.max_retry_delay)?;
     if shortest.is_zero() {
-        return Err(ConfigError::Duration { flag: "min-retry-delay", value: flags.min_retry_delay.clone() });
+        return Err(invalid("min-retry-delay", &flags.min_retry_delay, "longer than 0s"));
     }
     if longest < shortest {
-        return Err(ConfigError::TooShort {
-            flag: "max-retry-delay",
-            value: flags.max_retry_delay.clone(),
-            than: "min-retry-delay",
-            what: "first wait is the longest",
-        });
+        return Err(invalid("max-retry-delay", &flags.max_retry_delay, "at least --min-retry-delay"));
     }
     Ok((shortest, longest))
 }
@@ -342,7 +309,7 @@ fn retry_delays(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigErro
 fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
     let flag = "requeue-dependency";
     match duration(flag, value)? {
-        wait if wait < Duration::from_secs(1) => Err(ConfigError::Duration { flag, value: value.to_owned() }),
+        wait if wait < Duration::from_secs(1) => Err(invalid(flag, value, "at least 1s")),
         wait => Ok(wait),
     }
 }
@@ -367,7 +334,8 @@ fn artifact_limits(flags: &ManagerFlags) -> Result<artifact::Limits, ConfigError
     at_least("artifact-max-size", 1, download_bytes)?;
     at_least("artifact-max-unpacked-size", 1, unpacked_bytes)?;
     if flags.storage_size < download_bytes {
-        return Err(ConfigError::Storage { size: flags.storage_size, artifact: download_bytes });
+        let least = format!("at least --artifact-max-size={download_bytes}");
+        return Err(invalid("storage-size", flags.storage_size, least));
     }
     Ok(artifact::Limits { download_bytes, unpacked_bytes, ..artifact::Limits::default() })
 }
@@ -375,22 +343,26 @@ fn artifact_limits(flags: &ManagerFlags) -> Result<artifact::Limits, ConfigError
 /// Parses a duration in the format of Go, such as `1m30s`.
 fn duration(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     let parsed = value.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok());
-    parsed.ok_or_else(|| ConfigError::Duration { flag, value: value.to_owned() })
+    parsed.ok_or_else(|| invalid(flag, value, "a duration such as 35s, 750ms or 1m30s"))
 }
 
 fn at_least(flag: &'static str, least: u64, value: u64) -> Result<(), ConfigError> {
-    if value < least { Err(ConfigError::TooSmall { flag, least, value }) } else { Ok(()) }
+    if value < least { Err(invalid(flag, value, format!("at least {least}"))) } else { Ok(()) }
 }
+
+/// Valid form of a host, for errors.
+const HOST: &str = "HOST or HOST:PORT without scheme and path";
 
 fn artifact_host(value: &str) -> Result<String, ConfigError> {
     let host = value.trim().to_ascii_lowercase();
-    if is_host(&host) { Ok(host) } else { Err(ConfigError::ArtifactHost { value: value.to_owned() }) }
+    let error = || ConfigError(format!("invalid host {value:?} in --artifact-hosts: must be {HOST}"));
+    if is_host(&host) { Ok(host) } else { Err(error()) }
 }
 
 /// Validates a host that replaces other hosts. An empty value is `None`.
 fn localhost(variable: &'static str, value: Option<String>) -> Result<Option<String>, ConfigError> {
     match value.filter(|host| !host.is_empty()) {
-        Some(value) if !is_host(&value) => Err(ConfigError::Localhost { variable, value }),
+        Some(value) if !is_host(&value) => Err(ConfigError(format!("invalid {variable}={value:?}: must be {HOST}"))),
         host => Ok(host),
     }
 }

@@ -11,15 +11,16 @@ use clap::Parser;
 use pulumi_controller::cli::{AgentFlags, CommandLine, FetchFlags, Role};
 use pulumi_controller::config::{self, ManagerConfig};
 use pulumi_controller::controller::stack;
-use pulumi_controller::runtime::{core_dumps, served_schemas};
+use pulumi_controller::runtime::served_schemas;
 use pulumi_controller::source::git;
 use pulumi_controller::telemetry::logging;
 use pulumi_controller::{agent, api, manager};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
-        eprintln!("error: the cryptography of TLS was set up twice");
+        eprintln!("error: failed to install the TLS crypto provider: already installed");
         return ExitCode::FAILURE;
     }
     match run(CommandLine::parse().into_role()) {
@@ -33,9 +34,9 @@ fn main() -> ExitCode {
 
 fn run(role: Role) -> anyhow::Result<ExitCode> {
     if matches!(role, Role::Manager(_) | Role::Agent(_) | Role::Fetch(_))
-        && let Err(error) = core_dumps::disable()
+        && let Err(error) = disable_core_dumps()
     {
-        eprintln!("warning: cannot disable core dumps: {error}");
+        eprintln!("warning: failed to disable core dumps: {error}");
     }
     match role {
         Role::Manager(flags) => {
@@ -70,6 +71,14 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Disables core dumps of this process and its children, and prevents other processes of the same user from reading its memory.
+/// The latter does not cover child processes: the kernel resets that flag when they execute a program.
+fn disable_core_dumps() -> std::io::Result<()> {
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    // The limit does not apply if the core dump handler of the kernel is a program.
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
 fn agent_config(flags: AgentFlags) -> anyhow::Result<agent::AgentConfig> {
     Ok(agent::AgentConfig {
         address: agent_address("address", &flags.pod.address)?,
@@ -94,7 +103,7 @@ fn fetch_config(flags: FetchFlags) -> anyhow::Result<agent::FetchConfig> {
 }
 
 fn agent_address(flag: &'static str, value: &str) -> anyhow::Result<SocketAddr> {
-    config::address(flag, value)?.with_context(|| format!("--{flag}={value}: the agent has to listen somewhere"))
+    config::address(flag, value)?.with_context(|| format!("invalid --{flag}={value}: the agent requires an address"))
 }
 
 async fn manage(config: ManagerConfig) -> anyhow::Result<()> {
@@ -122,4 +131,24 @@ fn print_crds() -> anyhow::Result<()> {
         writeln!(out, "---\n{}", serde_saphyr::to_string(&crd)?)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{dumpable_behavior, getrlimit};
+
+    use super::*;
+
+    #[test]
+    fn core_dumps_are_disabled_and_proc_self_stays_readable() {
+        disable_core_dumps().unwrap();
+        let limit = getrlimit(Resource::Core);
+        assert_eq!((limit.current, limit.maximum), (Some(0), Some(0)));
+        assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+        for path in ["/proc/self/stat", "/proc/self/limits", "/proc/self/cgroup", "/proc/self/maps"] {
+            std::fs::read(path).unwrap();
+        }
+        assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() > 0);
+        std::process::Command::new("/proc/self/exe").arg("--help").output().unwrap();
+    }
 }

@@ -1,71 +1,34 @@
 //! The role `manager`: builds the shared components and runs the controllers while this process is the leader, until shutdown.
 
-use std::sync::Arc;
-use std::time::Duration;
+mod controllers;
 
-use futures::StreamExt;
-use futures::channel::mpsc;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
-use kube::Resource;
-use kube::runtime::reflector::{self, ObjectRef};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::auto::{Update, Workspace};
-use crate::api::pulumi::{Program, Stack, StackReceiver};
+use self::controllers::Parts;
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
-use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILE_TIMEOUT, RECONCILES_END, TASKS_END};
-use crate::controller::references::{self, References};
-use crate::controller::{authority, program, receiver as stack_receiver, stack, update, workspace};
+use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILES_END, TASKS_END};
+use crate::controller::authority;
 use crate::receiver;
-use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
-use crate::runtime::backoff::Backoff;
-use crate::runtime::cache_sync::CacheSync;
 use crate::runtime::client;
-use crate::runtime::events::{Event, EventKind, Events};
-use crate::runtime::index::IndexWriter;
-use crate::runtime::leadership::Leadership;
+use crate::runtime::events::{Event, EventKind, Events, NotificationController, RetryPolicy};
 use crate::runtime::lease::{Elector, Identity, Term};
-use crate::runtime::notifications::{Destination, Notifications, RetryPolicy};
 use crate::runtime::reads::Reader;
-use crate::runtime::reconcile::ReconcileRunner;
-use crate::runtime::run_limiter::{Limits, RunLimiter};
 use crate::runtime::scope::Scope;
 use crate::runtime::served_schemas;
-use crate::runtime::writes::Writer;
+use crate::runtime::writes::{Leadership, Writer};
 use crate::server;
-use crate::source::flux::{Sources, parse_kind};
-use crate::source::git::{self, Git};
+use crate::source::git;
 use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 
-/// Capacity of a wake-up queue. Dropping a wake-up is safe, because the periodic requeue covers it.
-const WAKE_UPS: usize = 4096;
-/// Concurrent reconciles of Workspaces. The number is large, because each reconcile waits for an agent, which can be slow. A separate limit
-/// applies to concurrent deliveries of sources.
-const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
 /// Name of the controller in events.
 const COMPONENT: &str = "pulumi-controller";
 /// DNS domain of the cluster.
 const CLUSTER_DOMAIN: &str = "cluster.local";
-
-/// Components that all controllers share.
-struct Parts {
-    client: Client,
-    reader: Reader,
-    writer: Writer,
-    metrics: Metrics,
-    events: Events,
-    agents: Agents,
-    authority: watch::Receiver<Arc<authority::Generations>>,
-    store: Store,
-    fetcher: Fetcher,
-    scope: Scope,
-    tasks: TaskTracker,
-    git_slots: git::Slots,
-}
 
 /// Components that exist in every replica, whether it is the leader or not.
 struct Ground {
@@ -113,7 +76,7 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     };
     if let Some(elector) = &mut elector {
         tokio::select! {
-            () = elector.acquire() => tracing::info!(identity = elector.identity(), "this controller leads now"),
+            () = elector.acquire() => tracing::info!(identity = elector.identity(), "became leader"),
             () = end.cancelled() => return Ok(()),
         }
     }
@@ -151,19 +114,19 @@ async fn lead(
         let message = format!("{identity} became leader");
         parts.events.publish(Event::new(&lease, EventKind::Normal, "LeaderElection", message));
     }
-    tracing::info!("starting the controllers");
+    tracing::info!("starting controllers");
     let late = async {
         end.cancelled().await;
         tokio::time::sleep(RECONCILES_END).await;
     };
     tokio::select! {
-        () = Box::pin(run_controllers(config, parts, end)) => {}
-        () = late => tracing::warn!("some reconciles did not end in time; the next leader does their work"),
+        () = Box::pin(controllers::run(config, &parts)) => {}
+        () = late => tracing::warn!("reconciles still in progress after the shutdown timeout; the next leader repeats them"),
     }
     last_events.cancel();
     tasks.close();
     if tokio::time::timeout(TASKS_END, tasks.wait()).await.is_err() {
-        tracing::warn!("some tasks did not end in time");
+        tracing::warn!("tasks still running after the shutdown timeout");
     }
     Ok(())
 }
@@ -249,279 +212,33 @@ async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) 
     let Ground { client, leadership, metrics, store, fetcher, tasks, last_events } = ground;
     let reader = Reader::new(client.clone(), API_TIMEOUT);
     let writer = Writer::new(client.clone(), API_TIMEOUT, leadership, metrics.clone());
-    let (mut events, event_task) = Events::new(writer.clone(), COMPONENT, &instance(), metrics.clone());
-    tasks.spawn(event_task.run(last_events.clone()));
-    if let Some(address) = config.events_address.clone() {
-        let destination = Destination { address, client: fetcher.client(), patience: RetryPolicy::default() };
-        let (notifications, task) = Notifications::new(destination, COMPONENT, &instance(), metrics.clone());
-        tasks.spawn(task.run(last_events));
-        events = events.also_to(notifications);
-    }
+    let notification_controller = config.events_address.clone().map(|address| NotificationController {
+        address,
+        client: fetcher.client(),
+        retry_policy: RetryPolicy::default(),
+    });
+    let (events, event_task) =
+        Events::with_notifications(writer.clone(), notification_controller, COMPONENT, &instance(), metrics.clone());
+    tasks.spawn(event_task.run(last_events));
     let namespace = config.runtime_namespace.clone();
-    let place = authority::Place { reader: reader.clone(), writer: writer.clone(), namespace };
-    let ca_rotator = authority::CaRotator::start(place, events.clone(), metrics.clone()).await?;
+    let secrets = authority::SecretStore { reader: reader.clone(), writer: writer.clone(), namespace };
+    let ca_rotator = authority::CaRotator::start(secrets, events.clone(), metrics.clone()).await?;
     let (agents, authority) = (ca_rotator.agents(), ca_rotator.authority());
     tasks.spawn(ca_rotator.run(end.clone()));
-    let scope = scope(config);
-    let git_slots = git::Slots::default();
-    Ok(Parts { client, reader, writer, metrics, events, agents, authority, store, fetcher, scope, tasks, git_slots })
-}
-
-async fn run_controllers(config: &ManagerConfig, parts: Parts, end: &CancellationToken) {
-    let (updates, updates_writer) = update::updates();
-    let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
-    let probes = workspace::AgentProbes::new(wake_workspace.clone(), parts.tasks.clone(), end.clone());
-    let inputs = workspace::InputWatch::new(wake_workspace.clone());
-    let (wake_update, woken_updates) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
-    let poll = references::Poll::default();
-    let references = References::new(parts.reader.clone(), poll.clone());
-    parts.tasks.spawn(poll.run(parts.reader.clone(), wake_update.clone(), wake_workspace.clone(), end.clone()));
-    if let Some(selector) = config.watched_inputs.clone() {
-        let watch = inputs.clone().run(parts.client.clone(), parts.scope.clone(), selector, end.clone());
-        parts.tasks.spawn(watch);
-    }
-    tokio::join!(
-        stacks(config, &parts, updates.clone(), wake_workspace, end.clone()),
-        runs(config, &parts, (updates, updates_writer), references.clone(), (wake_update, woken_updates), end.clone()),
-        workspaces(config, &parts, (probes, inputs, references), woken_workspaces, end.clone()),
-        programs(config, &parts, end.clone()),
-        receivers(config, &parts, end.clone()),
-    );
-}
-
-async fn stacks(
-    config: &ManagerConfig,
-    parts: &Parts,
-    updates: update::Updates,
-    wake_workspace: mpsc::Sender<ObjectRef<Workspace>>,
-    end: CancellationToken,
-) {
-    let (known_stacks, store) = stack::stacks();
-    let sources = Sources::new(parts.client.clone());
-    let (dependents, woken_dependents) = stack::Dependents::new(known_stacks.clone(), config.no_cross_namespace_refs);
-    let duplicates = stack::DuplicateStacks::new(dependents.waker(), config.no_cross_namespace_refs);
-    let (subprocess, tasks) = (Subprocess::of_this_binary(), parts.tasks.clone());
-    let evaluator = stack::Evaluator::new(subprocess, dependents.waker(), tasks, end.clone());
-    let (source_watches, woken) = stack::SourceWatches::new(
-        parts.client.clone(),
-        parts.scope.clone(),
-        known_stacks.clone(),
-        sources.clone(),
-        parts.tasks.clone(),
-        end.clone(),
-    );
-    let (git, followers) = follow_git(config, parts, &end);
-    let mut wake_waiting = wake_workspace.clone();
-    let context = Arc::new(stack::Context {
-        sources,
-        source_watches,
-        git: git.clone(),
-        dependents,
-        stack_cache: stack::StackCache::default(),
-        mutated_workspaces: stack::MutatedWorkspaces::default(),
-        evaluator,
-        duplicates: duplicates.clone(),
-        reader: parts.reader.clone(),
-        writer: parts.writer.clone(),
-        fetcher: parts.fetcher.clone(),
-        store: parts.store.clone(),
-        events: parts.events.clone(),
-        metrics: parts.metrics.clone(),
-        caches: CacheSync::default().with(&known_stacks).with(&updates),
-        stacks: known_stacks.clone(),
-        updates,
-        watched: config.watched_inputs.clone(),
-        interval_jitter: config.interval_jitter,
-        default_service_account: config.default_service_account.clone(),
-        scope: parts.scope.clone(),
-        no_cross_namespace_refs: config.no_cross_namespace_refs,
-        same_revision_kinds: config.same_revision_kinds.iter().map(|kind| parse_kind(kind)).collect(),
-        requeue_dependency: config.requeue_dependency,
-        wake_workspace,
-    });
-    let (metrics, slots) = (parts.metrics.clone(), Slots::of(config.concurrent));
-    let runner = runner::<Stack>("stack-controller", RECONCILE_TIMEOUT, slots, config, parts, &end);
-    let runner = Arc::new(runner.when_gone(move |gone| {
-        metrics.stacks(known_stacks.store().len());
-        duplicates.forget(gone);
-        git.forget(gone);
-    }));
-    let followers = followers.map(move |(namespace, name)| {
-        // Wake the Workspace, because it may wait for the artifact. Dropping the wake-up is safe, because the periodic requeue covers it.
-        drop(wake_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
-        ObjectRef::new(&name).within(&namespace)
-    });
-    let woken = futures::stream::select(woken, followers);
-    let feeds = stack::Feeds { store, woken, dependents: woken_dependents };
-    let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    stack::controller(client, &parts.scope, feeds, runner, context, ended).await;
-}
-
-/// Creates the poller of Git repositories, and the stream of the objects that it wakes.
-fn follow_git(config: &ManagerConfig, parts: &Parts, end: &CancellationToken) -> (Git, mpsc::Receiver<git::Follower>) {
-    let settings = git::Settings {
-        work: git_work(config),
-        trust: config.git_trust_path.clone(),
-        limits: git::Limits::default(),
-        artifact_limits: config.artifact_limits.clone(),
-        slots: parts.git_slots.clone(),
-        subprocess: Subprocess::of_this_binary(),
-    };
-    let (client, store, tasks) = (parts.client.clone(), parts.store.clone(), parts.tasks.clone());
-    Git::new(client, store, settings, tasks, end.clone())
-}
-
-async fn runs(
-    config: &ManagerConfig,
-    parts: &Parts,
-    (updates, store): (update::Updates, IndexWriter<Update, update::UpdateGroup>),
-    references: References,
-    (wake, wakes): (mpsc::Sender<ObjectRef<Update>>, mpsc::Receiver<ObjectRef<Update>>),
-    end: CancellationToken,
-) {
-    let limits = Limits {
-        all: config.max_concurrent_runs,
-        each_namespace: config.max_concurrent_runs_per_namespace,
-        each_node: config.max_concurrent_runs_per_node,
-    };
-    let run_limiter = RunLimiter::new(limits, parts.metrics.clone());
-    let attachments = update::Attachments::new(parts.agents.clone(), wake, parts.tasks.clone(), end.clone());
-    let context = Arc::new(update::Context {
-        reader: parts.reader.clone(),
-        writer: parts.writer.clone(),
-        attachments: attachments.clone(),
-        run_limiter: run_limiter.clone(),
-        events: parts.events.clone(),
-        references,
-        metrics: parts.metrics.clone(),
-        updates,
-        adopted: Arc::new(std::sync::Once::new()),
-        timeouts: update::RunTimeouts { default: config.default_run_timeout, maximum: config.max_run_timeout },
-    });
-    let runner =
-        runner::<Update>("update-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
-    let runner = Arc::new(runner.when_gone(move |(namespace, name)| attachments.forget(namespace, name)));
-    let feeds = update::Feeds { store, wakes, slots: run_limiter.wakes() };
-    let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    update::controller(client, &parts.scope, feeds, runner, context, ended).await;
-}
-
-/// Creates the reconcile runner of a controller with the specified slots.
-fn runner<K: Resource<DynamicType = ()>>(
-    controller: &'static str,
-    timeout: Duration,
-    slots: Slots,
-    config: &ManagerConfig,
-    parts: &Parts,
-    end: &CancellationToken,
-) -> ReconcileRunner {
-    parts.metrics.reconciles().set_max_concurrent(controller, slots.total);
-    let (shortest, longest) = config.retry_delays;
-    let runner = ReconcileRunner::new::<K>(controller, timeout, parts.metrics.clone());
-    let runner = runner.with_slots(slots.total.into(), slots.per_namespace.into(), end.clone());
-    runner.with_backoff(Backoff::between(shortest, longest))
-}
-
-/// Concurrent reconciles of a kind.
-#[derive(Clone, Copy)]
-struct Slots {
-    total: u16,
-    per_namespace: u16,
-}
-
-impl Slots {
-    /// Limits one namespace to three quarters of the slots.
-    fn of(total: u16) -> Self {
-        Slots { total, per_namespace: total - total / 4 }
-    }
-}
-
-async fn workspaces(
-    config: &ManagerConfig,
-    parts: &Parts,
-    (probes, inputs, references): (workspace::AgentProbes, workspace::InputWatch, References),
-    wakes: mpsc::Receiver<ObjectRef<Workspace>>,
-    end: CancellationToken,
-) {
-    let (_, workspaces) = reflector::store::<Workspace>();
-    // A separate, reduced cache of Updates, which is updated before it wakes a Workspace.
-    let (updates, updates_writer) = update::updates();
-    let (git, followers) = follow_git(config, parts, &end);
-    let context = Arc::new(workspace::Context {
-        client: parts.client.clone(),
-        reader: parts.reader.clone(),
-        writer: parts.writer.clone(),
-        agents: parts.agents.clone(),
-        authority: parts.authority.clone(),
-        artifacts: parts.store.clone(),
-        artifact_limits: config.artifact_limits.clone(),
-        fetcher: parts.fetcher.clone(),
-        git: git.clone(),
-        metrics: parts.metrics.clone(),
-        caches: CacheSync::default().with(&updates),
-        updates,
-        events: parts.events.clone(),
-        pods: workspace::PodSettings {
-            agent_image: config.agent_image.clone(),
-            agent_image_pull_policy: None,
-            default_image: config.default_workspace_image.clone(),
-            restrictions: workspace::PodRestrictions {
-                is_restricted: config.restrict_workspace_pods,
-                service_accounts: config.allowed_service_accounts.clone(),
-            },
-        },
-        default_service_account: config.default_service_account.clone(),
-        probes,
-        inputs: inputs.clone(),
-        references,
-        memory: workspace::Memory::default(),
-    });
-    let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
-    let wakes = futures::stream::select(wakes, followers);
-    let watches = workspace::Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
-    // A reconcile waits until the agent has received the source and installed its dependencies.
-    let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
-    let runner = runner::<Workspace>("workspace-controller", timeout, WORKSPACES, config, parts, &end);
-    let runner = runner.when_gone(move |gone| {
-        inputs.forget(&gone.0, &gone.1);
-        git.forget(gone);
-    });
-    workspace::controller(context, watches, Arc::new(runner), end).await;
-}
-
-async fn programs(config: &ManagerConfig, parts: &Parts, end: CancellationToken) {
-    let (known, store) = reflector::store::<Program>();
-    let context = Arc::new(program::Context {
-        reader: parts.reader.clone(),
-        writer: parts.writer.clone(),
-        events: parts.events.clone(),
-        metrics: parts.metrics.clone(),
-        programs: known.clone(),
-    });
-    let metrics = parts.metrics.clone();
-    let runner =
-        runner::<Program>("program-controller", RECONCILE_TIMEOUT, Slots::of(config.concurrent), config, parts, &end);
-    let runner = Arc::new(runner.when_gone(move |_| metrics.programs(known.len())));
-    let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    program::controller(client, &parts.scope, store, runner, context, ended).await;
-}
-
-async fn receivers(config: &ManagerConfig, parts: &Parts, end: CancellationToken) {
-    let (_, store) = reflector::store::<StackReceiver>();
-    let context = Arc::new(stack_receiver::Context {
-        reader: parts.reader.clone(),
-        writer: parts.writer.clone(),
-        events: parts.events.clone(),
-        is_served: config.receiver_address.is_some(),
-    });
-    let runner = runner::<StackReceiver>(
-        "stackreceiver-controller",
-        RECONCILE_TIMEOUT,
-        Slots::of(config.concurrent),
-        config,
-        parts,
-        &end,
-    );
-    let (client, ended) = (parts.client.clone(), end.cancelled_owned());
-    stack_receiver::controller(client, &parts.scope, store, Arc::new(runner), context, ended).await;
+    Ok(Parts {
+        client,
+        reader,
+        writer,
+        metrics,
+        events,
+        agents,
+        authority,
+        store,
+        fetcher,
+        scope: scope(config),
+        tasks,
+        git_slots: git::Slots::default(),
+        git_work: git_work(config),
+        end: end.clone(),
+    })
 }

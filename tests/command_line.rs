@@ -17,8 +17,8 @@ fn ended(flags: &[&str], environment: &[(&str, &str)]) -> Result<(Option<i32>, S
 
 #[test]
 fn an_unknown_feature_gate_or_flag_exits_with_a_code_and_a_message() -> Result<()> {
-    let unknown_gate = "error: --feature-gates: \"NoSuchGate=true\" is none; there is DisableConfigWatchers, which is true or \
-                        false\n";
+    let unknown_gate = "error: invalid feature gate \"NoSuchGate=true\" in --feature-gates: must be DisableConfigWatchers=true \
+                        or DisableConfigWatchers=false\n";
     let rows: [(&[&str], i32, &str); 3] = [
         (&["--feature-gates=NoSuchGate=true"], 1, unknown_gate),
         (&["manager", "--feature-gates=DisableConfigWatchers=true,NoSuchGate=true"], 1, unknown_gate),
@@ -38,7 +38,7 @@ fn substitute_artifact_hosts_are_read_from_the_environment() -> Result<()> {
         let (code, said) = ended(&[], &[(variable, "http://a")])?;
         assert_eq!(code, Some(1), "{said}");
         let wanted =
-            format!("error: {variable}=\"http://a\" is not a host; give HOST:PORT without a scheme or a path\n");
+            format!("error: invalid {variable}=\"http://a\": must be HOST or HOST:PORT without scheme and path\n");
         assert_eq!(said, wanted);
     }
     Ok(())

@@ -11,4 +11,3 @@ pub mod names;
 pub mod pulumi;
 pub mod resolve;
 pub mod schema;
-pub mod source;

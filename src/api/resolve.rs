@@ -18,14 +18,14 @@ pub struct Resolution<'a> {
     pub answer: Answer,
 }
 
-/// Maximum length of the value in bytes: the longest object name and the longest answer. The value is copied to the status.
+/// Maximum length of the value in bytes: the longest object name and the longest decision. The value is copied to the status.
 const MAX_LENGTH: usize = 253 + "=abandon".len();
 
 /// Parses the value of the annotation. The error describes the problem.
 pub fn parse(value: &str) -> Result<Resolution<'_>, &'static str> {
-    const FORM: &str = "is not of the form <update>=retry, <update>=clear or <update>=abandon";
+    const FORM: &str = "must have the form <update>=retry, <update>=clear or <update>=abandon";
     if value.len() > MAX_LENGTH {
-        return Err("is longer than 261 bytes");
+        return Err("must be at most 261 bytes long");
     }
     let (update, word) = value.trim().split_once('=').ok_or(FORM)?;
     let answer = match word.trim() {
@@ -59,7 +59,7 @@ mod tests {
     fn an_overlong_resolution_is_rejected() {
         let value = |length: usize| format!("{}=abandon", "a".repeat(length));
         assert!(parse(&value(253)).is_ok());
-        let message = format!("is longer than {MAX_LENGTH} bytes");
+        let message = format!("must be at most {MAX_LENGTH} bytes long");
         assert_eq!(parse(&value(254)), Err(message.as_str()));
         assert_eq!(parse(&format!("a=retry{}", " ".repeat(1 << 18))), Err(message.as_str()));
     }

@@ -136,26 +136,22 @@ fn inconsistent_leader_election_and_retry_timings_are_rejected() {
     let cases: [(&[&str], &str); 5] = [
         (
             &["--leader-election-lease-duration=30s"],
-            "--leader-election-lease-duration=30s must be longer than --leader-election-renew-deadline, or the next \
-             leader writes while the one before still does",
+            "invalid --leader-election-lease-duration=30s: must be longer than --leader-election-renew-deadline",
         ),
         (
             &["--leader-election-lease-duration=35.5s"],
-            "--leader-election-lease-duration=35.5s: a Lease lasts whole seconds, at least one",
+            "invalid --leader-election-lease-duration=35.5s: must be in whole seconds, at least 1s",
         ),
         (
             &["--leader-election-renew-deadline=6s"],
-            "--leader-election-renew-deadline=6s must be longer than --leader-election-retry-period (which is not zero) \
-             and its jitter of a fifth, or the leader gives up before it has tried",
+            "invalid --leader-election-renew-deadline=6s: must be longer than --leader-election-retry-period plus 20 %, \
+             which must not be 0s",
         ),
         (
             &["--leader-election-retry-period=soon"],
-            "--leader-election-retry-period=soon: not a duration; give one such as 35s, 750ms or 1m30s",
+            "invalid --leader-election-retry-period=soon: must be a duration such as 35s, 750ms or 1m30s",
         ),
-        (
-            &["--max-retry-delay=500ms"],
-            "--max-retry-delay=500ms must be longer than --min-retry-delay, or the first wait is the longest",
-        ),
+        (&["--max-retry-delay=500ms"], "invalid --max-retry-delay=500ms: must be at least --min-retry-delay"),
     ];
     for (arguments, wanted) in cases {
         assert_eq!(refusal(arguments), wanted);
@@ -170,59 +166,65 @@ fn the_single_watched_namespace_defaults_to_the_runtime_namespace() {
 #[test]
 fn config_errors_explain_the_fix() {
     let cases = [
-        ("--metrics-addr=nowhere", "--metrics-addr=nowhere: not an address; give HOST:PORT, :PORT, or 0 for none"),
-        ("--health-addr=:99999", "--health-addr=:99999: not an address; give HOST:PORT, :PORT, or 0 for none"),
+        ("--metrics-addr=nowhere", "invalid --metrics-addr=nowhere: must be HOST:PORT, :PORT, or 0 to disable"),
+        ("--health-addr=:99999", "invalid --health-addr=:99999: must be HOST:PORT, :PORT, or 0 to disable"),
         (
             "--events-addr=notification-controller",
-            "--events-addr=notification-controller: not a URL of http or https; give that of the notification-controller, \
-             such as http://notification-controller.flux-system.svc.cluster.local./",
+            "invalid --events-addr=notification-controller: must be an http or https URL, such as \
+             http://notification-controller.flux-system.svc.cluster.local./",
         ),
         (
             "--watch-configs-label-selector=a b",
-            "--watch-configs-label-selector: \"a b\" is no label selector; give one such as \
+            "invalid requirement \"a b\" in --watch-configs-label-selector: must be a label requirement such as \
              reconcile.fluxcd.io/watch=Enabled",
         ),
         (
             "--feature-gates=DisableConfigWatchers=true,ExternalArtifact=true",
-            "--feature-gates: \"ExternalArtifact=true\" is none; there is DisableConfigWatchers, which is true or false",
+            "invalid feature gate \"ExternalArtifact=true\" in --feature-gates: must be DisableConfigWatchers=true or \
+             DisableConfigWatchers=false",
         ),
         (
             "--feature-gates=DisableConfigWatchers",
-            "--feature-gates: \"DisableConfigWatchers\" is none; there is DisableConfigWatchers, which is true or false",
+            "invalid feature gate \"DisableConfigWatchers\" in --feature-gates: must be DisableConfigWatchers=true or \
+             DisableConfigWatchers=false",
         ),
-        ("--concurrent=0", "--concurrent must be at least 1, but is 0"),
-        ("--max-concurrent-runs=0", "--max-concurrent-runs must be at least 1, but is 0"),
-        ("--max-concurrent-runs-per-namespace=0", "--max-concurrent-runs-per-namespace must be at least 1, but is 0"),
+        ("--concurrent=0", "invalid --concurrent=0: must be at least 1"),
+        ("--max-concurrent-runs=0", "invalid --max-concurrent-runs=0: must be at least 1"),
+        ("--max-concurrent-runs-per-namespace=0", "invalid --max-concurrent-runs-per-namespace=0: must be at least 1"),
         (
             "--default-run-timeout=soon",
-            "--default-run-timeout=soon: not a duration; give one such as 35s, 750ms or 1m30s",
+            "invalid --default-run-timeout=soon: must be a duration such as 35s, 750ms or 1m30s",
         ),
-        ("--max-concurrent-runs-per-node=0", "--max-concurrent-runs-per-node must be at least 1, but is 0"),
-        ("--artifact-max-size=0", "--artifact-max-size must be at least 1, but is 0"),
-        ("--artifact-max-unpacked-size=0", "--artifact-max-unpacked-size must be at least 1, but is 0"),
+        ("--max-concurrent-runs-per-node=0", "invalid --max-concurrent-runs-per-node=0: must be at least 1"),
+        ("--artifact-max-size=0", "invalid --artifact-max-size=0: must be at least 1"),
+        ("--artifact-max-unpacked-size=0", "invalid --artifact-max-unpacked-size=0: must be at least 1"),
         (
             "--artifact-max-size=2000000000",
-            "--storage-size=1073741824 has no room for one artifact of --artifact-max-size=2000000000",
+            "invalid --storage-size=1073741824: must be at least --artifact-max-size=2000000000",
         ),
-        ("--storage-size=100", "--storage-size must be at least 16777216, but is 100"),
+        ("--storage-size=100", "invalid --storage-size=100: must be at least 16777216"),
         (
             "--artifact-hosts=http://a/b",
-            "--artifact-hosts: \"http://a/b\" is not a host; give HOST or HOST:PORT without a scheme or a path",
+            "invalid host \"http://a/b\" in --artifact-hosts: must be HOST or HOST:PORT without scheme and path",
         ),
         (
             "--source-controller-localhost=a b",
-            "SOURCE_CONTROLLER_LOCALHOST=\"a b\" is not a host; give HOST:PORT without a scheme or a path",
+            "invalid SOURCE_CONTROLLER_LOCALHOST=\"a b\": must be HOST or HOST:PORT without scheme and path",
         ),
         (
             "--source-watcher-localhost=http://a",
-            "SOURCE_WATCHER_LOCALHOST=\"http://a\" is not a host; give HOST:PORT without a scheme or a path",
+            "invalid SOURCE_WATCHER_LOCALHOST=\"http://a\": must be HOST or HOST:PORT without scheme and path",
         ),
     ];
     for (argument, wanted) in cases {
         assert_eq!(with(argument).map(|_| ()).unwrap_err().to_string(), wanted);
     }
-    assert_eq!(config(&[NEEDED[1]]), Err(ConfigError::NoRuntimeNamespace));
-    assert!(config(&[NEEDED[0]]).unwrap_err().to_string().starts_with("--agent-image is not set"));
+    for (given, wanted) in [
+        (NEEDED[1], "--runtime-namespace or RUNTIME_NAMESPACE must be set to the namespace of the controller"),
+        (NEEDED[0], "--agent-image or AGENT_IMAGE must be set to the image of the controller"),
+    ] {
+        assert_eq!(config(&[given]).unwrap_err().to_string(), wanted);
+    }
 }
 
 #[test]
@@ -278,10 +280,7 @@ fn a_single_namespace_other_than_the_runtime_namespace_can_be_watched() {
     assert_eq!(watched(&["--watch-all-namespaces=false"]), Some(own));
     assert_eq!(watched(&["--watch-all-namespaces=false", "--watch-namespace=team-a"]).as_deref(), Some("team-a"));
     let error = with(&["--watch-namespace=team-a"]).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "--watch-namespace=team-a takes effect only with --watch-all-namespaces=false; set that flag, too"
-    );
+    assert_eq!(error, "--watch-namespace=team-a requires --watch-all-namespaces=false");
 }
 
 #[test]
@@ -292,6 +291,6 @@ fn allowed_service_accounts_have_a_name_and_an_optional_namespace() {
     assert_eq!(found, ["pulumi", "team-a/deployer"]);
     for wrong in ["/pulumi", "team-a/", "a/b/c"] {
         let error = with(&format!("--allowed-service-accounts={wrong}")).unwrap_err().to_string();
-        assert!(error.contains(wrong) && error.contains("give NAME or NAMESPACE/NAME"), "{error}");
+        assert!(error.contains(wrong) && error.contains("must be NAME or NAMESPACE/NAME"), "{error}");
     }
 }

@@ -3,7 +3,6 @@
 pub mod authority;
 pub mod merge;
 pub mod program;
-pub mod pulumi_stack;
 pub mod receiver;
 pub mod references;
 pub mod stack;
@@ -12,3 +11,15 @@ pub mod workspace;
 
 #[cfg(test)]
 mod test_parts;
+
+use crate::api::pulumi::PulumiStack;
+use crate::pulumi::stack_name::Qualified;
+
+/// Returns whether two Pulumi stacks differ. Parts that only one of them specifies are not compared.
+pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
+    qualified(one).differs_from(&qualified(other))
+}
+
+fn qualified(stack: &PulumiStack) -> Qualified<'_> {
+    Qualified { name: &stack.name, project: stack.project.as_deref(), backend: stack.backend.as_deref() }
+}

@@ -25,12 +25,11 @@ use crate::api::pulumi::StackReceiver;
 use crate::receiver::directory::Directory;
 use crate::receiver::handler::Handler;
 use crate::runtime::events::Events;
-use crate::runtime::leadership::Leadership;
 use crate::runtime::reads::Reader;
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher::{self, Tolerant};
 use crate::runtime::watch::cut_down_metadata;
-use crate::runtime::writes::Writer;
+use crate::runtime::writes::{Leadership, Writer};
 use crate::server;
 use crate::telemetry::metrics::Metrics;
 

@@ -288,7 +288,7 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
         [
             "ValidationFailed: webhook call refused: header X-Hub-Signature-256 does not match the token and the body; check that \
              the caller uses the token in the Secret",
-            "ValidationFailed: webhook call refused: there is no Secret apps/gone; create it with the key `token`",
+            "ValidationFailed: webhook call refused: Secret apps/gone not found; create it with the key `token`",
         ]
     );
 }
@@ -351,7 +351,7 @@ async fn a_failed_run_request_does_not_block_others_and_returns_500() {
         events[0].starts_with("Failed: failed to request runs of all Stacks: Stack apps/gone not found; "),
         "{events:?}"
     );
-    assert!(events[0].contains("cannot annotate Stack apps/api"), "{events:?}");
+    assert!(events[0].contains("failed to annotate Stack apps/api"), "{events:?}");
 }
 
 #[tokio::test]

@@ -24,9 +24,9 @@ pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
 /// Error while creating a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("cannot find the API server: neither is this a pod with a ServiceAccount, nor is there a kubeconfig")]
+    #[error("failed to find the API server: no ServiceAccount is mounted and no kubeconfig exists")]
     Config(#[from] kube::config::InferConfigError),
-    #[error("cannot make a client of the API server")]
+    #[error("failed to create a client for the API server")]
     Client(#[from] kube::Error),
 }
 
@@ -52,12 +52,12 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (method, host, metrics) = (request.method().clone(), self.host.clone(), self.metrics.clone());
-        let answer = self.inner.call(request);
+        let response = self.inner.call(request);
         Box::pin(async move {
-            let answer = answer.await;
-            let code = answer.as_ref().ok().map(|response| response.status().as_u16());
+            let response = response.await;
+            let code = response.as_ref().ok().map(|found| found.status().as_u16());
             metrics.api_request(code, method.as_str(), &host);
-            answer
+            response
         })
     }
 }

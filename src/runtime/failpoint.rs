@@ -12,7 +12,7 @@ pub fn hit(name: &str) {
     let marker = std::path::Path::new("/tmp").join(format!("failpoint-{name}"));
     // The marker is created before the abort and only if it does not exist, so that the restarted process continues.
     if std::fs::OpenOptions::new().write(true).create_new(true).open(&marker).is_ok() {
-        tracing::error!(name, "failpoint: the process ends here");
+        tracing::error!(name, "aborting at failpoint");
         std::process::abort();
     }
 }

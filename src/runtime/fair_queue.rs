@@ -3,14 +3,12 @@
 //! A free slot goes to the namespace with the fewest open runs or, among equals, to the namespace that was served longest ago.
 //! The last free slot of a node is reserved for namespaces without an open run on that node. The last free slot overall is
 //! reserved for namespaces without an open run, unless the limits allow one namespace to use all slots. Thus a few namespaces
-//! with long runs leave a slot for every other namespace.
+//! with long runs leave a slot for each other namespace.
 //!
 //! Within a namespace, the run with the highest priority starts first, then the run that has been pending longest. Neither the
 //! priority nor the number of queued runs delays the runs of another namespace.
 
 mod queue;
-mod run;
-mod slots;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,11 +17,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use queue::Queue;
-use slots::Taken;
+use queue::{Queue, Taken};
 
-pub use run::Run;
-pub use slots::Limits;
+pub use queue::{Limits, Run};
 
 /// Time for which a slot is reserved for a run that was woken. It is limited, because the run may no longer exist.
 const RESERVATION: Duration = Duration::from_secs(30);
@@ -52,26 +48,22 @@ pub enum Full {
 
 impl fmt::Display for Full {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reserved = "is reserved for namespaces without a run";
-        let (limit, whose, flag) = match self {
-            Full::All { limit } => (limit, String::new(), "--max-concurrent-runs"),
+        formatter.write_str("waiting for a run slot: ")?;
+        match self {
+            Full::All { limit } => write!(formatter, "{limit} of {limit} in use (--max-concurrent-runs)"),
             Full::Namespace { name, limit } => {
-                (limit, format!(" of namespace {name}"), "--max-concurrent-runs-per-namespace")
+                write!(formatter, "{limit} of {limit} in use by namespace {name} (--max-concurrent-runs-per-namespace)")
             }
-            Full::Node { name, limit } => (limit, format!(" of node {name}"), "--max-concurrent-runs-per-node"),
-            Full::Last => {
-                return write!(formatter, "queued: the last free run slot {reserved} (--max-concurrent-runs)");
+            Full::Node { name, limit } => {
+                write!(formatter, "{limit} of {limit} in use on node {name} (--max-concurrent-runs-per-node)")
             }
-            Full::LastOnNode { name } => {
-                return write!(
-                    formatter,
-                    "queued: the last free run slot of node {name} {reserved} there (--max-concurrent-runs-per-node)"
-                );
-            }
-        };
-        match limit {
-            1 => write!(formatter, "queued: the only run slot{whose} is in use ({flag})"),
-            limit => write!(formatter, "queued: all {limit} run slots{whose} are in use ({flag})"),
+            Full::Last => formatter
+                .write_str("the last free slot is reserved for namespaces without a run (--max-concurrent-runs)"),
+            Full::LastOnNode { name } => write!(
+                formatter,
+                "the last free slot of node {name} is reserved for namespaces without a run on this node \
+                 (--max-concurrent-runs-per-node)"
+            ),
         }
     }
 }
@@ -110,7 +102,7 @@ impl<W> FairQueue<W> {
 
     /// Opens a run if a slot is free for it. Otherwise the run is queued, and [`FairQueue::next_wake`] returns `waker` when the
     /// run may start.
-    pub fn ask(&mut self, run: &Run, waker: W, now: Instant) -> Result<(), Full> {
+    pub fn request(&mut self, run: &Run, waker: W, now: Instant) -> Result<(), Full> {
         let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.node == run.node);
         if is_reserved || self.open.contains_key(&run.uid) {
             self.adopt(run, now);

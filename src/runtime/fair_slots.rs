@@ -1,6 +1,6 @@
 //! Slots that keys (namespaces, pods) share fairly, for work that uses memory, CPU or a connection.
 //!
-//! At most `total` slots are in use at once, at most `per_key` of them by one key. A key first waits for one of its own slots
+//! At most `total` slots are in use at the same time, at most `per_key` of them by one key. A key first waits for one of its own slots
 //! and then, in order of arrival, for one of the total. Each key thus has at most `per_key` entries in the common queue,
 //! regardless of the number of its callers, and no key waits behind more than `per_key` entries of another key.
 
@@ -22,7 +22,7 @@ pub struct Limits {
 
 /// Error if too many callers of the same key are waiting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{waiting} callers already wait for a slot")]
+#[error("{waiting} callers are already waiting for a slot")]
 pub struct Busy {
     pub waiting: usize,
 }

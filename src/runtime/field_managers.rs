@@ -169,7 +169,7 @@ mod tests {
             assert_eq!(
                 fields["f:spec"]["f:updateStrategy"],
                 json!({"f:rollingUpdate": {".": {}, "f:partition": {}}}),
-                "else OnDelete would be refused beside it"
+                "otherwise OnDelete would be rejected"
             );
             assert!(
                 fields["f:spec"]["f:template"]["f:spec"]["f:initContainers"].get("k:{\"name\":\"fetch\"}").is_some()
@@ -182,7 +182,7 @@ mod tests {
         let entry = |manager: &str, fields: Value| json!({"manager": manager, "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
         let service: Service = serde_json::from_value(json!({"metadata": {"name": "a", "managedFields": [
             entry("pulumi-controller", json!({"f:spec": {"f:ports": {}, "f:selector": {}}})),
-            entry("somebody", json!({"f:spec": {"f:type": {}}})),
+            entry("other", json!({"f:spec": {"f:type": {}}})),
             entry("pulumi-kubernetes-operator", json!({"f:spec": {"f:ports": {"f:x": {}}}, "f:metadata": {"f:labels": {}}})),
         ]}}))
         .expect("a service");

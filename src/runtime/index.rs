@@ -1,15 +1,27 @@
 //! Store of watched objects with an index by group, such as the Updates of a Workspace or the Stacks of a source. A scan of all
 //! objects on each change would take quadratic time.
+//!
+//! [`CacheSync`] waits until stores are synced. An object that is missing from an incomplete store may still exist.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
+use futures::future::join_all;
 use kube::Resource;
 use kube::runtime::reflector::{self, Lookup, ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
+
+use crate::runtime::reconcile::ReconcileError;
+
+/// Maximum time that one reconcile waits before it releases its slot.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Requeue interval after that time.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Returns the groups of an object; an object may be in any number of groups.
 type GroupsOf<K, G> = fn(&K) -> Vec<G>;
@@ -190,6 +202,72 @@ impl<K: Resource> Eq for Member<K> {}
 impl<K: Resource> Hash for Member<K> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.name().hash(state);
+    }
+}
+
+/// Caches on which the decisions of a reconciler depend.
+#[derive(Default)]
+pub struct CacheSync {
+    caches: Vec<Cache>,
+    is_synced: AtomicBool,
+    was_logged: AtomicBool,
+}
+
+struct Cache {
+    kind: String,
+    is_listed: watch::Receiver<bool>,
+}
+
+impl Cache {
+    /// Waits until the cache contains the first list of the API server.
+    async fn synced(&self) {
+        // A dropped writer never completes its cache; it is dropped only when the controller ends.
+        if self.is_listed.clone().wait_for(|is_listed| *is_listed).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl fmt::Debug for CacheSync {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.caches.iter().map(|cache| &cache.kind)).finish()
+    }
+}
+
+impl CacheSync {
+    /// Adds a cache.
+    #[must_use]
+    pub fn with<K, G>(mut self, objects: &Indexed<K, G>) -> Self
+    where
+        K: Resource<DynamicType = ()> + Clone + 'static,
+        G: Hash + Eq,
+    {
+        self.caches.push(Cache { kind: K::kind(&()).into_owned(), is_listed: objects.is_listed() });
+        self
+    }
+
+    /// Waits until all caches are synced, for a limited time.
+    ///
+    /// # Errors
+    /// At least one cache is not synced yet. The reconcile is retried.
+    pub async fn wait(&self) -> Result<(), ReconcileError> {
+        if self.is_synced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let all = join_all(self.caches.iter().map(Cache::synced));
+        if tokio::time::timeout(WAIT_TIMEOUT, all).await.is_ok() {
+            self.is_synced.store(true, Ordering::Release);
+            return Ok(());
+        }
+        let missing = self.caches.iter().filter(|cache| !*cache.is_listed.borrow());
+        let missing = missing.map(|cache| cache.kind.as_str()).collect::<Vec<_>>().join(", ");
+        if !self.was_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                kinds = missing,
+                "caches not synced; check that the controller has permission to list these kinds"
+            );
+        }
+        Err(ReconcileError::waiting(format!("cache sync of {missing}"), RETRY))
     }
 }
 

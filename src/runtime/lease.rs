@@ -4,9 +4,10 @@
 //! unchanged for the lease duration, by its own monotonic clock. The holder stops writing earlier: its deadline counts from the
 //! start of its last successful renewal, which no candidate can have observed before that time.
 //!
-//! Unlike client-go, a candidate takes the Lease at once if its holder was an earlier process of the same container: a
+//! Unlike client-go, a candidate takes the Lease immediately if its holder was an earlier process of the same container: a
 //! container is restarted only after its process has ended.
-//! earlier process of the same container is dead for certain, and its Lease is taken at once.
+
+mod state;
 
 use std::time::Duration;
 
@@ -22,11 +23,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{LEASE_RETRY_JITTER, LeaderElection};
-use crate::runtime::leadership::Leadership;
 use crate::runtime::reads::{ReadError, Reader};
-use crate::runtime::writes::{Created, WriteError, Writer};
+use crate::runtime::writes::{Created, Leadership, WriteError, Writer};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::Metrics;
+
+pub use state::Identity;
+use state::{Sighting, Step, decide, wanted};
 
 /// Timeout of the request that releases the Lease.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,114 +48,12 @@ pub enum LeaseError {
 /// Reason why a leader has lost the Lease.
 #[derive(Debug, Error)]
 pub enum LeaseLost {
-    #[error("the Lease {lease} is held by {holder} now; this controller starts again as a follower")]
+    #[error("lost Lease {lease} to {holder}; restarting as a follower")]
     Taken { lease: String, holder: String },
-    #[error(
-        "the Lease {lease} was not renewed for {} s ({cause}); this controller writes nothing any more and starts again as a follower",
-        limit.as_secs()
-    )]
+    #[error("failed to renew Lease {lease} for {} s: {cause}; restarting as a follower", limit.as_secs())]
     NotRenewed { lease: String, limit: Duration, cause: String },
-    #[error("the task that renews the Lease broke down")]
-    BrokeDown(#[from] JoinError),
-}
-
-/// Last observed state of the Lease.
-#[derive(Clone, Debug)]
-pub(super) struct Sighting {
-    pub(super) lease: Lease,
-    /// Time at which this process first observed this state.
-    pub(super) since: Instant,
-}
-
-impl Sighting {
-    fn spec(&self) -> LeaseSpec {
-        self.lease.spec.clone().unwrap_or_default()
-    }
-
-    /// Returns the holder. A released Lease has an empty holder name.
-    fn holder(&self) -> Option<&str> {
-        let holder = self.lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
-        holder.filter(|holder| !holder.is_empty())
-    }
-
-    /// Returns the lease duration that the holder requested, or `ours` if it requested none.
-    fn lasts(&self, ours: Duration) -> Duration {
-        let seconds = self.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
-        let said = seconds.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
-        said.map_or(ours, Duration::from_secs)
-    }
-}
-
-/// Next step of a candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The Lease does not exist.
-    Create,
-    /// The Lease has no holder, or its holder is dead.
-    Take,
-    /// This candidate holds the Lease.
-    Renew,
-    /// Another candidate holds the Lease.
-    Wait,
-}
-
-/// Identity of a candidate.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// Unique for each process, including restarts of the same container.
-    pub(super) process: String,
-    /// Common prefix of the identities of all processes in this container, if known.
-    pub(super) container: Option<String>,
-}
-
-impl Identity {
-    /// Returns the identity of this process in a pod. Without a UID, earlier processes of the container are not recognized,
-    /// because two machines may use the same name.
-    pub fn new(pod_name: &str, pod_uid: &str) -> Self {
-        let process = uuid::Uuid::new_v4();
-        if pod_uid.is_empty() {
-            return Identity { process: format!("{pod_name}_{process}"), container: None };
-        }
-        let container = format!("{pod_name}_{pod_uid}_");
-        Identity { process: format!("{container}{process}"), container: Some(container) }
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.process
-    }
-
-    pub(super) fn is_successor_of(&self, holder: &str) -> bool {
-        self.container.as_ref().is_some_and(|container| holder.starts_with(container.as_str()))
-    }
-}
-
-/// Decides the next step from the last observation and this process's own clock. Pure.
-pub(super) fn decide(seen: Option<&Sighting>, identity: &Identity, ours: Duration, now: Instant) -> Step {
-    let Some(seen) = seen else { return Step::Create };
-    match seen.holder() {
-        None => Step::Take,
-        Some(holder) if holder == identity.process => Step::Renew,
-        Some(holder) if identity.is_successor_of(holder) => Step::Take,
-        Some(_) if now.duration_since(seen.since) < seen.lasts(ours) => Step::Wait,
-        Some(_) => Step::Take,
-    }
-}
-
-/// Returns the Lease after a step. The timestamps are informational; no candidate bases a decision on them.
-pub(super) fn wanted(step: Step, before: &LeaseSpec, identity: &str, lasts: Duration, now: Timestamp) -> LeaseSpec {
-    let (acquired, transitions) = match step {
-        Step::Renew => (before.acquire_time.clone(), before.lease_transitions),
-        Step::Create => (None, Some(0)),
-        Step::Take | Step::Wait => (None, Some(before.lease_transitions.unwrap_or_default().saturating_add(1))),
-    };
-    LeaseSpec {
-        holder_identity: Some(identity.to_owned()),
-        lease_duration_seconds: Some(i32::try_from(lasts.as_secs()).unwrap_or(i32::MAX)),
-        acquire_time: acquired.or(Some(MicroTime(now))),
-        renew_time: Some(MicroTime(now)),
-        lease_transitions: transitions,
-        ..LeaseSpec::default()
-    }
+    #[error("Lease renewal task failed")]
+    Task(#[from] JoinError),
 }
 
 /// A candidate for the Lease.
@@ -167,7 +68,7 @@ pub struct Elector {
     until: watch::Sender<Option<Instant>>,
     seen: Option<Sighting>,
     /// Whether the Lease must be read before it is written. Not necessary if it is known to be as this process wrote it.
-    look_first: bool,
+    must_read: bool,
     metrics: Metrics,
 }
 
@@ -193,7 +94,7 @@ impl Elector {
             times,
             until,
             seen: None,
-            look_first: true,
+            must_read: true,
             metrics,
         };
         (elector, leadership)
@@ -210,27 +111,26 @@ impl Elector {
 
     /// Waits until this process holds the Lease.
     pub async fn acquire(&mut self) {
-        let mut told: Option<String> = None;
+        let mut logged: Option<String> = None;
         loop {
             match self.attempt().await {
-                Ok(Some(begun)) => return self.may_write_since(begun),
+                Ok(Some(begun)) => return self.allow_writes_since(begun),
                 Ok(None) => {
                     let holder = self.seen.as_ref().and_then(Sighting::holder).map(str::to_owned);
-                    if holder != told {
-                        tracing::info!(lease = self.name, holder, "another controller leads; waiting for the Lease");
-                        told = holder;
+                    if holder != logged {
+                        tracing::info!(lease = self.name, holder, "waiting for the Lease, which another replica holds");
+                        logged = holder;
                     }
                 }
-                Err(error) => tracing::warn!(error = chain(&error), "the Lease could not be acquired; trying again"),
+                Err(error) => tracing::warn!(error = chain(&error), "failed to acquire the Lease; retrying"),
             }
             tokio::time::sleep(self.times.retry_period.mul_f64(1.0 + LEASE_RETRY_JITTER * fastrand::f64())).await;
         }
     }
 
-    /// Renews the Lease until `stop` is canceled. Returns an error when the Lease is lost; this process then writes nothing any
-    /// more.
+    /// Renews the Lease until `stop` is canceled. Returns an error when the Lease is lost; this process then writes nothing anymore.
     pub async fn hold(mut self, stop: CancellationToken) -> Result<Self, LeaseLost> {
-        let mut cause = "this process was not running".to_owned();
+        let mut cause = "this process was suspended".to_owned();
         loop {
             let Some(deadline) = *self.until.borrow() else { return Err(self.lost(cause)) };
             tokio::select! {
@@ -245,13 +145,13 @@ impl Elector {
                 attempt = tokio::time::timeout_at(deadline, self.attempt()) => attempt,
             };
             match attempt {
-                Ok(Ok(Some(begun))) => self.may_write_since(begun),
-                Ok(Ok(None)) => return Err(self.lost("another controller wrote it".to_owned())),
+                Ok(Ok(Some(begun))) => self.allow_writes_since(begun),
+                Ok(Ok(None)) => return Err(self.lost("another client changed it".to_owned())),
                 Ok(Err(error)) => {
                     cause = chain(&error);
-                    tracing::warn!(error = cause, "the Lease could not be renewed; trying again");
+                    tracing::warn!(error = cause, "failed to renew the Lease; retrying");
                 }
-                Err(_) => return Err(self.lost("no answer from the API server".to_owned())),
+                Err(_) => return Err(self.lost("API server did not respond".to_owned())),
             }
         }
     }
@@ -264,15 +164,15 @@ impl Elector {
             "acquireTime": MicroTime(Timestamp::now()), "renewTime": MicroTime(Timestamp::now()),
         });
         loop {
-            if self.look_first {
-                self.look().await?;
+            if self.must_read {
+                self.read().await?;
             }
             let Some(seen) = self.seen.clone().filter(|seen| seen.holder() == Some(self.identity())) else {
                 return Ok(());
             };
             match self.write(&seen, &free).await {
                 // The Lease was changed by an interrupted renewal or by another client.
-                Err(error) if error.is_conflict() => self.look_first = true,
+                Err(error) if error.is_conflict() => self.must_read = true,
                 other => return Ok(other.map(|_| ())?),
             }
         }
@@ -280,14 +180,14 @@ impl Elector {
 
     /// Makes one attempt to acquire or renew the Lease. On success, returns the start time of the request.
     pub(super) async fn attempt(&mut self) -> Result<Option<Instant>, LeaseError> {
-        if !self.look_first {
+        if !self.must_read {
             match self.step().await {
                 // Another client has changed or deleted the Lease. This candidate may still be the holder.
                 Err(error) if error.is_conflict() || error.is_not_found() => {}
                 other => return Ok(other?),
             }
         }
-        self.look().await?;
+        self.read().await?;
         match self.step().await {
             // Another candidate was faster. The next attempt reads the new holder.
             Err(error) if error.is_conflict() && !self.is_ours() => Ok(None),
@@ -299,11 +199,11 @@ impl Elector {
         let begun = Instant::now();
         let step = decide(self.seen.as_ref(), &self.identity, self.times.lease_duration, begun);
         if step == Step::Wait {
-            self.look_first = true;
+            self.must_read = true;
             return Ok(None);
         }
         // Set before the request, because the caller may drop this future before the response arrives.
-        self.look_first = true;
+        self.must_read = true;
         let before = self.seen.as_ref().map(Sighting::spec).unwrap_or_default();
         let spec = wanted(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
         let granted = match self.seen.clone() {
@@ -311,13 +211,13 @@ impl Elector {
             None => match self.writer.create(&self.new_lease(spec)).await? {
                 Created::New(lease) => lease,
                 Created::Existing(lease) => {
-                    self.saw(Some(lease));
+                    self.observe(Some(lease));
                     return Ok(None);
                 }
             },
         };
-        self.saw(Some(granted));
-        self.look_first = false;
+        self.observe(Some(granted));
+        self.must_read = false;
         Ok(Some(begun))
     }
 
@@ -327,14 +227,14 @@ impl Elector {
         self.writer.merge(&self.namespace, &self.name, &patch).await
     }
 
-    async fn look(&mut self) -> Result<(), ReadError> {
+    async fn read(&mut self) -> Result<(), ReadError> {
         let lease = self.reader.get_opt::<Lease>(&self.namespace, &self.name).await?;
-        self.saw(lease);
+        self.observe(lease);
         Ok(())
     }
 
     /// Records the observed Lease. The time of the first observation is reset only if the spec has changed.
-    fn saw(&mut self, lease: Option<Lease>) {
+    fn observe(&mut self, lease: Option<Lease>) {
         let before = self.seen.take();
         self.seen = lease.map(|lease| {
             let unchanged = before.filter(|before| before.lease.spec == lease.spec);
@@ -356,7 +256,7 @@ impl Elector {
         Lease { metadata, spec: Some(spec) }
     }
 
-    fn may_write_since(&self, begun: Instant) {
+    fn allow_writes_since(&self, begun: Instant) {
         self.until.send_replace(Some(begun + self.times.renew_deadline));
         self.metrics.leads(&self.name, true);
     }
@@ -395,27 +295,32 @@ impl Term {
     pub async fn lost(&mut self) -> LeaseLost {
         match (&mut self.renewing).await {
             Ok(Err(lost)) => lost,
-            Err(error) => LeaseLost::BrokeDown(error),
+            Err(error) => LeaseLost::Task(error),
             // `stop` is canceled only by `end`, which consumes the term.
             Ok(Ok(_)) => std::future::pending().await,
         }
     }
 
-    /// Ends the term; all writes must be complete. With `release`, another candidate may lead at once.
+    /// Ends the term; all writes must be complete. With `release`, another candidate may lead immediately.
     pub async fn end(self, release: bool) {
         self.stop.cancel();
         let elector = match self.renewing.await {
             Ok(Ok(elector)) => elector,
-            Ok(Err(lost)) => return tracing::warn!(error = chain(&lost), "the Lease was lost at the end"),
-            Err(error) => return tracing::error!(%error, "the task that renews the Lease broke down"),
+            Ok(Err(lost)) => return tracing::warn!(error = chain(&lost), "lost the Lease during shutdown"),
+            Err(error) => return tracing::error!(%error, "Lease renewal task failed"),
         };
         if !release {
             return elector.stop_writing();
         }
         match tokio::time::timeout(RELEASE_TIMEOUT, elector.release()).await {
-            Ok(Ok(())) => tracing::info!("the Lease is released"),
-            Ok(Err(error)) => tracing::warn!(error = chain(&error), "the Lease was not released; it ends by itself"),
-            Err(_) => tracing::warn!("the Lease was not released in time; it ends by itself"),
+            Ok(Ok(())) => tracing::info!("released the Lease"),
+            Ok(Err(error)) => {
+                tracing::warn!(error = chain(&error), "failed to release the Lease; it expires after its duration")
+            }
+            Err(_) => tracing::warn!("timed out releasing the Lease; it expires after its duration"),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

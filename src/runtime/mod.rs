@@ -4,42 +4,23 @@
 //! The controllers depend on this module, and it does not depend on them. All changes in the API go through [`writes`].
 
 pub mod backoff;
-pub mod cache_sync;
-pub mod change_filter;
 pub mod client;
-pub mod core_dumps;
+pub mod controller;
 pub mod events;
 pub mod failpoint;
 pub mod fair_queue;
 pub mod fair_slots;
 pub mod field_managers;
 pub mod index;
-pub mod leadership;
 pub mod lease;
-pub mod notifications;
 pub mod reads;
 pub mod reconcile;
 pub mod run_limiter;
 pub mod scope;
 pub mod served_schemas;
-pub mod tables;
 pub mod tolerant_watcher;
 pub mod watch;
 pub mod writes;
 
 #[cfg(test)]
-mod events_tests;
-#[cfg(test)]
 pub(crate) mod fake_api;
-#[cfg(test)]
-mod lease_tests;
-#[cfg(test)]
-mod notifications_tests;
-#[cfg(test)]
-mod reconcile_tests;
-#[cfg(test)]
-mod run_limiter_tests;
-#[cfg(test)]
-mod watch_tests;
-#[cfg(test)]
-mod writes_tests;

@@ -1,17 +1,22 @@
 //! Reads from the API that bypass the caches. Each request has a timeout, and each error names the object.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::ACCEPT;
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{Api, ListParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, GetParams, ListParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use thiserror::Error;
 
 use crate::api::names;
-use crate::runtime::tables::{self, Row};
 
 /// Maximum number of objects in one list response.
 const MAX_LIST: u32 = 500;
@@ -19,13 +24,13 @@ const MAX_LIST: u32 = 500;
 /// Error of a read. A missing object is not an error.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    #[error("cannot read {what}: no answer from the API server within {} s", limit.as_secs())]
-    Timeout { what: String, limit: Duration },
+    #[error("failed to {request}: API server did not respond within {} s", limit.as_secs())]
+    Timeout { request: String, limit: Duration },
     /// The API server rejected the request.
-    #[error("cannot read {what}: {message} ({reason}, {code})")]
-    Refused { what: String, code: u16, reason: String, message: String },
-    #[error("cannot read {what}")]
-    Request { what: String, source: Box<kube::Error> },
+    #[error("failed to {request}: {message} ({reason}, {code})")]
+    Refused { request: String, code: u16, reason: String, message: String },
+    #[error("failed to {request}")]
+    Request { request: String, source: Box<kube::Error> },
 }
 
 impl ReadError {
@@ -56,7 +61,7 @@ impl Reader {
             return Ok(None);
         }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let what = || format!("{} {namespace}/{name}", K::kind(&()));
+        let what = || format!("read {} {namespace}/{name}", K::kind(&()));
         self.call(what, api.get_opt(name)).await
     }
 
@@ -73,7 +78,7 @@ impl Reader {
             return Ok(None);
         }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let what = || format!("metadata of {} {namespace}/{name}", K::kind(&()));
+        let what = || format!("read the metadata of {} {namespace}/{name}", K::kind(&()));
         self.call(what, api.get_metadata_opt(name)).await
     }
 
@@ -86,8 +91,8 @@ impl Reader {
         if !may_exist(namespace, name) {
             return Ok(None);
         }
-        let what = || format!("metadata of {} {namespace}/{name}", K::kind(&()));
-        self.call(what, tables::get_opt::<K>(&self.client, namespace, name)).await
+        let what = || format!("read the metadata of {} {namespace}/{name}", K::kind(&()));
+        self.call(what, row_opt::<K>(&self.client, namespace, name)).await
     }
 
     /// Returns a cluster-scoped object, or `None` if it does not exist.
@@ -96,7 +101,7 @@ impl Reader {
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
         let api: Api<K> = Api::all(self.client.clone());
-        self.call(|| format!("{} {name}", K::kind(&())), api.get_opt(name)).await
+        self.call(|| format!("read {} {name}", K::kind(&())), api.get_opt(name)).await
     }
 
     /// Lists objects of a namespace by label selector; at most 500.
@@ -106,7 +111,7 @@ impl Reader {
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let parameters = ListParams::default().labels(labels).limit(MAX_LIST);
-        let what = || format!("the list of {} in {namespace}", K::kind(&()));
+        let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
         Ok(self.call(what, api.list(&parameters)).await?.items)
     }
 
@@ -116,7 +121,7 @@ impl Reader {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let what = || format!("the list of {} in {namespace}", K::kind(&()));
+        let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
         let mut parameters = ListParams::default().limit(MAX_LIST);
         loop {
             let page = self.call(what, api.list(&parameters)).await?;
@@ -136,7 +141,7 @@ impl Reader {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let what = || format!("the list of {} in {namespace}", K::kind(&()));
+        let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
         let mut parameters = ListParams::default().labels(labels).limit(MAX_LIST);
         let mut found = Vec::new();
         loop {
@@ -152,18 +157,18 @@ impl Reader {
     async fn call<T>(
         &self,
         what: impl Fn() -> String,
-        request: impl Future<Output = Result<T, kube::Error>>,
+        response: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, ReadError> {
-        match tokio::time::timeout(self.timeout, request).await {
+        match tokio::time::timeout(self.timeout, response).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(kube::Error::Api(status))) => Err(ReadError::Refused {
-                what: what(),
+                request: what(),
                 code: status.code,
                 reason: status.reason.clone(),
                 message: status.message.clone(),
             }),
-            Ok(Err(source)) => Err(ReadError::Request { what: what(), source: Box::new(source) }),
-            Err(_) => Err(ReadError::Timeout { what: what(), limit: self.timeout }),
+            Ok(Err(source)) => Err(ReadError::Request { request: what(), source: Box::new(source) }),
+            Err(_) => Err(ReadError::Timeout { request: what(), limit: self.timeout }),
         }
     }
 }
@@ -172,6 +177,66 @@ impl Reader {
 /// adding query parameters.
 fn may_exist(namespace: &str, name: &str) -> bool {
     names::is_object_name(namespace) && names::is_object_name(name)
+}
+
+/// `Accept` header of a table request. Without an alternative media type, the API server never responds with the object itself.
+const TABLE: HeaderValue = HeaderValue::from_static("application/json;as=Table;g=meta.k8s.io;v=v1");
+
+/// Row of an object.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pub metadata: ObjectMeta,
+    /// Cells by column name.
+    pub cells: HashMap<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Table {
+    #[serde(default)]
+    column_definitions: Vec<Column>,
+    #[serde(default)]
+    rows: Vec<TableRow>,
+}
+
+#[derive(Deserialize)]
+struct Column {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct TableRow {
+    #[serde(default)]
+    cells: Vec<Value>,
+    object: RowObject,
+}
+
+#[derive(Deserialize)]
+struct RowObject {
+    metadata: ObjectMeta,
+}
+
+impl Table {
+    fn into_row(self) -> Option<Row> {
+        let names = self.column_definitions.into_iter().map(|column| column.name);
+        let row = self.rows.into_iter().next()?;
+        Some(Row { metadata: row.object.metadata, cells: names.zip(row.cells).collect() })
+    }
+}
+
+/// Returns the row of an object, or `None` if the object does not exist.
+async fn row_opt<K>(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<Row>>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
+{
+    let request = kube::core::Request::new(K::url_path(&(), Some(namespace))).get(name, &GetParams::default());
+    let mut request = request.map_err(kube::Error::BuildRequest)?;
+    request.headers_mut().insert(ACCEPT, TABLE);
+    match client.request::<Table>(request).await {
+        Ok(table) => Ok(table.into_row()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

@@ -227,7 +227,7 @@ impl ReconcileRunner {
             End::Error(error) => self.conclude_error(key, &error),
             End::Timeout => {
                 let delay = self.backoff.failed(key);
-                let error = format!("the reconcile did not end within {} s", self.timeout.as_secs());
+                let error = format!("timed out after {} s", self.timeout.as_secs());
                 tracing::error!(error, retry_in = ?delay, "reconcile failed");
                 (Action::requeue(delay), ReconcileResult::Error)
             }
@@ -250,14 +250,14 @@ impl ReconcileRunner {
             }
             ReconcileError::Waiting { on, after } => {
                 self.backoff.forget(key);
-                tracing::debug!(on, retry_in = ?after, "waiting");
+                tracing::debug!(on, retry_in = ?after, "reconcile waiting");
                 (Action::requeue(*after), ReconcileResult::RequeueAfter)
             }
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);
                 // A conflict or the loss of leadership is not a failure.
                 if is_ordinary(&**source) {
-                    tracing::debug!(error = chain(&**source), retry_in = ?delay, "reconcile tried again");
+                    tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconcile");
                     return (Action::requeue(delay), ReconcileResult::RequeueAfter);
                 }
                 tracing::error!(error = chain(&**source), retry_in = ?delay, "reconcile failed");
@@ -267,8 +267,8 @@ impl ReconcileRunner {
     }
 }
 
-/// Error policy for `Controller::run`. It is never called, because [`ReconcileRunner::run`] does not fail.
-pub fn no_errors<K, C>(_object: Arc<K>, error: &Infallible, _context: Arc<C>) -> Action {
+/// Error policy for `Controller::run`, which is never called, because [`ReconcileRunner::run`] does not fail.
+pub(super) fn no_errors<K, C>(_object: Arc<K>, error: &Infallible, _context: Arc<C>) -> Action {
     match *error {}
 }
 
@@ -289,3 +289,6 @@ fn leaked(name: std::borrow::Cow<'static, str>) -> &'static str {
         std::borrow::Cow::Owned(name) => Box::leak(name.into_boxed_str()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,7 +47,7 @@ impl<W> Drop for Permit<W> {
     fn drop(&mut self) {
         let mut queue = self.shared.lock();
         queue.close(&self.uid, Instant::now());
-        self.shared.tell(queue);
+        self.shared.update(queue);
     }
 }
 
@@ -62,16 +62,16 @@ impl<W> RunLimiter<W> {
     /// start.
     pub fn acquire(&self, run: &Run, waker: W) -> Result<Permit<W>, Full> {
         let mut queue = self.shared.lock();
-        let answer = queue.ask(run, waker, Instant::now());
-        self.shared.tell(queue);
-        answer.map(|()| self.permit(run))
+        let granted = queue.request(run, waker, Instant::now());
+        self.shared.update(queue);
+        granted.map(|()| self.permit(run))
     }
 
     /// Acquires a slot for a run that was opened before a restart. The run counts toward the limits and is never refused.
     pub fn adopt(&self, run: &Run) -> Permit<W> {
         let mut queue = self.shared.lock();
         queue.adopt(run, Instant::now());
-        self.shared.tell(queue);
+        self.shared.update(queue);
         self.permit(run)
     }
 
@@ -79,7 +79,7 @@ impl<W> RunLimiter<W> {
     pub fn withdraw(&self, uid: &str) {
         let mut queue = self.shared.lock();
         queue.withdraw(uid, Instant::now());
-        self.shared.tell(queue);
+        self.shared.update(queue);
     }
 
     /// Returns the queued runs that may start, as a stream. There must be only one consumer.
@@ -103,7 +103,7 @@ impl<W> Shared<W> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, queue: MutexGuard<'_, FairQueue<W>>) {
+    fn update(&self, queue: MutexGuard<'_, FairQueue<W>>) {
         self.metrics.runs().count(queue.open(), queue.queued(), queue.oldest());
         drop(queue);
         self.changed.notify_one();
@@ -131,3 +131,6 @@ impl<W> Shared<W> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -85,33 +85,33 @@ async fn until_complete_by(
             Ok(served) => match compare(&served).await {
                 Ok(problems) if problems.is_empty() => {
                     if logged.is_some() {
-                        tracing::info!("all fields of the CustomResourceDefinitions are served now");
+                        tracing::info!("CustomResourceDefinitions match this version");
                     }
                     return;
                 }
                 Ok(problems) => format!(
-                    "{}. Apply the CustomResourceDefinitions of this version; until then this process is not ready and does not lead",
+                    "{}; apply the CustomResourceDefinitions of this version: until then, this process is not ready and does not become leader",
                     problems.join("; ")
                 ),
-                Err(error) => format!("cannot compare the served schemas with those of this version: {error}"),
+                Err(error) => format!("failed to compare the served schemas with this version: {error}"),
             },
             Err(error) if error.is_forbidden() => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "cannot compare the CustomResourceDefinitions with those of this version");
+                tracing::warn!(error, "skipping the comparison of the CustomResourceDefinitions with this version");
                 return;
             }
-            Err(error) => format!("cannot read the served schemas: {}", crate::telemetry::chain(&error)),
+            Err(error) => crate::telemetry::chain(&error),
         };
         let is_logged = logged.as_ref().is_some_and(|(text, at)| *text == problem && at.elapsed() < LOG_INTERVAL);
         if !is_logged {
-            tracing::error!(problem, "the CustomResourceDefinitions are not those of this version");
+            tracing::error!(problem, "CustomResourceDefinitions do not match this version");
             logged = Some((problem, Instant::now()));
         }
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
-/// Returns a sentence for each definition that is not served completely.
+/// Returns a message for each definition that is not served completely.
 fn problems(served: &[Served]) -> io::Result<Vec<String>> {
     let mut documents = Vec::new();
     for Served { group, version, document } in served {
@@ -128,12 +128,12 @@ fn problems(served: &[Served]) -> io::Result<Vec<String>> {
         let ours = ours.get("openAPIV3Schema").unwrap_or(&Value::Null);
         let name = format!("{}.{}", spec.names.plural, spec.group);
         match document.and_then(|document| schema_of(document, &spec.names.kind)) {
-            None => problems.push(format!("the CustomResourceDefinition {name} does not serve {}", version.name)),
+            None => problems.push(format!("CustomResourceDefinition {name} does not serve version {}", version.name)),
             Some(served) => {
                 let missing = missing_fields(ours, served);
                 if !missing.is_empty() {
                     problems.push(format!(
-                        "the CustomResourceDefinition {name} is older than this controller and drops {}",
+                        "CustomResourceDefinition {name} is older than this controller: missing fields {}",
                         named(&missing)
                     ));
                 }
@@ -155,7 +155,7 @@ async fn served(client: &Client, timeout: Duration) -> Result<Vec<Served>, ReadE
 
 /// Reads the OpenAPI document of a version. Returns `None` if the version is not served.
 async fn document(client: &Client, timeout: Duration, group: &str, version: &str) -> Result<Option<String>, ReadError> {
-    let what = || format!("the OpenAPI schemas of {group}/{version}");
+    let what = || format!("read the OpenAPI schemas of {group}/{version}");
     let request = async {
         let request = Request::get(format!("/openapi/v3/apis/{group}/{version}")).body(Vec::new());
         client.request_text(request.map_err(kube::Error::HttpError)?).await
@@ -164,13 +164,13 @@ async fn document(client: &Client, timeout: Duration, group: &str, version: &str
         Ok(Ok(document)) => Ok(Some(document)),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
         Ok(Err(kube::Error::Api(status))) => Err(ReadError::Refused {
-            what: what(),
+            request: what(),
             code: status.code,
             reason: status.reason.clone(),
             message: status.message.clone(),
         }),
-        Ok(Err(source)) => Err(ReadError::Request { what: what(), source: Box::new(source) }),
-        Err(_) => Err(ReadError::Timeout { what: what(), limit: timeout }),
+        Ok(Err(source)) => Err(ReadError::Request { request: what(), source: Box::new(source) }),
+        Err(_) => Err(ReadError::Timeout { request: what(), limit: timeout }),
     }
 }
 
@@ -230,138 +230,4 @@ fn preserves(schema: &Value) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use serde_json::json;
-
-    use super::*;
-    use crate::api::definitions::custom_resource_definitions;
-    use crate::runtime::fake_api::{Answer, client};
-
-    fn object(properties: Value) -> Value {
-        json!({"type": "object", "properties": properties})
-    }
-
-    #[test]
-    fn a_field_missing_in_the_served_schema_is_reported_by_its_path() {
-        let text = json!({"type": "string"});
-        let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        let list = |items: &Value| json!({"type": "array", "items": items});
-        let map = |values: &Value| json!({"type": "object", "additionalProperties": values});
-        let rows = [
-            (object(json!({"a": text})), object(json!({"a": text, "b": text})), vec![]),
-            (object(json!({"a": text, "b": text})), object(json!({"a": text})), vec!["status.b"]),
-            (
-                object(json!({"a": object(json!({"b": text}))})),
-                object(json!({"a": object(json!({}))})),
-                vec!["status.a.b"],
-            ),
-            (
-                object(json!({"a": list(&object(json!({"b": text})))})),
-                object(json!({"a": list(&object(json!({"c": text})))})),
-                vec!["status.a[].b"],
-            ),
-            (
-                object(json!({"a": map(&object(json!({"b": text})))})),
-                object(json!({"a": map(&object(json!({})))})),
-                vec!["status.a.*.b"],
-            ),
-            (object(json!({"a": map(&text)})), object(json!({"a": object(json!({}))})), vec!["status.a.*"]),
-            (object(json!({"a": object(json!({"b": text}))})), object(json!({"a": any})), vec![]),
-            (object(json!({"a": any})), object(json!({"a": object(json!({}))})), vec!["status.a.*"]),
-            (object(json!({"a": any})), object(json!({"a": any})), vec![]),
-        ];
-        for (ours, served, wanted) in rows {
-            let (ours, served) = (object(json!({"status": ours})), object(json!({"status": served})));
-            assert_eq!(missing_fields(&ours, &served), wanted, "{ours} {served}");
-        }
-    }
-
-    #[test]
-    fn a_definition_has_no_missing_fields_compared_with_itself() {
-        for definition in custom_resource_definitions() {
-            let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
-            let ours = &schema["openAPIV3Schema"];
-            assert!(ours["properties"]["status"].is_object(), "{}", definition.spec.names.kind);
-            assert_eq!(missing_fields(ours, ours), Vec::<String>::new());
-        }
-    }
-
-    /// Returns the served document of one version, optionally with the Workspace status of an older version.
-    fn document(path: &str, is_older: bool) -> Option<Value> {
-        let mut schemas = Map::new();
-        for definition in custom_resource_definitions() {
-            let (group, version) = (&definition.spec.group, &definition.spec.versions[0]);
-            if path != format!("/openapi/v3/apis/{group}/{}", version.name) {
-                continue;
-            }
-            let kind = &definition.spec.names.kind;
-            let mut schema = serde_json::to_value(&version.schema).unwrap()["openAPIV3Schema"].take();
-            schema["x-kubernetes-group-version-kind"] =
-                json!([{"group": group, "version": version.name, "kind": kind}]);
-            if is_older && kind == "Workspace" {
-                let status = schema["properties"]["status"]["properties"].as_object_mut().unwrap();
-                status.remove("mountedInputs").expect("a field");
-            }
-            schemas.insert(format!("{group}.{kind}"), schema);
-        }
-        (!schemas.is_empty()).then(|| json!({"openapi": "3.0.0", "components": {"schemas": schemas}}))
-    }
-
-    /// Returns the problems of the served schemas.
-    async fn found(client: &Client) -> Vec<String> {
-        problems(&served(client, LIMIT).await.unwrap()).unwrap()
-    }
-
-    async fn compare(served: &[Served]) -> Result<Vec<String>, String> {
-        problems(served).map_err(|error| error.to_string())
-    }
-
-    const LIMIT: Duration = Duration::from_secs(5);
-
-    #[tokio::test(start_paused = true)]
-    async fn the_check_waits_until_an_older_definition_is_replaced() {
-        let is_older = Arc::new(Mutex::new(true));
-        let seen = is_older.clone();
-        let (client, log) = client(move |asked| match document(&asked.path, *seen.lock().unwrap()) {
-            Some(document) => Answer::Json(200, document),
-            None => Answer::refusal(404, "NotFound"),
-        });
-        assert_eq!(
-            found(&client).await,
-            ["the CustomResourceDefinition workspaces.auto.pulumi.com is older than this controller and drops \
-                 status.mountedInputs"]
-        );
-        let mut waiting = Box::pin(until_complete_by(&client, LIMIT, compare));
-        assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err(), "it waits");
-        *is_older.lock().unwrap() = false;
-        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it completes");
-        assert!(log.verbs().iter().all(|verb| verb.starts_with("GET /openapi/v3/apis/")));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_check_waits_for_an_unserved_definition_but_not_if_forbidden() {
-        let (absent, _) = client(|_| Answer::refusal(404, "NotFound"));
-        assert_eq!(found(&absent).await[0], "the CustomResourceDefinition stacks.pulumi.com does not serve v1");
-        let (refused, _) = client(|_| Answer::refusal(403, "Forbidden"));
-        let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&refused, LIMIT, compare)).await;
-        done.expect("it does not wait for what it may not read");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_failed_comparison_is_retried() {
-        let (client, _) = client(|_| Answer::refusal(404, "NotFound"));
-        let left = Mutex::new(2);
-        let compare = async |_: &[Served]| {
-            let mut left = left.lock().unwrap();
-            if *left == 0 {
-                return Ok(Vec::new());
-            }
-            *left -= 1;
-            Err("killed".to_owned())
-        };
-        let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&client, LIMIT, compare)).await;
-        done.expect("it completes once the comparison succeeds");
-    }
-}
+mod tests;

@@ -130,7 +130,7 @@ fn readable<K>(event: Event<Tolerant<K>>, last: impl Fn(&ObjectMeta) -> Option<K
         Event::Apply(Tolerant::Unreadable(object)) | Event::InitApply(Tolerant::Unreadable(object)) => {
             let ObjectMeta { name, namespace, .. } = &object.metadata;
             let kind = std::any::type_name::<K>();
-            tracing::warn!(kind, ?namespace, ?name, error = object.error, "object ignored: it cannot be read");
+            tracing::warn!(kind, ?namespace, ?name, error = object.error, "ignoring object that cannot be parsed");
             return None;
         }
     })

@@ -1,6 +1,10 @@
-//! Changes of the controller's own kinds that trigger a reconcile: of the spec, the finalizers, the deletion timestamp and the
-//! request annotations. Status changes do not, because the controller writes the status itself.
+//! Changes in watches that trigger a reconcile.
+//!
+//! For the controller's own kinds, these are changes of the spec, the finalizers, the deletion timestamp and the request annotations.
+//! Status changes do not trigger a reconcile, because the controller writes the status itself. For other kinds, such as pods, a filter
+//! compares the relevant state of each object.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -123,7 +127,65 @@ fn deletion<K: Resource>(object: &K) -> Option<u64> {
 /// Returns a hash of the request annotations.
 fn requests<K: Resource>(object: &K) -> Option<u64> {
     let annotations = object.annotations();
-    let mut hasher = DefaultHasher::new();
-    REQUEST_ANNOTATIONS.map(|name| annotations.get(name)).hash(&mut hasher);
-    Some(hasher.finish())
+    Some(hash(&REQUEST_ANNOTATIONS.map(|name| annotations.get(name))))
 }
+
+fn hash(state: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    state.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Drops events of objects whose `state` has not changed since their last event. Deletions always pass.
+pub fn only_changes<K, S>(
+    events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
+    state: impl Fn(&K) -> S,
+) -> impl Stream<Item = Result<K, watcher::Error>>
+where
+    K: Resource<DynamicType = ()> + Debug,
+    S: Hash,
+{
+    let mut seen = Seen::default();
+    events.try_filter_map(move |event| std::future::ready(Ok(seen.sift(event, &state))))
+}
+
+/// Hash of the last state of each object, by UID.
+#[derive(Default)]
+struct Seen {
+    states: HashMap<String, u64>,
+    /// States in the list of a restarted watch. Objects that are missing from this list were deleted.
+    listed: HashMap<String, u64>,
+}
+
+impl Seen {
+    fn sift<K: Resource<DynamicType = ()>, S: Hash>(&mut self, event: Event<K>, state: impl Fn(&K) -> S) -> Option<K> {
+        let key = |object: &K| object.uid().unwrap_or_default();
+        match event {
+            Event::Apply(object) => {
+                let now = hash(&state(&object));
+                let before = self.states.insert(key(&object), now);
+                (before != Some(now)).then_some(object)
+            }
+            Event::Delete(object) => {
+                self.states.remove(&key(&object));
+                Some(object)
+            }
+            Event::Init => {
+                self.listed.clear();
+                None
+            }
+            Event::InitApply(object) => {
+                let now = hash(&state(&object));
+                self.listed.insert(key(&object), now);
+                (self.states.get(&key(&object)) != Some(&now)).then_some(object)
+            }
+            Event::InitDone => {
+                self.states = std::mem::take(&mut self.listed);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,9 @@
 //! The only module that writes to the API. Each request has a timeout and requires leadership, and each error names the object.
 
+mod error;
+
 use std::collections::BTreeMap;
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
@@ -10,15 +12,14 @@ use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
 use crate::runtime::field_managers;
-use crate::runtime::leadership::Leadership;
 use crate::telemetry::metrics::Metrics;
 
-/// Reason with which the API server rejects objects in a namespace that is being deleted.
-const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+pub use error::{Attempt, WriteError};
 
 /// A kind that can be written: namespaced and known at compile time.
 pub trait Object:
@@ -37,124 +38,6 @@ impl<K> Object for K where
 {
 }
 
-/// Description of a write, for error messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    pub verb: &'static str,
-    pub kind: String,
-    pub namespace: String,
-    pub name: String,
-}
-
-impl fmt::Display for Attempt {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "cannot {} {} {}/{}", self.verb, self.kind, self.namespace, self.name)
-    }
-}
-
-/// Error of a write that was not made, or whose outcome is unknown.
-#[derive(Debug, Error)]
-pub enum WriteError {
-    #[error("{attempt}: this process does not hold the lease")]
-    NotLeader { attempt: Box<Attempt> },
-    #[error("{attempt}: no answer from the API server within {} s", limit.as_secs())]
-    Timeout { attempt: Box<Attempt>, limit: Duration },
-    /// The API server rejected the request.
-    #[error("{attempt}: {message} ({reason}, {code})")]
-    Refused { attempt: Box<Attempt>, code: u16, reason: String, message: String },
-    #[error("{attempt}")]
-    Request { attempt: Box<Attempt>, source: Box<kube::Error> },
-    #[error("{attempt}: it cannot be written as JSON")]
-    Encode { attempt: Box<Attempt>, source: serde_json::Error },
-    #[error("{attempt}: it has no name, no namespace, or no metadata")]
-    Nameless { attempt: Box<Attempt> },
-}
-
-impl WriteError {
-    /// Whether the object has changed since it was read, or is another object of the same name.
-    pub fn is_conflict(&self) -> bool {
-        self.code() == Some(409)
-    }
-
-    pub fn is_not_found(&self) -> bool {
-        self.code() == Some(404)
-    }
-
-    pub fn is_forbidden(&self) -> bool {
-        self.code() == Some(403)
-    }
-
-    /// Whether the namespace is being deleted, so that nothing can be created in it.
-    pub fn is_namespace_terminating(&self) -> bool {
-        matches!(self, WriteError::Refused { reason, .. } if reason == NAMESPACE_TERMINATING)
-    }
-
-    /// Whether the API server rejected the content as invalid.
-    pub fn is_invalid(&self) -> bool {
-        matches!(self.code(), Some(400 | 422))
-    }
-
-    /// Whether an admission webhook or policy denied the write. It may allow the same object later.
-    pub fn is_denied_by_admission(&self) -> bool {
-        let denied = |message: &str| message.contains("denied the request") || message.contains("denied request");
-        (self.is_invalid() || self.is_forbidden()) && self.server_message().is_some_and(denied)
-    }
-
-    /// Whether the object exceeds the size limit of the API server.
-    pub fn is_too_large(&self) -> bool {
-        self.code() == Some(413)
-    }
-
-    /// Whether the API server or its storage rejected the content, so that a retry would be rejected as well.
-    pub fn is_content_rejected(&self) -> bool {
-        // etcd reports this with code 500.
-        let too_large = ["request is too large", "larger than max"];
-        let says_so = |message: &str| too_large.iter().any(|words| message.contains(words));
-        self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(says_so)
-    }
-
-    /// Whether this process is not the leader.
-    pub fn is_not_leader(&self) -> bool {
-        matches!(self, WriteError::NotLeader { .. })
-    }
-
-    /// Returns the message of the API server without the attempted operation, for conditions.
-    pub fn server_message(&self) -> Option<&str> {
-        match self {
-            WriteError::Refused { message, .. } => Some(message),
-            WriteError::NotLeader { .. }
-            | WriteError::Timeout { .. }
-            | WriteError::Request { .. }
-            | WriteError::Encode { .. }
-            | WriteError::Nameless { .. } => None,
-        }
-    }
-
-    fn code(&self) -> Option<u16> {
-        match self {
-            WriteError::Refused { code, .. } => Some(*code),
-            WriteError::NotLeader { .. }
-            | WriteError::Timeout { .. }
-            | WriteError::Request { .. }
-            | WriteError::Encode { .. }
-            | WriteError::Nameless { .. } => None,
-        }
-    }
-
-    fn from_kube(attempt: Box<Attempt>, error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => {
-                // Only the causes contain this reason; `status.reason` is the same for every rejection.
-                let causes = status.details.iter().flat_map(|details| &details.causes);
-                let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
-                let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();
-                WriteError::Refused { attempt, code: status.code, reason, message: status.message.clone() }
-            }
-            other => WriteError::Request { attempt, source: Box::new(other) },
-        }
-    }
-}
-
 /// Result of creating an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Created<K> {
@@ -168,6 +51,35 @@ impl<K> Created<K> {
     pub fn into_object(self) -> K {
         match self {
             Created::New(object) | Created::Existing(object) => object,
+        }
+    }
+}
+
+/// Leadership of this process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    /// Time until which this process may write, if at all. There is no channel without leader election.
+    until: Option<watch::Receiver<Option<Instant>>>,
+}
+
+impl Leadership {
+    /// Returns the leadership of a process without leader election, which may always write.
+    pub fn sole() -> Self {
+        Leadership { until: None }
+    }
+
+    /// Returns the leadership of a candidate, and a channel for the time until which it may write. Initially it may not write.
+    pub fn elected() -> (watch::Sender<Option<Instant>>, Self) {
+        let (sender, until) = watch::channel(None);
+        (sender, Leadership { until: Some(until) })
+    }
+
+    /// Whether this process may write. This depends on the clock instead of a task: a process that was suspended may resume at
+    /// any point, and its first check must already fail.
+    pub fn is_held(&self) -> bool {
+        match &self.until {
+            None => true,
+            Some(until) => until.borrow().is_some_and(|until| Instant::now() < until),
         }
     }
 }
@@ -453,33 +365,4 @@ fn without_nulls(value: &Value) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::runtime::fake_api::merge;
-
-    fn json() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), (0..3).prop_map(Value::from)];
-        leaf.prop_recursive(3, 20, 4, |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-                prop::collection::btree_map("[abc]", inner, 0..4)
-                    .prop_map(|map| Value::Object(map.into_iter().collect())),
-            ]
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn applying_the_difference_yields_the_wanted_value(present in json(), wanted in json()) {
-            let present = without_nulls(&present);
-            let mut result = present.clone();
-            if let Some(patch) = difference(&present, &wanted) {
-                merge(&mut result, &patch);
-            }
-            prop_assert_eq!(&result, &without_nulls(&wanted));
-            prop_assert_eq!(difference(&result, &wanted), None);
-        }
-    }
-}
+mod tests;

@@ -3,8 +3,7 @@
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use pulumi_controller::api::conditions::{READY, stack_reason};
-use pulumi_controller::api::pulumi::Stack;
-use pulumi_controller::api::source::SourceArtifact;
+use pulumi_controller::api::pulumi::{SourceArtifact, Stack};
 use serde_json::json;
 
 use crate::harness::{

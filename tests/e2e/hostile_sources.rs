@@ -8,8 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use kube::ResourceExt;
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
-use pulumi_controller::api::pulumi::Stack;
-use pulumi_controller::api::source::SourceArtifact;
+use pulumi_controller::api::pulumi::{SourceArtifact, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::ResourceExt;
 use pulumi_controller::api::conditions::{READY, stack_reason};
-use pulumi_controller::api::source::SourceArtifact;
+use pulumi_controller::api::pulumi::SourceArtifact;
 use serde_json::{Value, json};
 
 use crate::harness::{Call, Look, Program, Scene, StackHandle, WaitLimit, is_done, run, says, wait_until};

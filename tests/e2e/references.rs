@@ -93,7 +93,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         scene.delete::<Secret>("provider").await;
         scene.until_gone::<Secret>("provider", WaitLimit::Reaction).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "one").await;
-        until_told(&main, &["waits for Secret \"provider\" (envFrom), which does not exist in namespace"]).await;
+        until_told(&main, &["waiting for Secret \"provider\" (envFrom): not found in namespace"]).await;
         let waiting = main.updates().await.pop().expect("an Update");
         assert_eq!(reason_of_wait(&waiting), Some(update_reason::REFERENCE_NOT_FOUND), "{waiting:?}");
         assert_eq!(waiting.status.and_then(|status| status.run), None, "it takes no place of another run");

@@ -7,8 +7,7 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use pulumi_controller::api::auto::Workspace;
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
-use pulumi_controller::api::pulumi::Stack;
-use pulumi_controller::api::source::SourceArtifact;
+use pulumi_controller::api::pulumi::{SourceArtifact, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{

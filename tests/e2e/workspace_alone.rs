@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, UpdatePhase, Workspace};
 use pulumi_controller::api::conditions::{PROGRESSING, READY, STALLED, find};
 use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_object, workspace_pod};
-use pulumi_controller::api::source::SourceArtifact;
+use pulumi_controller::api::pulumi::SourceArtifact;
 use serde_json::{Value, json};
 
 use crate::by_hand::{

@@ -21,6 +21,7 @@ use crate::agent::processes::Family;
 use crate::agent::redactor::Redactor;
 use crate::agent::settings::{ApplyError, Settings};
 use crate::agent::source::CurrentSource;
+use crate::pulumi::failure;
 use crate::pulumi::settings::Entry;
 use crate::pulumi::state::StateError;
 use crate::rpc::proto::{self, progress};
@@ -59,7 +60,7 @@ impl Run {
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
-            Some(cause) => match message.strip_prefix(CANCELED) {
+            Some(cause) => match message.strip_prefix(failure::CANCELED) {
                 Some(rest) => format!("{cause}{rest}"),
                 None => format!("{cause}: {message}"),
             },

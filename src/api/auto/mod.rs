@@ -1,17 +1,13 @@
 //! The API group `auto.pulumi.com`.
 
-mod git;
-mod key_reference;
 mod update;
+mod update_status;
 mod workspace;
 
-pub use git::{GitHubAppKeys, GitRepository, GitRepositoryAuth};
-pub use key_reference::{KeyReference, SecretKeySelector};
-pub use update::{
-    LockRecovery, PendingCreates, RunBinding, RunProgress, RunProject, TerminationEvidence, Update, UpdateKind,
-    UpdatePhase, UpdateSpec, UpdateStatus,
-};
+pub use update::{LockRecovery, PendingCreates, Update, UpdateKind, UpdateSpec};
+pub use update_status::{RunBinding, RunProgress, RunProject, TerminationEvidence, UpdatePhase, UpdateStatus};
 pub use workspace::{
-    ArtifactReference, ConfigItem, ConfigValueFrom, FluxArtifact, LocalDirectory, ProjectInfo, Workspace,
-    WorkspaceSpec, WorkspaceStack, WorkspaceStatus,
+    ArtifactReference, ConfigItem, ConfigValueFrom, FluxArtifact, GitHubAppKeys, GitRepository, GitRepositoryAuth,
+    KeyReference, LocalDirectory, ProjectInfo, SecretKeySelector, Workspace, WorkspaceSpec, WorkspaceStack,
+    WorkspaceStatus,
 };

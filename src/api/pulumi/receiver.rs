@@ -28,7 +28,7 @@ const TOKEN: &str = "token";
     doc = "StackReceiver is a webhook that runs Stacks.",
     validation = (
         "!has(self.spec.events) || self.spec.type in ['github', 'gitlab']",
-        "events are told by github and gitlab only"
+        "events requires the type github or gitlab"
     ),
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
@@ -96,7 +96,7 @@ pub struct TokenReference {
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "(has(self.name) && self.name != '*') != has(self.matchLabels)",
-    "message": "give a name, or matchLabels, alone or with the name \"*\""
+    "message": "must set either name or matchLabels; with matchLabels, name must be absent or \"*\""
 }]))]
 pub struct ReceiverResource {
     /// Kind of the objects. The only value is `Stack`. Default: `Stack`.
@@ -196,11 +196,11 @@ impl fmt::Debug for ReceiverToken {
 /// Reason for which no token is available.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoToken {
-    #[error("there is no Secret {secret}; create it with the key `token`")]
+    #[error("Secret {secret} not found; create it with the key `token`")]
     NoSecret { secret: String },
-    #[error("the Secret {secret} has no key `token`; add it")]
+    #[error("Secret {secret} has no key `token`")]
     NoKey { secret: String },
-    #[error("the key `token` of the Secret {secret} is empty; put a long random text into it")]
+    #[error("key `token` of Secret {secret} is empty; set it to a long random string")]
     Empty { secret: String },
     /// The API server denies access to the Secret.
     #[error("{0}")]
@@ -229,9 +229,9 @@ mod tests {
         let token = receiver().token(secret("token", "s3cret")).expect("there is one");
         assert_eq!((token.bytes(), format!("{token:?}")), (&b"s3cret"[..], "ReceiverToken".to_owned()));
         for (found, wanted) in [
-            (None, "there is no Secret apps/hook; create it with the key `token`"),
-            (secret("password", "x"), "the Secret apps/hook has no key `token`; add it"),
-            (secret("token", ""), "the key `token` of the Secret apps/hook is empty; put a long random text into it"),
+            (None, "Secret apps/hook not found; create it with the key `token`"),
+            (secret("password", "x"), "Secret apps/hook has no key `token`"),
+            (secret("token", ""), "key `token` of Secret apps/hook is empty; set it to a long random string"),
         ] {
             assert_eq!(receiver().token(found).expect_err(wanted).to_string(), wanted);
         }

@@ -135,20 +135,20 @@ mod tests {
             ("garbage later", broken(), Some(&one), Action::KeepKnown("no key".to_owned())),
             ("at the start", usable(&one), None, Action::Use),
             ("nothing has changed", usable(&one), Some(&one), Action::Use),
-            ("a person replaced it", usable(&other), Some(&one), Action::TrustReplaced { retire_at }),
+            ("a user replaced it", usable(&other), Some(&one), Action::TrustReplaced { retire_at }),
             (
-                "a person replaced it during a rotation",
+                "a user replaced it during a rotation",
                 usable(&other),
                 Some(&rotating),
                 Action::TrustReplaced { retire_at },
             ),
             ("the replaced one is trusted", usable(&successor), Some(&one), Action::Use),
-            ("a person put the replaced one back", usable(&one), Some(&successor), Action::TrustReplaced { retire_at }),
-            ("a person asks for another", requested(&one), Some(&one), Action::AddNext { promote_at }),
-            ("a person asks for another while one comes", requested(&rotating), Some(&one), Action::Use),
+            ("a user restored the replaced CA", usable(&one), Some(&successor), Action::TrustReplaced { retire_at }),
+            ("a user asks for another", requested(&one), Some(&one), Action::AddNext { promote_at }),
+            ("a user asks for another while one comes", requested(&rotating), Some(&one), Action::Use),
             ("the next one is trusted", usable(&rotating), Some(&one), Action::Use),
             ("another process has rotated", usable(&rotated), Some(&rotating), Action::Use),
-            ("a person removed the previous one", usable(&rotated.retired()), Some(&rotated), Action::Use),
+            ("a user removed the previous one", usable(&rotated.retired()), Some(&rotated), Action::Use),
         ];
         for (what, found, known, action) in cases {
             assert_eq!(decide(&found, known, now()), action, "{what}");

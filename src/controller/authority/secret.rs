@@ -48,7 +48,7 @@ pub(super) fn read(secret: Option<&Secret>) -> Found {
             Ok(authority) => Some(Pending { authority: Arc::new(authority), until }),
             Err(reason) => {
                 if given {
-                    tracing::warn!(secret = SECRET, reason, "a part of the authority's Secret is ignored");
+                    tracing::warn!(secret = SECRET, reason, "ignoring invalid CA in Secret");
                 }
                 None
             }
@@ -64,8 +64,8 @@ pub(super) fn read(secret: Option<&Secret>) -> Found {
 fn authority(secret: &Secret, [certificate, key]: Pair) -> Result<Authority, String> {
     let text = |key: &str| {
         let ByteString(bytes) =
-            secret.data.as_ref().and_then(|data| data.get(key)).ok_or_else(|| format!("it has no {key}"))?;
-        std::str::from_utf8(bytes).map_err(|_| format!("{key} is not text"))
+            secret.data.as_ref().and_then(|data| data.get(key)).ok_or_else(|| format!("missing key {key}"))?;
+        std::str::from_utf8(bytes).map_err(|_| format!("{key} is not valid UTF-8"))
     };
     Authority::from_pem(text(certificate)?, text(key)?).map_err(|error| format!("{certificate}, {key}: {error}"))
 }
@@ -182,8 +182,8 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(broken("ca.key", None), "it has no ca.key");
-        assert_eq!(broken("ca.crt", Some(&[0xff])), "ca.crt is not text");
+        assert_eq!(broken("ca.key", None), "missing key ca.key");
+        assert_eq!(broken("ca.crt", Some(&[0xff])), "ca.crt is not valid UTF-8");
         assert_eq!(broken("ca.crt", Some(b"hello")), "ca.crt, ca.key: failed to read the certificate: not PEM");
         let foreign = authority().key_pem();
         let reason = broken("ca.key", Some(foreign.as_bytes()));
@@ -192,6 +192,6 @@ mod tests {
         secret.data.as_mut().unwrap().insert("next.crt".to_owned(), ByteString(b"hello".to_vec()));
         secret.annotations_mut().insert(ROTATE.to_owned(), String::new());
         let (read, requested) = usable(&secret);
-        assert!(read.next().is_none() && requested, "a next authority that cannot be read is none");
+        assert!(read.next().is_none() && requested, "an unreadable next CA is ignored");
     }
 }

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::auto::Workspace;
+use crate::api::auto::UpdateSpec;
 
 /// Results of `kubectl patch --local --type=strategic` (Kubernetes 1.35) for the same bases and patches.
 const KUBERNETES: &str = include_str!("kubernetes.json");
@@ -36,28 +36,28 @@ fn unmergeable_values_are_named_with_their_path() {
         (json!({"spec": {"containers": ["pulumi"]}}), "spec.containers[0] must be an object"),
         (
             json!({"spec": {"containers": [{"name": "pulumi"}, {"image": "nameless"}]}}),
-            "spec.containers[1] has no `name`, by which the list is merged",
+            "spec.containers[1] must have the merge key `name`",
         ),
         (
             json!({"spec": {"containers": [{"name": "pulumi", "env": [{"value": "2"}]}]}}),
-            "spec.containers[0].env[0] has no `name`, by which the list is merged",
+            "spec.containers[0].env[0] must have the merge key `name`",
         ),
         (
             json!({"spec": {"containers": [{"name": "new", "volumeMounts": [{"name": "share"}]}]}}),
-            "spec.containers[0].volumeMounts[0] has no `mountPath`, by which the list is merged",
+            "spec.containers[0].volumeMounts[0] must have the merge key `mountPath`",
         ),
+        (json!({"spec": {"containers": [{"$patch": "delete"}]}}), "spec.containers[0] must have the merge key `name`"),
         (
-            json!({"spec": {"containers": [{"$patch": "delete"}]}}),
-            "spec.containers[0] has no `name`, by which the list is merged",
+            json!({"spec": {"$patch": "remove"}}),
+            "invalid spec.$patch \"remove\": must be `replace`, `delete` or `merge`",
         ),
-        (json!({"spec": {"$patch": "remove"}}), "spec.$patch is \"remove\": it must be `replace`, `delete` or `merge`"),
         (
             json!({"spec": {"containers": [{"name": "pulumi", "$patch": 1}]}}),
-            "spec.containers[0].$patch is 1: it must be `replace`, `delete` or `merge`",
+            "invalid spec.containers[0].$patch 1: must be `replace`, `delete` or `merge`",
         ),
         (
             json!({"spec": {"$retainKeys": ["volumes"], "hostname": "a"}}),
-            "spec.hostname is set but not among $retainKeys",
+            "spec.hostname is set but not listed in $retainKeys",
         ),
         (json!({"spec": {"$retainKeys": "volumes"}}), "spec.$retainKeys must be a list"),
         (json!({"spec": {"$setElementOrder/containers": {}}}), "spec.$setElementOrder/containers must be a list"),
@@ -154,7 +154,7 @@ fn unsupported_fields_of_a_workspace_template_are_named() {
         (json!({"metadata": {"name": "x"}}), "workspaceTemplate.metadata.name is not supported"),
         (
             json!({"spec": {"env": [{"value": "x"}]}}),
-            "cannot merge workspaceTemplate over the generated object: spec.env[0] has no `name`, by which the list is merged",
+            "failed to merge workspaceTemplate: spec.env[0] must have the merge key `name`",
         ),
     ];
     for (template, message) in others {
@@ -162,7 +162,7 @@ fn unsupported_fields_of_a_workspace_template_are_named() {
         assert_eq!(error.to_string(), message);
     }
     let error = workspace_template(&generated(), &json!({"spec": {"image": 7}})).expect_err("a number is no image");
-    assert!(error.to_string().starts_with("workspaceTemplate does not make a valid object: "), "{error}");
+    assert!(error.to_string().starts_with("invalid workspaceTemplate: "), "{error}");
 }
 
 /// Tenants can write lists with tens of thousands of items, so the cost per item must not depend on their number.
@@ -181,4 +181,41 @@ fn large_lists_are_merged_in_linear_time() {
     let merged = merge(finalizers(0), &finalizers(10_000), &POD_TEMPLATE).expect("merges");
     assert_eq!(merged["metadata"]["finalizers"].as_array().map(Vec::len), Some(30_000));
     assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[test]
+fn an_update_template_sets_options_but_not_the_identity_of_a_run() {
+    let spec = UpdateSpec { message: Some("generated".to_owned()), refresh: Some(true), ..UpdateSpec::default() };
+    let generated = Update::new("app-1", spec);
+    let template = json!({
+        "metadata": {"labels": {"team": "a"}},
+        "spec": {"parallel": 3, "continueOnError": true, "ttlAfterCompleted": "1h", "refresh": null},
+    });
+    let merged = update_template(&generated, &template).expect("valid");
+    assert_eq!(merged.metadata.labels, Some([("team".to_owned(), "a".to_owned())].into()));
+    let spec = merged.spec;
+    assert_eq!((spec.parallel, spec.continue_on_error, spec.refresh), (Some(3), Some(true), None));
+    assert_eq!((spec.ttl_after_completed.as_deref(), spec.message.as_deref()), (Some("1h"), Some("generated")));
+    let rows = [
+        (json!({"spec": {"type": "preview"}}), "updateTemplate.spec.type is not supported"),
+        (json!({"spec": {"artifact": {}}}), "updateTemplate.spec.artifact is not supported"),
+        (json!({"data": {}}), "updateTemplate.data is not supported"),
+        (json!({"metadata": {"name": "x"}}), "updateTemplate.metadata.name is not supported"),
+        (json!({"spec": []}), "updateTemplate.spec must be an object"),
+    ];
+    for (template, wanted) in rows {
+        assert_eq!(update_template(&generated, &template).expect_err("refused").to_string(), wanted);
+    }
+    let wrong = update_template(&generated, &json!({"spec": {"parallel": "many"}})).expect_err("refused").to_string();
+    assert!(wrong.starts_with("invalid updateTemplate: "), "{wrong}");
+}
+
+#[test]
+fn a_template_over_the_size_limit_is_rejected_by_name() {
+    let template = json!({"spec": "ä"});
+    assert_eq!(template.to_string().len(), 13);
+    assert_eq!(check_size("podTemplate", Some(&template), 13), Ok(()));
+    assert_eq!(check_size("podTemplate", None, 0), Ok(()));
+    let error = check_size("podTemplate", Some(&template), 12).expect_err("too large").to_string();
+    assert_eq!(error, "podTemplate must be at most 12 bytes as JSON, but has 13 bytes");
 }

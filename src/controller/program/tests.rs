@@ -4,8 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use super::decide::{Action, decide};
-use super::status::after;
+use super::{Action, decide, status_after};
 use crate::api::conditions::{self, READY, STALLED};
 use crate::api::pulumi::{Program, ProgramStatus};
 
@@ -22,10 +21,10 @@ fn at(second: i64) -> Timestamp {
 
 fn step(before: Option<ProgramStatus>, mut program: Program, second: i64) -> ProgramStatus {
     program.status = before;
-    after(&program, &decide(&program), at(second))
+    status_after(&program, &decide(&program), at(second))
 }
 
-fn said(status: &ProgramStatus, kind: &str) -> Option<(String, String, String, Option<i64>)> {
+fn condition(status: &ProgramStatus, kind: &str) -> Option<(String, String, String, Option<i64>)> {
     let condition = conditions::find(&status.conditions, kind)?.clone();
     Some((condition.status, condition.reason, condition.message, condition.observed_generation))
 }
@@ -40,8 +39,8 @@ fn an_artifact_is_named_as_by_pko_and_has_no_url() {
     assert_eq!(written["artifact"]["lastUpdateTime"], json!("1970-01-01T00:00:10Z"));
     assert!(written["artifact"]["digest"].as_str().is_some_and(|digest| digest.starts_with("sha256:")));
     assert_eq!(status.observed_generation, Some(3));
-    let ready = ("True".to_owned(), "Succeeded".to_owned(), "the program is valid".to_owned(), Some(3));
-    assert_eq!((said(&status, READY), said(&status, STALLED)), (Some(ready), None));
+    let ready = ("True".to_owned(), "Succeeded".to_owned(), "program is valid".to_owned(), Some(3));
+    assert_eq!((condition(&status, READY), condition(&status, STALLED)), (Some(ready), None));
 }
 
 #[test]
@@ -58,19 +57,19 @@ fn an_unchanged_program_writes_no_status() {
 fn an_invalid_program_is_reported_keeps_its_artifact_and_recovers() {
     let good = step(None, program(3, json!({"a": 1})), 10);
     let bad = step(Some(good.clone()), program(4, json!({"a": "${"})), 20);
-    let claim = said(&bad, READY).expect("there");
+    let claim = condition(&bad, READY).expect("there");
     assert_eq!((claim.0.as_str(), claim.1.as_str(), claim.3), ("False", "SpecInvalid", Some(4)));
     assert!(claim.2.starts_with("program.outputs.a: "), "{claim:?}");
-    assert_eq!(said(&bad, STALLED).map(|stalled| (stalled.0, stalled.2)), Some(("True".to_owned(), claim.2)));
+    assert_eq!(condition(&bad, STALLED).map(|stalled| (stalled.0, stalled.2)), Some(("True".to_owned(), claim.2)));
     assert_eq!((bad.observed_generation, &bad.artifact), (Some(4), &good.artifact));
     let mended = step(Some(bad), program(5, json!({"a": "b"})), 30);
-    assert_eq!((said(&mended, STALLED), mended.artifact.map(|a| a.revision)), (None, Some("5".to_owned())));
+    assert_eq!((condition(&mended, STALLED), mended.artifact.map(|a| a.revision)), (None, Some("5".to_owned())));
 }
 
 #[test]
 fn a_valid_program_reports_its_unresolved_references() {
     let status = step(None, program(1, json!({"a": "${b}"})), 10);
-    let (ready, _, message, _) = said(&status, READY).expect("there");
+    let (ready, _, message, _) = condition(&status, READY).expect("there");
     assert_eq!(ready, "True");
-    assert!(message.starts_with("the program is valid. program.outputs.a refers to \"b\""), "{message}");
+    assert!(message.starts_with("program is valid; program.outputs.a refers to \"b\""), "{message}");
 }

@@ -6,17 +6,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::decide::{Action, decide};
-use super::status::after;
-use super::{Context, reconcile};
+use super::{Action, Context, decide, reconcile, status_after};
 use crate::api::conditions::{self, READY, RECONCILING, STALLED};
 use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverStatus};
 use crate::runtime::events::Events;
 use crate::runtime::fake_api::{Answer, client};
-use crate::runtime::leadership::Leadership;
 use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::Outcome;
-use crate::runtime::writes::Writer;
+use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -40,7 +37,7 @@ fn missing() -> Result<ReceiverToken, NoToken> {
 }
 
 /// Returns `[Ready, Reconciling, Stalled]`, each as `status/reason`.
-fn said(status: &StackReceiverStatus) -> [Option<String>; 3] {
+fn messages(status: &StackReceiverStatus) -> [Option<String>; 3] {
     [READY, RECONCILING, STALLED].map(|kind| {
         let condition = conditions::find(&status.conditions, kind)?;
         assert_eq!(condition.observed_generation, Some(3), "{condition:?}");
@@ -51,9 +48,9 @@ fn said(status: &StackReceiverStatus) -> [Option<String>; 3] {
 #[test]
 fn a_receiver_path_follows_its_token_and_is_requeued_after_the_interval() {
     let path = receiver(json!({})).path(&ReceiverToken::from(&b"one"[..]));
-    for (spec, again) in [(json!({}), 600), (json!({"interval": "1h"}), 3600), (json!({"interval": "0s"}), 10)] {
+    for (spec, requeue) in [(json!({}), 600), (json!({"interval": "1h"}), 3600), (json!({"interval": "0s"}), 10)] {
         let action = decide(&receiver(spec.clone()), true, &token("one"));
-        assert_eq!(action, Action::Publish { path: path.clone(), again: again * SECOND }, "{spec}");
+        assert_eq!(action, Action::Publish { path: path.clone(), requeue: requeue * SECOND }, "{spec}");
     }
     assert_ne!(decide(&receiver(json!({})), true, &token("two")), decide(&receiver(json!({})), true, &token("one")));
 }
@@ -70,8 +67,8 @@ fn conditions_report_why_a_receiver_has_no_path_and_clear_on_recovery() {
     ];
     let mut receiver = receiver(json!({}));
     for (number, (token, is_served, wanted)) in steps.into_iter().enumerate() {
-        let status = after(&receiver, &decide(&receiver, is_served, &token), Timestamp::UNIX_EPOCH);
-        assert_eq!(said(&status), wanted, "step {number}");
+        let status = status_after(&receiver, &decide(&receiver, is_served, &token), Timestamp::UNIX_EPOCH);
+        assert_eq!(messages(&status), wanted, "step {number}");
         assert_eq!(status.webhook_path.is_some(), token.is_ok() && is_served, "step {number}");
         assert_eq!((status.observed_generation, status.last_handled_reconcile_at.as_deref()), (Some(3), Some("now")));
         receiver.status = Some(status);
@@ -81,14 +78,14 @@ fn conditions_report_why_a_receiver_has_no_path_and_clear_on_recovery() {
 #[test]
 fn a_suspended_receiver_keeps_its_status_and_observes_its_generation() {
     let mut suspended = receiver(json!({"suspend": true}));
-    let before = after(
+    let before = status_after(
         &receiver(json!({})),
-        &Action::Publish { path: "/hook/1".to_owned(), again: SECOND },
+        &Action::Publish { path: "/hook/1".to_owned(), requeue: SECOND },
         Timestamp::UNIX_EPOCH,
     );
     suspended.status = Some(StackReceiverStatus { observed_generation: Some(2), ..before.clone() });
     let action = decide(&suspended, true, &missing());
-    assert_eq!((&action, after(&suspended, &action, Timestamp::UNIX_EPOCH)), (&Action::Leave, before));
+    assert_eq!((&action, status_after(&suspended, &action, Timestamp::UNIX_EPOCH)), (&Action::Leave, before));
 }
 
 #[tokio::test]

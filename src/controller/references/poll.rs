@@ -1,4 +1,4 @@
-//! Polls for missing objects and wakes the objects that wait for them. Each missing object is polled once regardless of the
+//! References to objects. Polls for missing objects and wakes the objects that wait for them. Each missing object is polled once regardless of the
 //! number of waiters, namespaces take turns, and the request rate is bounded.
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +14,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::reference::ReferencedKind;
 use crate::api::auto::{Update, Workspace};
 use crate::runtime::reads::{ReadError, Reader};
 
@@ -26,6 +25,37 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(90);
 /// Maximum number of objects per batch, and pause between two batches.
 const BATCH: usize = 10;
 const BATCH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Kind of a referenced object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReferencedKind {
+    Secret,
+    ConfigMap,
+}
+
+impl fmt::Display for ReferencedKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, formatter)
+    }
+}
+
+/// Secret or ConfigMap that must exist before a run starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    pub kind: ReferencedKind,
+    pub name: String,
+    /// Field or variable that contains the reference, such as `environment variable TOKEN`.
+    pub referrer: String,
+    /// Directory at which the object is mounted in the workspace pod.
+    pub directory: String,
+}
+
+impl Reference {
+    /// Returns the kind and name, such as `Secret/aws`.
+    pub fn object(&self) -> String {
+        format!("{}/{}", self.kind, self.name)
+    }
+}
 
 /// Object that waits for references.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -156,7 +186,7 @@ fn wake(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces: &
         Waiter::Workspace(workspace) => workspaces.clone().try_send(workspace).is_ok(),
     };
     if !woken {
-        tracing::debug!("a waiter for a missing object could not be woken");
+        tracing::debug!("dropped a wake-up for a missing object: queue is full");
     }
 }
 
@@ -169,7 +199,7 @@ async fn exists(reader: &Reader, object: &Object) -> bool {
         }
     };
     found.unwrap_or_else(|error| {
-        tracing::debug!(%error, "cannot look for a missing object");
+        tracing::debug!(%error, "failed to check for a missing object");
         false
     })
 }
@@ -215,7 +245,7 @@ mod tests {
         assert_eq!(woken_workspaces.take(1).map(|workspace| workspace.name).collect::<Vec<_>>().await, ["w"]);
         let asked = log.all().len();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(log.all().len(), asked, "nobody waits any more");
+        assert_eq!(log.all().len(), asked, "no object waits anymore");
         end.cancel();
         polling.await.expect("it ends");
     }

@@ -5,7 +5,7 @@ use crate::api::conditions;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
 use crate::controller::stack::backend;
 
-pub use crate::controller::pulumi_stack::differ;
+pub use crate::controller::differ;
 pub use crate::pulumi::stack_name::parts;
 
 /// Returns the Pulumi stack of the next run, as far as the Stack and its Workspace name it.

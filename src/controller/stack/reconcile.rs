@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::runtime::{Controller, WatchStreamExt};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 
 use crate::api::auto::{Update, UpdatePhase, Workspace};
 use crate::api::conditions;
@@ -19,12 +19,11 @@ use crate::controller::stack::dependents::StackGroup;
 use crate::controller::stack::observe::observe;
 use crate::controller::stack::step::Next;
 use crate::controller::stack::{ownership, prerequisites};
-use crate::runtime::change_filter::only_changes;
+use crate::runtime::controller::Start;
 use crate::runtime::index::IndexWriter;
-use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
-use crate::runtime::scope::Scope;
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
-use crate::runtime::watch;
+use crate::runtime::watch::only_changes;
 
 /// Maximum number of steps before the Stack is requeued, so that other Stacks get their turn.
 const STEPS: usize = 8;
@@ -53,10 +52,8 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
     Ok(Outcome::After(std::time::Duration::from_secs(1)))
 }
 
-/// Cache writer and wake-up streams of the controller.
+/// Wake-up streams of the controller.
 pub struct Feeds<W, D> {
-    /// Writer of the Stack cache.
-    pub store: IndexWriter<Stack, StackGroup>,
     /// Stacks whose sources have changed.
     pub woken: W,
     /// Stacks whose dependencies or dependents have changed.
@@ -69,19 +66,15 @@ impl<W, D> std::fmt::Debug for Feeds<W, D> {
     }
 }
 
-/// Runs the controller until shutdown.
+/// Runs the controller until it is stopped.
 pub async fn controller(
-    client: Client,
-    scope: &Scope,
+    start: Start<IndexWriter<Stack, StackGroup>>,
     feeds: Feeds<
         impl Stream<Item = ObjectRef<Stack>> + Send + 'static,
         impl Stream<Item = ObjectRef<Stack>> + Send + 'static,
     >,
-    runner: Arc<ReconcileRunner>,
     context: Arc<Context>,
-    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
-    let stacks = context.stacks.store().clone();
     let duplicates = context.duplicates.clone();
     let noted = move |stack: &mut Stack| {
         duplicates.note(stack);
@@ -89,33 +82,23 @@ pub async fn controller(
     };
     let dependents = context.dependents.clone();
     let seen = move |event: &Event<Stack>| dependents.note(event);
-    let stream = watch::changes(scope.api(client.clone()), scope.own_kinds(), noted, feeds.store, runner.clone(), seen);
-    let updates = watcher::<Update>(scope.api(client.clone()), scope.other_kinds());
-    let workspaces = watcher::<Workspace>(scope.api(client), scope.other_kinds());
-    Controller::for_stream(stream, stacks)
-        .watches_stream(only_changes(updates.default_backoff(), update_state), |update: Update| {
-            owner(&update).filter(|_| !is_untouched(&update))
-        })
-        .watches_stream(only_changes(workspaces.default_backoff(), workspace_state), |workspace: Workspace| {
-            // A foreign Workspace blocks the Stack of the same name.
-            owner(&workspace).or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
-        })
-        .reconcile_on(feeds.woken)
-        .reconcile_on(feeds.dependents)
-        .graceful_shutdown_on(shutdown)
-        .run(
-            move |stack, context| {
-                let runner = runner.clone();
-                let object = stack.clone();
-                // Boxed when it starts, because all due reconciles wait here for a slot.
-                let work = async move { Box::pin(reconcile(object, context)).await };
-                async move { runner.run(stack.as_ref(), work).await }
-            },
-            no_errors,
-            context,
-        )
-        .for_each(|_| std::future::ready(()))
-        .await;
+    let scope = start.scope.clone();
+    let updates = watcher::<Update>(scope.api(start.client.clone()), scope.other_kinds());
+    let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), scope.other_kinds());
+    let triggers = |controller: Controller<Stack>| {
+        controller
+            .watches_stream(only_changes(updates.default_backoff(), update_state), |update: Update| {
+                owner(&update).filter(|_| !is_untouched(&update))
+            })
+            .watches_stream(only_changes(workspaces.default_backoff(), workspace_state), |workspace: Workspace| {
+                // A foreign Workspace blocks the Stack of the same name.
+                owner(&workspace)
+                    .or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
+            })
+            .reconcile_on(feeds.woken)
+            .reconcile_on(feeds.dependents)
+    };
+    start.run(noted, seen, triggers, reconcile, context).await;
 }
 
 /// Returns the fields of an Update that the Stack's status reflects: for an open Update the waiting condition, start, cancellation and

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::Stream;
 use futures::channel::mpsc;
-use futures::{Stream, StreamExt};
 use jiff::Timestamp;
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::{Controller, WatchStreamExt};
-use kube::{Client, ResourceExt};
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::names;
@@ -19,9 +19,9 @@ use crate::controller::update::context::Context;
 use crate::controller::update::decide::decide;
 use crate::controller::update::observe::observe;
 use crate::controller::update::queue::{UpdateGroup, Updates};
+use crate::runtime::controller::Start;
 use crate::runtime::index::IndexWriter;
-use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
-use crate::runtime::scope::Scope;
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
@@ -30,8 +30,6 @@ const STEPS: usize = 6;
 
 /// Inputs of the controller.
 pub struct Feeds<G> {
-    /// Store of the watched Updates. The other controllers read it too.
-    pub store: IndexWriter<Update, UpdateGroup>,
     /// Updates whose attached task reports a change.
     pub wakes: mpsc::Receiver<ObjectRef<Update>>,
     /// Updates that may take a free run slot.
@@ -44,48 +42,33 @@ impl<G> std::fmt::Debug for Feeds<G> {
     }
 }
 
-/// Runs the controller until `shutdown` completes.
+/// Runs the controller until it is stopped.
 pub async fn controller(
-    client: Client,
-    scope: &Scope,
+    start: Start<IndexWriter<Update, UpdateGroup>>,
     feeds: Feeds<impl Stream<Item = ObjectRef<Update>> + Send + 'static>,
-    runner: Arc<ReconcileRunner>,
     context: Arc<Context>,
-    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let updates = context.updates.clone();
-    let api = scope.api(client.clone());
-    let stream = watch::changes(api, scope.own_kinds(), watch::cut_down_update, feeds.store, runner.clone(), |_| ());
-    let ended = watcher::<Update>(scope.api(client.clone()), scope.own_kinds());
-    let workspaces = watcher::<Workspace>(scope.api(client.clone()), scope.own_kinds());
+    let scope = start.scope.clone();
+    let ended = watcher::<Update>(scope.api(start.client.clone()), scope.own_kinds());
+    let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), scope.own_kinds());
     let siblings = updates.clone();
-    Controller::for_stream(stream, updates.store().clone())
-        .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
-            // An Update that was released earlier wakes no others when the controller starts.
-            match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
-                true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
-                false => Vec::new(),
-            }
-        })
-        .watches_stream(workspaces.default_backoff().touched_objects(), move |workspace: Workspace| {
-            waiting(&updates, workspace.namespace(), &workspace.name_any())
-        })
-        .reconcile_on(feeds.wakes)
-        .reconcile_on(feeds.slots)
-        .graceful_shutdown_on(shutdown)
-        .run(
-            move |update, context| {
-                let runner = runner.clone();
-                let object = update.clone();
-                // Boxed only on start: all due reconciles wait here for a slot, and waiting ones must stay small.
-                let work = async move { Box::pin(reconcile(object, context)).await };
-                async move { runner.run(update.as_ref(), work).await }
-            },
-            no_errors,
-            context,
-        )
-        .for_each(|_| std::future::ready(()))
-        .await;
+    let triggers = |controller: Controller<Update>| {
+        controller
+            .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
+                // An Update that was released earlier wakes no others when the controller starts.
+                match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
+                    true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
+                    false => Vec::new(),
+                }
+            })
+            .watches_stream(workspaces.default_backoff().touched_objects(), move |workspace: Workspace| {
+                waiting(&updates, workspace.namespace(), &workspace.name_any())
+            })
+            .reconcile_on(feeds.wakes)
+            .reconcile_on(feeds.slots)
+    };
+    start.run(watch::cut_down_update, |_| (), triggers, reconcile, context).await;
 }
 
 /// Returns the open Updates of a Workspace.

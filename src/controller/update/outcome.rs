@@ -10,7 +10,7 @@ use crate::api::auto::{RunProject, TerminationEvidence};
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, names};
-use crate::controller::pulumi_stack;
+use crate::controller;
 use crate::controller::update::request::TimeoutSource;
 use crate::pulumi::backend;
 use crate::rpc::proto;
@@ -117,7 +117,7 @@ impl RunOutcome {
         if self.failure == Some(update_reason::STACK_NOT_FOUND) {
             let project = self.project.as_ref().map(|project| project.name.clone());
             let stack = PulumiStack { name: name.to_owned(), project, backend: self.backend.clone() };
-            self.message = match applied.filter(|applied| pulumi_stack::differ(applied, &stack)) {
+            self.message = match applied.filter(|applied| controller::differ(applied, &stack)) {
                 Some(_) => format!("{stack} is not the stack that manages the resources; nothing was destroyed"),
                 None => format!("{stack} not found; nothing was destroyed"),
             };
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(outcome.failure, Some(update_reason::STACK_NOT_FOUND));
         assert_eq!(outcome.message, "stack dev of project web in backend s3://state not found; nothing was destroyed");
         let message = RunOutcome::of(&result("")).of_stack("dev", None).message;
-        assert!(message.contains("in the backend that the Pulumi CLI is logged in to not found"), "{message}");
+        assert!(message.contains("in the default backend of the workspace not found"), "{message}");
         let applied = |backend: &str| PulumiStack {
             name: "dev".to_owned(),
             project: Some("web".to_owned()),

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{Stream, TryStreamExt};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -14,7 +14,6 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::{Controller, WatchStreamExt, watcher};
 use kube::{Resource, ResourceExt};
-use tokio_util::sync::CancellationToken;
 
 use super::act::{Act, Step};
 use super::context::Context;
@@ -26,11 +25,12 @@ use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
 use crate::controller::update::{UpdateGroup, waits_for_references};
-use crate::runtime::change_filter::only_changes;
+use crate::runtime::controller::Start;
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
-use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::scope::Scope;
-use crate::runtime::{tolerant_watcher, watch};
+use crate::runtime::tolerant_watcher;
+use crate::runtime::watch::{self, only_changes};
 
 /// Maximum number of steps per reconcile. No Workspace needs more.
 const MAX_STEPS: usize = 12;
@@ -39,69 +39,44 @@ const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
 /// Watches of the controller, and the stores that they fill.
 pub struct Watches<W> {
-    pub scope: Scope,
-    /// Receives all Workspaces in scope.
-    pub workspaces: Writer<Workspace>,
     /// Receives all Updates in scope, reduced to the fields that show whether a run is open. `Context::updates` reads it.
     pub updates: IndexWriter<Update, UpdateGroup>,
     /// Workspaces to reconcile now, for example because the bytes of their artifact have arrived.
     pub wakes: W,
 }
 
-/// Reconciles all Workspaces in scope until `end` is canceled, then finishes the reconciles in progress.
-pub async fn controller<W>(
-    context: Arc<Context>,
-    watches: Watches<W>,
-    runner: Arc<ReconcileRunner>,
-    end: CancellationToken,
-) where
+/// Reconciles all Workspaces in scope until the controller is stopped.
+pub async fn controller<W>(start: Start<Writer<Workspace>>, watches: Watches<W>, context: Arc<Context>)
+where
     W: Stream<Item = ObjectRef<Workspace>> + Send + 'static,
 {
-    let Watches { scope, workspaces, updates, wakes } = watches;
-    let client = context.client.clone();
-    let reader = workspaces.as_reader();
-    let api = scope.api(client.clone());
-    let changes = watch::changes(api, scope.own_kinds(), cut_down, workspaces, runner.clone(), |_| ());
+    let Watches { updates, wakes } = watches;
+    let (client, scope) = (start.client.clone(), start.scope.clone());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
     let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone());
     let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled);
     let runs = run_changes(&scope, &context, updates);
     let changed = context.clone();
-    Controller::for_stream(changes, reader)
-        .watches_stream(only_changes(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
-        .watches_stream(only_changes(stateful_sets.default_backoff(), spec_state), move |stateful_set| {
-            let workspace = workspace_of(&stateful_set)?;
-            changed
-                .memory
-                .verified_parts
-                .invalidate((workspace.namespace.as_deref().unwrap_or_default(), &workspace.name));
-            Some(workspace)
-        })
-        .watches_stream(runs, |update| {
-            let namespace = update.namespace().unwrap_or_default();
-            Some(ObjectRef::new(&update.spec.workspace_name).within(&namespace))
-        })
-        .reconcile_on(wakes)
-        .reconcile_all_on(authority_changes(context.authority.clone()))
-        .graceful_shutdown_on(end.cancelled_owned())
-        .run(
-            move |workspace, context| {
-                let runner = runner.clone();
-                let object = workspace.clone();
-                // Boxed only on start: all due reconciles wait here for a slot, and waiting ones must stay small.
-                let work = async move { Box::pin(reconcile(object, context)).await };
-                async move { runner.run(&*workspace, work).await }
-            },
-            no_errors,
-            context,
-        )
-        .for_each(|result| async move {
-            // The pod belongs to a deleted Workspace or to another shard. Failed watches are retried.
-            if let Err(error) = result {
-                tracing::debug!(error = &error as &dyn std::error::Error, "controller stream error");
-            }
-        })
-        .await;
+    let authority = authority_changes(context.authority.clone());
+    let triggers = |controller: Controller<Workspace>| {
+        controller
+            .watches_stream(only_changes(pods.default_backoff(), decisive), |pod| workspace_of(&pod))
+            .watches_stream(only_changes(stateful_sets.default_backoff(), spec_state), move |stateful_set| {
+                let workspace = workspace_of(&stateful_set)?;
+                changed
+                    .memory
+                    .verified_parts
+                    .invalidate((workspace.namespace.as_deref().unwrap_or_default(), &workspace.name));
+                Some(workspace)
+            })
+            .watches_stream(runs, |update| {
+                let namespace = update.namespace().unwrap_or_default();
+                Some(ObjectRef::new(&update.spec.workspace_name).within(&namespace))
+            })
+            .reconcile_on(wakes)
+            .reconcile_all_on(authority)
+    };
+    start.run(cut_down, |_| (), triggers, reconcile, context).await;
 }
 
 /// Emits an item each time that certificates must be issued again.

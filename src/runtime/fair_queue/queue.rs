@@ -1,12 +1,73 @@
-//! Queued runs in the order in which they start.
+//! Queued runs in the order in which they start, and the slots that they need.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
-use super::run::Run;
-use super::slots::{Limits, Taken};
+/// A run that needs a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub uid: String,
+    pub namespace: String,
+    /// Name of the Workspace of the run.
+    pub workspace: String,
+    /// Node of the workspace pod.
+    pub node: String,
+    /// Runs with a higher priority start first within their namespace.
+    pub priority: i32,
+    /// Among runs with the same priority, the run that has been pending longest starts first.
+    pub pending_since: Timestamp,
+}
+
+/// Maximum number of open runs, in total, in each namespace and on each node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub all: usize,
+    pub each_namespace: usize,
+    pub each_node: usize,
+}
+
+/// Number of slots that are in use or reserved.
+#[derive(Default)]
+pub(super) struct Taken<'t> {
+    pub(super) all: usize,
+    pub(super) by_namespace: HashMap<&'t str, usize>,
+    pub(super) by_node: HashMap<&'t str, usize>,
+    pub(super) by_both: HashMap<(&'t str, &'t str), usize>,
+}
+
+impl Taken<'_> {
+    pub(super) fn in_namespace(&self, namespace: &str) -> usize {
+        self.by_namespace.get(namespace).copied().unwrap_or_default()
+    }
+
+    pub(super) fn on_node(&self, node: &str) -> usize {
+        self.by_node.get(node).copied().unwrap_or_default()
+    }
+
+    pub(super) fn of_both(&self, namespace: &str, node: &str) -> usize {
+        self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
+    }
+
+    /// Whether the namespace may open one more run on the node.
+    pub(super) fn has_free_slot(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
+        self.on_node(node) < limits.each_node
+            && self.in_namespace(namespace) < limits.each_namespace
+            && !self.is_reserved(namespace, limits)
+            && !self.is_reserved_on_node(namespace, node, limits)
+    }
+
+    /// Whether the last free slot is reserved for namespaces without a run.
+    pub(super) fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
+        limits.each_namespace < limits.all && self.all + 1 == limits.all && self.in_namespace(namespace) > 0
+    }
+
+    /// Whether the last free slot of the node is reserved for namespaces without a run on it.
+    pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
+        self.on_node(node) + 1 == limits.each_node && self.of_both(namespace, node) > 0
+    }
+}
 
 /// Order of a run among the runs of its namespace, smallest first. Runs of equal priority and age are ordered by name, so that
 /// a restart of the controller does not change the order.
@@ -111,7 +172,7 @@ impl<W> Queue<W> {
     pub(super) fn next(&self, taken: &Taken<'_>, limits: &Limits) -> Option<&str> {
         let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
         let queues = nodes.flat_map(|(node, namespaces)| namespaces.iter().map(move |(name, runs)| (node, name, runs)));
-        let candidates = queues.filter(|(node, namespace, _)| taken.has_room(namespace, node, limits));
+        let candidates = queues.filter(|(node, namespace, _)| taken.has_free_slot(namespace, node, limits));
         let candidates = candidates.filter_map(|(_, namespace, runs)| {
             let served = self.namespaces.get(namespace).map_or(0, |namespace| namespace.served);
             Some((taken.in_namespace(namespace), served, runs.first_key_value()?.0))

@@ -37,7 +37,7 @@ fn opened_in_turn(
     loop {
         queue.close(&ended, now);
         let Some(next) = queue.next_wake(now) else { return order };
-        assert_eq!(queue.ask(&runs[&next], next.clone(), now), Ok(()), "its slot was reserved");
+        assert_eq!(queue.request(&runs[&next], next.clone(), now), Ok(()), "its slot was reserved");
         order.push(next.clone());
         ended = next;
     }
@@ -50,7 +50,7 @@ fn order(asked: &[Run]) -> Vec<String> {
     let first = run("first", "first", "n");
     queue.adopt(&first, now);
     for run in asked {
-        assert!(queue.ask(run, run.uid.clone(), now).is_err());
+        assert!(queue.request(run, run.uid.clone(), now).is_err());
     }
     let runs = asked.iter().map(|run| (run.uid.clone(), run.clone())).collect();
     opened_in_turn(&mut queue, &runs, "first", now)
@@ -94,11 +94,11 @@ fn the_namespace_with_the_fewest_open_runs_goes_first() {
     let now = Instant::now();
     let mut queue = queue(5, 4, 6);
     for uid in ["a1", "a2", "a3"] {
-        assert_eq!(queue.ask(&run(uid, "a", "n"), String::new(), now), Ok(()));
+        assert_eq!(queue.request(&run(uid, "a", "n"), String::new(), now), Ok(()));
     }
-    assert_eq!(queue.ask(&run("b1", "b", "n"), String::new(), now), Ok(()));
+    assert_eq!(queue.request(&run("b1", "b", "n"), String::new(), now), Ok(()));
     for (uid, namespace) in [("a4", "a"), ("b2", "b"), ("b3", "b")] {
-        assert!(queue.ask(&run(uid, namespace, "n"), uid.to_owned(), now).is_err());
+        assert!(queue.request(&run(uid, namespace, "n"), uid.to_owned(), now).is_err());
     }
     queue.close("a1", now);
     assert_eq!(queue.next_wake(now).as_deref(), Some("b2"), "a has two, b has one");
@@ -110,11 +110,11 @@ fn the_namespace_with_the_fewest_open_runs_goes_first() {
 fn a_namespace_is_limited_even_while_slots_are_free() {
     let now = Instant::now();
     let mut queue = queue(4, 2, 4);
-    assert_eq!(queue.ask(&run("a1", "a", "n"), String::new(), now), Ok(()));
-    assert_eq!(queue.ask(&run("a2", "a", "n"), String::new(), now), Ok(()));
+    assert_eq!(queue.request(&run("a1", "a", "n"), String::new(), now), Ok(()));
+    assert_eq!(queue.request(&run("a2", "a", "n"), String::new(), now), Ok(()));
     let full = Full::Namespace { name: "a".to_owned(), limit: 2 };
-    assert_eq!(queue.ask(&run("a3", "a", "n"), "a3".to_owned(), now), Err(full));
-    assert_eq!(queue.ask(&run("b1", "b", "n"), String::new(), now), Ok(()), "another namespace has room");
+    assert_eq!(queue.request(&run("a3", "a", "n"), "a3".to_owned(), now), Err(full));
+    assert_eq!(queue.request(&run("b1", "b", "n"), String::new(), now), Ok(()), "another namespace has a free slot");
     queue.close("a1", now);
     assert_eq!(queue.next_wake(now).as_deref(), Some("a3"));
 }
@@ -124,14 +124,14 @@ fn the_last_slot_of_a_node_is_reserved_for_namespaces_without_runs_there() {
     let now = Instant::now();
     let mut queue = queue(10, 5, 4);
     for (uid, namespace) in [("a1", "a"), ("a2", "a"), ("b1", "b")] {
-        assert_eq!(queue.ask(&run(uid, namespace, "one"), String::new(), now), Ok(()));
+        assert_eq!(queue.request(&run(uid, namespace, "one"), String::new(), now), Ok(()));
     }
     let full = Full::LastOnNode { name: "one".to_owned() };
     for (uid, namespace) in [("a3", "a"), ("b2", "b")] {
-        assert_eq!(queue.ask(&run(uid, namespace, "one"), uid.to_owned(), now), Err(full.clone()));
+        assert_eq!(queue.request(&run(uid, namespace, "one"), uid.to_owned(), now), Err(full.clone()));
     }
-    assert_eq!(queue.ask(&run("a4", "a", "two"), String::new(), now), Ok(()), "another node");
-    assert_eq!(queue.ask(&run("c1", "c", "one"), String::new(), now), Ok(()), "a third namespace");
+    assert_eq!(queue.request(&run("a4", "a", "two"), String::new(), now), Ok(()), "another node");
+    assert_eq!(queue.request(&run("c1", "c", "one"), String::new(), now), Ok(()), "a third namespace");
     queue.close("c1", now);
     assert_eq!(queue.next_wake(now), None, "both still have a run there");
     queue.close("a2", now);
@@ -142,10 +142,10 @@ fn the_last_slot_of_a_node_is_reserved_for_namespaces_without_runs_there() {
 fn the_last_slot_is_reserved_for_a_namespace_without_a_run() {
     let now = Instant::now();
     let mut queue = queue(3, 2, 4);
-    assert_eq!(queue.ask(&run("a1", "a", "one"), String::new(), now), Ok(()));
-    assert_eq!(queue.ask(&run("b1", "b", "two"), String::new(), now), Ok(()));
-    assert_eq!(queue.ask(&run("b2", "b", "three"), "b2".to_owned(), now), Err(Full::Last));
-    assert_eq!(queue.ask(&run("c1", "c", "one"), String::new(), now), Ok(()));
+    assert_eq!(queue.request(&run("a1", "a", "one"), String::new(), now), Ok(()));
+    assert_eq!(queue.request(&run("b1", "b", "two"), String::new(), now), Ok(()));
+    assert_eq!(queue.request(&run("b2", "b", "three"), "b2".to_owned(), now), Err(Full::Last));
+    assert_eq!(queue.request(&run("c1", "c", "one"), String::new(), now), Ok(()));
     queue.close("a1", now);
     assert_eq!(queue.next_wake(now), None);
     queue.close("b1", now);
@@ -156,12 +156,12 @@ fn the_last_slot_is_reserved_for_a_namespace_without_a_run() {
 fn a_full_node_does_not_delay_runs_on_other_nodes() {
     let now = Instant::now();
     let mut queue = queue(3, 3, 1);
-    assert_eq!(queue.ask(&run("a1", "a", "one"), String::new(), now), Ok(()));
+    assert_eq!(queue.request(&run("a1", "a", "one"), String::new(), now), Ok(()));
     let full = Full::Node { name: "one".to_owned(), limit: 1 };
-    assert_eq!(queue.ask(&run("a2", "a", "one"), "a2".to_owned(), now), Err(full));
-    assert_eq!(queue.ask(&run("a3", "a", "two"), String::new(), now), Ok(()));
-    assert_eq!(queue.ask(&run("b4", "b", "three"), String::new(), now), Ok(()));
-    assert_eq!(queue.ask(&run("b5", "b", "four"), "b5".to_owned(), now), Err(Full::All { limit: 3 }));
+    assert_eq!(queue.request(&run("a2", "a", "one"), "a2".to_owned(), now), Err(full));
+    assert_eq!(queue.request(&run("a3", "a", "two"), String::new(), now), Ok(()));
+    assert_eq!(queue.request(&run("b4", "b", "three"), String::new(), now), Ok(()));
+    assert_eq!(queue.request(&run("b5", "b", "four"), "b5".to_owned(), now), Err(Full::All { limit: 3 }));
     queue.close("a3", now);
     assert_eq!(queue.next_wake(now).as_deref(), Some("b5"), "a2 is before it, but its node is full");
     queue.close("a1", now);
@@ -175,13 +175,13 @@ fn a_woken_run_that_changed_node_keeps_its_position_but_not_its_slot() {
     queue.adopt(&run("first", "a", "one"), now);
     queue.adopt(&run("second", "a", "two"), now);
     let moves = |node| Run { pending_since: at(-1), ..run("moves", "a", node) };
-    assert!(queue.ask(&moves("one"), "moves".to_owned(), now).is_err());
-    assert!(queue.ask(&run("stays", "a", "one"), "stays".to_owned(), now).is_err());
+    assert!(queue.request(&moves("one"), "moves".to_owned(), now).is_err());
+    assert!(queue.request(&run("stays", "a", "one"), "stays".to_owned(), now).is_err());
     queue.close("first", now);
     assert_eq!(queue.next_wake(now).as_deref(), Some("moves"));
-    assert!(queue.ask(&moves("two"), "moves".to_owned(), now).is_err());
+    assert!(queue.request(&moves("two"), "moves".to_owned(), now).is_err());
     assert_eq!(queue.next_wake(now).as_deref(), Some("stays"), "the slot on its old node is free");
-    assert!(queue.ask(&run("last", "a", "two"), "last".to_owned(), now).is_err());
+    assert!(queue.request(&run("last", "a", "two"), "last".to_owned(), now).is_err());
     queue.close("second", now);
     assert_eq!(queue.next_wake(now).as_deref(), Some("moves"));
 }
@@ -191,9 +191,9 @@ fn changing_the_priority_moves_a_queued_run() {
     let now = Instant::now();
     let mut queue = queue(1, 1, 1);
     queue.adopt(&run("open", "a", "n"), now);
-    assert!(queue.ask(&run("one", "a", "n"), "one".to_owned(), now).is_err());
-    assert!(queue.ask(&run("two", "a", "n"), "two".to_owned(), now).is_err());
-    assert!(queue.ask(&Run { priority: 1, ..run("two", "a", "n") }, "two".to_owned(), now).is_err());
+    assert!(queue.request(&run("one", "a", "n"), "one".to_owned(), now).is_err());
+    assert!(queue.request(&run("two", "a", "n"), "two".to_owned(), now).is_err());
+    assert!(queue.request(&Run { priority: 1, ..run("two", "a", "n") }, "two".to_owned(), now).is_err());
     assert_eq!(queue.queued(), 2);
     queue.close("open", now);
     assert_eq!(queue.next_wake(now).as_deref(), Some("two"));
@@ -203,21 +203,24 @@ fn changing_the_priority_moves_a_queued_run() {
 fn the_message_names_the_limit_and_its_flag() {
     let name = || "x1".to_owned();
     for (full, words) in [
-        (Full::All { limit: 10 }, "queued: all 10 run slots are in use (--max-concurrent-runs)"),
-        (Full::All { limit: 1 }, "queued: the only run slot is in use (--max-concurrent-runs)"),
+        (Full::All { limit: 10 }, "waiting for a run slot: 10 of 10 in use (--max-concurrent-runs)"),
+        (Full::All { limit: 1 }, "waiting for a run slot: 1 of 1 in use (--max-concurrent-runs)"),
         (
             Full::Node { name: name(), limit: 4 },
-            "queued: all 4 run slots of node x1 are in use (--max-concurrent-runs-per-node)",
+            "waiting for a run slot: 4 of 4 in use on node x1 (--max-concurrent-runs-per-node)",
         ),
-        (Full::Last, "queued: the last free run slot is reserved for namespaces without a run (--max-concurrent-runs)"),
+        (
+            Full::Last,
+            "waiting for a run slot: the last free slot is reserved for namespaces without a run (--max-concurrent-runs)",
+        ),
         (
             Full::LastOnNode { name: name() },
-            "queued: the last free run slot of node x1 is reserved for namespaces without a run there \
+            "waiting for a run slot: the last free slot of node x1 is reserved for namespaces without a run on this node \
              (--max-concurrent-runs-per-node)",
         ),
         (
             Full::Namespace { name: name(), limit: 1 },
-            "queued: the only run slot of namespace x1 is in use (--max-concurrent-runs-per-namespace)",
+            "waiting for a run slot: 1 of 1 in use by namespace x1 (--max-concurrent-runs-per-namespace)",
         ),
     ] {
         assert_eq!(full.to_string(), words);
@@ -265,8 +268,8 @@ fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
         }
     }
     for queued in queue.queue.runs() {
-        let is_full = queue.taken() == limits.all || !taken.has_room(&queued.namespace, &queued.node, limits);
-        prop_assert!(is_full, "{queued:?} waits beside a free slot");
+        let is_full = queue.taken() == limits.all || !taken.has_free_slot(&queued.namespace, &queued.node, limits);
+        prop_assert!(is_full, "{queued:?} waits despite a free slot");
         prop_assert!(!queue.open.contains_key(&queued.uid) && !queue.reserved.contains_key(&queued.uid));
     }
     prop_assert!(queue.queue.is_consistent());
@@ -276,7 +279,7 @@ fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
 /// Returns the namespaces with a run that could start if one more slot were free, and the number of slots that each has taken.
 fn eligible(queue: &FairQueue<String>) -> BTreeMap<String, usize> {
     let taken = queue.taken_slots();
-    let queued = queue.queue.runs().filter(|run| taken.has_room(&run.namespace, &run.node, &queue.limits));
+    let queued = queue.queue.runs().filter(|run| taken.has_free_slot(&run.namespace, &run.node, &queue.limits));
     queued.map(|run| (run.namespace.clone(), taken.in_namespace(&run.namespace))).collect()
 }
 
@@ -292,7 +295,7 @@ proptest! {
             match event {
                 Event::Ask(number) => {
                     let run = numbered(number);
-                    if queue.ask(&run, run.uid.clone(), now).is_ok() {
+                    if queue.request(&run, run.uid.clone(), now).is_ok() {
                         *permits.entry(run.uid).or_default() += 1;
                     }
                 }
@@ -317,7 +320,7 @@ proptest! {
             }
             while let Some(woken) = queue.next_wake(now) {
                 let run = numbered(woken.parse().unwrap());
-                prop_assert_eq!(queue.ask(&run, woken.clone(), now), Ok(()));
+                prop_assert_eq!(queue.request(&run, woken.clone(), now), Ok(()));
                 queued.remove(&woken);
                 permits.insert(woken, 1);
             }
@@ -338,7 +341,7 @@ proptest! {
         for number in asked {
             let run = numbered(number);
             if !queue.open.contains_key(&run.uid) {
-                let _ = queue.ask(&run, run.uid.clone(), now);
+                let _ = queue.request(&run, run.uid.clone(), now);
             }
         }
         for end in ends {
@@ -356,7 +359,7 @@ proptest! {
             let first = queue.queue.runs().filter(|run| run.namespace == woken.namespace && run.node == woken.node);
             let overtaken = first.filter(|run| (-run.priority, run.pending_since) < (-woken.priority, woken.pending_since));
             prop_assert_eq!(overtaken.count(), 0, "within a namespace priority and time decide");
-            prop_assert_eq!(queue.ask(&woken, woken.uid.clone(), now), Ok(()));
+            prop_assert_eq!(queue.request(&woken, woken.uid.clone(), now), Ok(()));
         }
     }
 
@@ -375,7 +378,7 @@ proptest! {
         for (number, (namespace, end, priority)) in order.into_iter().enumerate() {
             let (uid, namespace) = (format!("{number:03}"), namespace.to_string());
             let asking = Run { priority, ..run(&uid, &namespace, "n") };
-            prop_assert!(queue.ask(&asking, uid.clone(), now).is_err());
+            prop_assert!(queue.request(&asking, uid.clone(), now).is_err());
             runs.insert(uid, asking);
             passed_by.entry(namespace).or_default();
             if !end {
@@ -384,7 +387,7 @@ proptest! {
             queue.close(&open, now);
             open = queue.next_wake(now).unwrap();
             let served = runs.remove(&open).unwrap();
-            prop_assert_eq!(queue.ask(&served, open.clone(), now), Ok(()));
+            prop_assert_eq!(queue.request(&served, open.clone(), now), Ok(()));
             passed_by.values_mut().for_each(|passed| passed.push(served.namespace.clone()));
             passed_by.insert(served.namespace.clone(), Vec::new());
             passed_by.retain(|namespace, _| runs.values().any(|run| run.namespace == *namespace));

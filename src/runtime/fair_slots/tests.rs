@@ -19,7 +19,7 @@ impl FairSlots {
     }
 }
 
-/// Returns a slot if one is free at once.
+/// Returns a slot if one is free.
 async fn is_free(slots: &FairSlots, key: &str) -> Option<Slot> {
     timeout(Duration::from_millis(1), slots.acquire(key)).await.ok().and_then(Result::ok)
 }

@@ -1,11 +1,12 @@
-//! Tests that the index equals a scan of the store after any watch events.
+//! Tests that the index equals a scan of the store after any watch events, and of the cache sync.
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt;
 use proptest::prelude::*;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::*;
 
@@ -94,4 +95,57 @@ proptest! {
             }
         }
     }
+}
+
+fn cache<K>() -> (Indexed<K, ()>, IndexWriter<K, ()>)
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    indexed(|_| vec![()])
+}
+
+/// Several controllers wait for the list of Updates, each with several reconciles.
+#[tokio::test(start_paused = true)]
+async fn every_reconcile_continues_once_the_initial_list_is_complete() {
+    let (updates, mut writer) = cache::<ConfigMap>();
+    let controllers = [CacheSync::default().with(&updates), CacheSync::default().with(&updates)];
+    let start = Instant::now();
+    let reconcile = async |controller: usize| {
+        controllers[controller].wait().await.expect("it is listed within the timeout");
+        assert_eq!(updates.in_group(&()).len(), 1, "the groups are built before");
+        start.elapsed()
+    };
+    let list = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let mut listed = ConfigMap::default();
+        listed.metadata.name = Some("listed".to_owned());
+        for event in [Event::Init, Event::InitApply(listed), Event::InitDone] {
+            writer.apply(&event);
+        }
+    };
+    let (times, ()) = tokio::join!(join_all((0..10).map(|number| reconcile(number % 2))), list);
+    assert_eq!(times, [Duration::from_secs(2); 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cache_sync_waits_for_the_first_list_of_every_cache() {
+    let (one, mut one_writer) = cache::<ConfigMap>();
+    let (two, mut two_writer) = cache::<Secret>();
+    let sync = CacheSync::default().with(&one).with(&two);
+    let mut listed = ConfigMap::default();
+    listed.metadata.name = Some("listed".to_owned());
+    for event in [Event::Init, Event::InitApply(listed), Event::InitDone] {
+        assert!(sync.wait().await.is_err(), "before {event:?}");
+        one_writer.apply(&event);
+    }
+    let error = sync.wait().await.expect_err("one of two is not listed").to_string();
+    assert_eq!(error, "waiting for cache sync of Secret");
+    two_writer.apply(&Event::Init);
+    let (waited, ()) = tokio::join!(sync.wait(), async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        two_writer.apply(&Event::InitDone);
+    });
+    assert!(waited.is_ok(), "it was listed meanwhile: {waited:?}");
+    two_writer.apply(&Event::Init);
+    assert!(sync.wait().await.is_ok(), "a restarted watch keeps its objects");
 }

@@ -89,7 +89,7 @@ async fn runs_that_may_be_open_on_one_node() -> usize {
 
 fn a_wait_was_visible(scenes: &[&Scene]) {
     let states: Vec<Stack> = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Stack>()).collect();
-    let says = |stack: &&Stack| condition(stack, RECONCILING).is_some_and(|c| c.message.contains("run slots"));
+    let says = |stack: &&Stack| condition(stack, RECONCILING).is_some_and(|c| c.message.contains("run slot"));
     let waiting: BTreeSet<Option<String>> = states.iter().filter(says).map(Stack::uid).collect();
     println!("{} Stacks said that they are queued for a run slot", waiting.len());
     assert!(!waiting.is_empty(), "no condition of any Stack said that it is queued for a run slot");

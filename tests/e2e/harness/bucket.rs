@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
-use pulumi_controller::api::source::SourceArtifact;
+use pulumi_controller::api::pulumi::SourceArtifact;
 use rusty_s3::{Credentials, S3Action, UrlStyle};
 use serde_json::json;
 

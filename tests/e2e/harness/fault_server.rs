@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pulumi_controller::api::source::SourceArtifact;
+use pulumi_controller::api::pulumi::SourceArtifact;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -3,8 +3,7 @@
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
-use pulumi_controller::api::pulumi::{FluxSource, SourceReference, Stack};
-use pulumi_controller::api::source::SourceArtifact;
+use pulumi_controller::api::pulumi::{FluxSource, SourceArtifact, SourceReference, Stack};
 use serde_json::{Value, json};
 
 use super::scene::{Scene, from_json};

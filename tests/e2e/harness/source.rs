@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use kube::{CustomResource, ResourceExt};
 use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
-use pulumi_controller::api::source::SourceArtifact;
+use pulumi_controller::api::pulumi::SourceArtifact;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -126,7 +126,7 @@ mod resolve {
             ("app-0=retry", Some("app-0=retry"), doubt, None, ""),
             ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, which needs no resolution"),
             ("app-1=retry", None, None, None, "names app-1, which needs no resolution"),
-            ("app-1=yes", None, doubt, None, "is not of the form"),
+            ("app-1=yes", None, doubt, None, "must have the form"),
             ("app-1=retry", None, Some("StackNotFound"), Some(Answer::Retry), ""),
             ("app-1=abandon", None, Some("StackNotFound"), Some(Answer::Abandon), ""),
             ("app-1=clear", None, Some("StackNotFound"), None, "set it to app-1=retry or app-1=abandon"),

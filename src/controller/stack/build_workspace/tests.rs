@@ -135,7 +135,7 @@ fn templates_over_the_size_limit_are_rejected_by_name() {
     let template = json!({"spec": {"podTemplate": {"spec": {"hostname": "x".repeat(bounds::TEMPLATE_BYTES)}}}});
     let spec = StackSpec { workspace_template: Some(template), ..StackSpec::default() };
     let error = workspace(&stack(spec), &ArtifactReference::default()).expect_err("refused").to_string();
-    assert_eq!(error, "spec.workspaceTemplate has 262193 bytes as JSON; the limit is 262144 bytes");
+    assert_eq!(error, "spec.workspaceTemplate must be at most 262144 bytes as JSON, but has 262193 bytes");
 }
 
 #[test]

@@ -63,8 +63,8 @@ mod caches {
     };
     use crate::controller::test_parts::TestParts;
     use crate::controller::update::updates;
-    use crate::runtime::cache_sync::CacheSync;
     use crate::runtime::fake_api::{Answer, client};
+    use crate::runtime::index::CacheSync;
     use crate::runtime::index::StoreWriter as _;
     use crate::source::flux::Sources;
 
@@ -115,7 +115,7 @@ mod caches {
         let stack = Arc::new(stack);
         for missing in ["Stack, Update", "Update"] {
             let error = reconcile(stack.clone(), context.clone()).await.expect_err("it waits").to_string();
-            assert_eq!(error, format!("waiting for the first list of {missing}"));
+            assert_eq!(error, format!("waiting for cache sync of {missing}"));
             assert!(log.all().is_empty(), "nothing is read or written: {:?}", log.verbs());
             for event in [Event::Init, Event::InitDone] {
                 stacks_writer.apply(&event);

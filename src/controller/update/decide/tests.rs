@@ -225,7 +225,7 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
     let rows = [
         (None, "app-1=retry"),
         (Some("app-0=retry"), "the annotation names app-0"),
-        (Some("nonsense"), "is not of the form"),
+        (Some("nonsense"), "must have the form"),
     ];
     for (answer, wanted) in rows {
         let Action::OutcomeUnknown(message) = decide(&answered(answer)) else { panic!("{answer:?}: it is decided") };

@@ -14,8 +14,9 @@ use super::super::*;
 use crate::api::auto::Workspace;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
-use crate::runtime::cache_sync::CacheSync;
+use crate::runtime::controller::Start;
 use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
+use crate::runtime::index::CacheSync;
 use crate::runtime::reconcile::ReconcileRunner;
 
 /// Longer than all operations except the wait for a cache.
@@ -120,10 +121,16 @@ fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>)
     let (updates, updates_writer) = update::updates();
     let context = Arc::new(context(&parts, updates, wake));
     let (_, workspaces) = reflector::store::<Workspace>();
-    let watches = Watches { scope: parts.scope.clone(), workspaces, updates: updates_writer, wakes };
-    let runner =
-        Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone()));
-    let task = tokio::spawn(async move { controller(context, watches, runner, parts.end.clone()).await });
+    let watches = Watches { updates: updates_writer, wakes };
+    let runner = ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone());
+    let start = Start {
+        client: parts.client.clone(),
+        scope: parts.scope.clone(),
+        store: workspaces,
+        runner: Arc::new(runner),
+        end: parts.end.clone(),
+    };
+    let task = tokio::spawn(controller(start, watches, context));
     (log, task)
 }
 

@@ -185,7 +185,7 @@ fn changes_to_protected_pod_template_fields_are_rejected_by_name() {
         assert_eq!(error.to_string(), format!("podTemplate must not change {field}: the controller manages it"));
     }
     let nameless = with_template(json!({"spec": {"volumes": [{"emptyDir": {}}]}})).expect_err("nameless");
-    assert_eq!(nameless.to_string(), "podTemplate: spec.volumes[0] has no `name`, by which the list is merged");
+    assert_eq!(nameless.to_string(), "podTemplate: spec.volumes[0] must have the merge key `name`");
 }
 
 /// Returns the names of the init containers and the revision hash.

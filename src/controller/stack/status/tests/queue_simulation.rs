@@ -159,7 +159,7 @@ impl Simulation {
         let Some(update) = &self.members[number].update else { return };
         let pod: Pod = serde_json::from_value(json!({"spec": {"nodeName": "n", "containers": []}})).unwrap();
         let run = run_in(&pod, update, &[]);
-        if self.queue.ask(&run, number, self.instant()).is_ok() {
+        if self.queue.request(&run, number, self.instant()).is_ok() {
             self.members[number].is_open = true;
             self.members[number].starts.push(self.second);
             let seconds = self.random.u64(RUN / 2..=RUN * 3 / 2);

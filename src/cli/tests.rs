@@ -1,0 +1,147 @@
+//! Tests of the flags and their defaults.
+
+use clap::CommandFactory;
+
+use super::*;
+
+fn parse(arguments: &[&str]) -> Result<Role, String> {
+    let all = std::iter::once("pulumi-controller").chain(arguments.iter().copied());
+    CommandLine::try_parse_from(all).map(CommandLine::into_role).map_err(|error| error.to_string())
+}
+
+fn manager(arguments: &[&str]) -> ManagerFlags {
+    match parse(arguments) {
+        Ok(Role::Manager(flags)) => flags,
+        other => panic!("not the manager: {other:?}"),
+    }
+}
+
+#[test]
+fn the_command_line_definition_is_valid() {
+    CommandLine::command().debug_assert();
+}
+
+#[test]
+fn the_default_role_is_the_manager() {
+    let flags = manager(&[]);
+    assert_eq!((flags.metrics_addr.as_str(), flags.health_addr.as_str()), (":8080", ":9440"));
+    assert_eq!((flags.concurrent, flags.interval_jitter_percentage), (4, 5));
+    assert!(parse(&["--interval-jitter-percentage=100"]).is_err());
+    assert_eq!((flags.max_concurrent_runs, flags.max_concurrent_runs_per_node), (10, 4));
+    assert_eq!((flags.max_concurrent_runs_per_namespace, flags.default_run_timeout.as_str()), (None, "3h"));
+    assert!(flags.watch_all_namespaces);
+    assert_eq!(manager(&["--concurrent=7"]).concurrent, 7);
+    assert_eq!(manager(&["manager", "--concurrent", "8"]).concurrent, 8);
+}
+
+#[test]
+fn flags_use_the_syntax_of_flux() {
+    for (arguments, all) in [
+        (&["--watch-all-namespaces"][..], true),
+        (&["--watch-all-namespaces=true"], true),
+        (&["--watch-all-namespaces=false"], false),
+    ] {
+        assert_eq!(manager(arguments).watch_all_namespaces, all, "{arguments:?}");
+    }
+    assert!(!manager(&[]).enable_pprof && manager(&["--enable-pprof"]).enable_pprof);
+    assert!(!manager(&[]).enable_leader_election && manager(&[]).leader_election_release_on_cancel);
+    assert!(manager(&["--enable-leader-election"]).enable_leader_election);
+    assert!(!manager(&["--leader-election-release-on-cancel=false"]).leader_election_release_on_cancel);
+    let flags = manager(&["--log-level=debug", "--log-encoding=console", "--artifact-hosts=a.svc,b:80"]);
+    assert_eq!((flags.log.log_level, flags.log.log_encoding), (LogLevel::Debug, LogEncoding::Console));
+    assert_eq!(flags.artifact_hosts, ["a.svc", "b:80"]);
+    assert!(parse(&["--log-level=loud"]).unwrap_err().contains("loud"));
+}
+
+/// Flags that all Flux controllers have, with the defaults of Flux.
+const FLUXS: [(&str, &str); 30] = [
+    ("concurrent", "4"),
+    ("default-service-account", ""),
+    ("enable-leader-election", "false"),
+    ("events-addr", ""),
+    ("feature-gates", ""),
+    ("health-addr", ":9440"),
+    ("http-retry", "9"),
+    ("insecure-kubeconfig-exec", "false"),
+    ("insecure-kubeconfig-tls", "false"),
+    ("interval-jitter-percentage", "5"),
+    ("kube-api-burst", "300"),
+    ("kube-api-qps", "50"),
+    ("leader-election-lease-duration", "35s"),
+    ("leader-election-release-on-cancel", "true"),
+    ("leader-election-renew-deadline", "30s"),
+    ("leader-election-retry-period", "5s"),
+    ("log-encoding", "json"),
+    ("log-level", "info"),
+    ("max-retry-delay", "15m"),
+    ("metrics-addr", ":8080"),
+    ("min-retry-delay", "750ms"),
+    ("no-cross-namespace-refs", "false"),
+    ("requeue-dependency", "30s"),
+    ("storage-path", "/data"),
+    ("token-cache-max-duration", "1h"),
+    ("token-cache-max-size", "100"),
+    ("watch-all-namespaces", "true"),
+    ("watch-configs-label-selector", "reconcile.fluxcd.io/watch=Enabled"),
+    ("watch-label-selector", ""),
+    ("storage-adv-addr", ""),
+];
+/// Flux flags without an equivalent in this controller. The API server throttles requests, the next reconcile retries a failed fetch,
+/// tokens are cached per repository, the controller does not access other clusters, and it does not serve artifacts to other programs.
+const NOT_OURS: [&str; 8] = [
+    "http-retry",
+    "insecure-kubeconfig-exec",
+    "insecure-kubeconfig-tls",
+    "kube-api-burst",
+    "kube-api-qps",
+    "storage-adv-addr",
+    "token-cache-max-duration",
+    "token-cache-max-size",
+];
+
+#[test]
+fn shared_flags_have_the_names_and_defaults_of_flux() {
+    let command = CommandLine::command();
+    for (name, default) in FLUXS {
+        let argument = command.get_arguments().find(|argument| argument.get_long() == Some(name));
+        let found = argument.map(|argument| {
+            let values = argument.get_default_values().iter().map(|value| value.to_string_lossy());
+            values.collect::<Vec<_>>().join(",")
+        });
+        let wanted = match name {
+            _ if NOT_OURS.contains(&name) => None,
+            // Unlike Flux, the controller isolates namespaces from each other by default.
+            "no-cross-namespace-refs" => Some("true"),
+            _ => Some(default),
+        };
+        assert_eq!(found.as_deref(), wanted, "--{name}");
+    }
+}
+
+#[test]
+fn an_unsupported_flux_flag_is_rejected() {
+    for name in NOT_OURS {
+        let error = parse(&[&format!("--{name}=1")]).unwrap_err();
+        assert!(error.contains(&format!("unexpected argument '--{name}")), "{error}");
+    }
+}
+
+#[test]
+fn other_roles_have_their_own_flags() {
+    match parse(&["agent", "--child", "--share", "/s"]) {
+        Ok(Role::Agent(flags)) => {
+            assert!(flags.child);
+            assert_eq!((flags.pod.share, flags.pod.address.as_str()), (PathBuf::from("/s"), ":50051"));
+        }
+        other => panic!("{other:?}"),
+    }
+    match parse(&["launch", "--", "pulumi", "up", "--yes"]) {
+        Ok(Role::Launch(flags)) => assert_eq!(flags.arguments, ["pulumi", "up", "--yes"]),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(parse(&["fetch"]), Ok(Role::Fetch(flags)) if flags.pod.address == ":50051"));
+    assert!(matches!(parse(&["bootstrap", "--to", "/share/agent"]), Ok(Role::Bootstrap(_))));
+    assert!(matches!(parse(&["crds"]), Ok(Role::Crds)));
+    assert!(parse(&["bootstrap"]).unwrap_err().contains("--to"));
+    assert!(parse(&["launch"]).is_err());
+}

@@ -1,0 +1,247 @@
+//! Changes of the CA Secret by users and other processes, with a fake API server that stores one Secret.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::decide::{Found, TRUSTED_AFTER_IT_SIGNED, TRUSTED_BEFORE_IT_SIGNS};
+use super::{CaRotator, Generations, SecretStore, secret};
+use crate::rpc::identity::Authority;
+use crate::runtime::events::Events;
+use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client, merge};
+use crate::runtime::reads::Reader;
+use crate::runtime::writes::{Leadership, Writer};
+use crate::telemetry::metrics::Metrics;
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// The stored Secret and the number of its writes.
+#[derive(Clone, Default)]
+struct Api(Arc<Mutex<(Option<Value>, u64)>>);
+
+impl Api {
+    fn answer(&self, asked: &RecordedRequest) -> Answer {
+        let mut api = self.0.lock().unwrap();
+        match (asked.method.as_str(), api.0.clone()) {
+            ("GET", Some(secret)) => Answer::Json(200, secret),
+            ("GET" | "PATCH", None) => Answer::refusal(404, "NotFound"),
+            ("POST", None) => api.store(asked.body.clone()),
+            ("POST", Some(_)) => Answer::refusal(409, "AlreadyExists"),
+            ("PATCH", Some(mut secret)) => {
+                if asked.body["metadata"]["resourceVersion"] != secret["metadata"]["resourceVersion"] {
+                    return Answer::refusal(409, "Conflict");
+                }
+                merge(&mut secret, &asked.body);
+                api.store(secret)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Changes the Secret as another client would.
+    fn change(&self, change: impl FnOnce(&mut Option<Value>)) {
+        let mut api = self.0.lock().unwrap();
+        let mut secret = api.0.take();
+        change(&mut secret);
+        if let Some(secret) = secret {
+            api.store(secret);
+        }
+    }
+
+    fn put(&self, authority: &Authority) {
+        let found = serde_json::to_value(secret::new(&Generations::first(authority_like(authority)), "flux-system"));
+        let data = found.unwrap()["data"].clone();
+        self.change(|secret| merge(secret.as_mut().unwrap(), &json!({ "data": data })));
+    }
+
+    fn annotate(&self, key: &str, value: &str) {
+        self.change(|secret| merge(secret.as_mut().unwrap(), &json!({"metadata": {"annotations": {key: value}}})));
+    }
+
+    fn held(&self) -> Generations {
+        let secret: Secret = serde_json::from_value(self.0.lock().unwrap().0.clone().unwrap()).unwrap();
+        match secret::read(Some(&secret)) {
+            Found::Usable { generations, .. } => *generations,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn writes(&self) -> u64 {
+        self.0.lock().unwrap().1
+    }
+}
+
+trait Store {
+    fn store(&mut self, secret: Value) -> Answer;
+}
+
+impl Store for (Option<Value>, u64) {
+    fn store(&mut self, mut secret: Value) -> Answer {
+        self.1 += 1;
+        secret["metadata"]["resourceVersion"] = json!(self.1.to_string());
+        self.0 = Some(secret.clone());
+        Answer::Json(200, secret)
+    }
+}
+
+fn authority_like(authority: &Authority) -> Authority {
+    Authority::from_pem(authority.certificate_pem(), &authority.key_pem()).unwrap()
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+struct Kept {
+    api: Api,
+    ca_rotator: CaRotator,
+    metrics: Metrics,
+    task: crate::runtime::events::EventTask,
+    log: Log,
+}
+
+impl Kept {
+    async fn start(api: Api) -> Result<Kept, String> {
+        let answering = api.clone();
+        let (client, log) = client(move |asked| match asked.path.ends_with("/events") {
+            true => Answer::Json(201, asked.body.clone()),
+            false => answering.answer(asked),
+        });
+        let metrics = Metrics::default();
+        let limit = Duration::from_secs(5);
+        let writer = Writer::new(client.clone(), limit, Leadership::sole(), metrics.clone());
+        let (events, task) = Events::new(writer.clone(), "pulumi-controller", "pod", metrics.clone());
+        let store = SecretStore { reader: Reader::new(client, limit), writer, namespace: "flux-system".to_owned() };
+        let ca_rotator = CaRotator::start(store, events, metrics.clone()).await.map_err(|error| error.to_string())?;
+        Ok(Kept { api, ca_rotator, metrics, task, log })
+    }
+
+    fn in_force(&self) -> Arc<Generations> {
+        self.ca_rotator.authority().borrow().clone()
+    }
+
+    async fn refresh(&mut self, now: Timestamp) -> Arc<Generations> {
+        self.ca_rotator.refresh(now).await;
+        self.in_force()
+    }
+
+    fn is_well(&self) -> bool {
+        self.metrics.encode().unwrap().contains("pulumi_controller_authority_well 1")
+    }
+}
+
+#[tokio::test]
+async fn an_authority_is_created_once_and_then_read() {
+    let api = Api::default();
+    let mut first = Kept::start(api.clone()).await.unwrap();
+    let second = Kept::start(api.clone()).await.unwrap();
+    assert!(first.in_force() == second.in_force() && *first.in_force() == api.held());
+    first.refresh(Timestamp::now()).await;
+    assert_eq!(api.writes(), 1, "at rest nothing is written");
+}
+
+#[tokio::test]
+async fn a_deleted_secret_is_recreated_with_the_same_authority() {
+    let mut kept = Kept::start(Api::default()).await.unwrap();
+    let before = kept.in_force();
+    kept.api.change(|secret| *secret = None);
+    let mut heard = kept.ca_rotator.authority();
+    heard.mark_unchanged();
+    assert!(kept.refresh(now()).await == before && kept.api.held() == *before);
+    assert!(!heard.has_changed().unwrap(), "no change is published");
+}
+
+#[tokio::test]
+async fn a_user_provided_authority_signs_and_the_previous_one_stays_trusted() {
+    let mut kept = Kept::start(Api::default()).await.unwrap();
+    let before = kept.in_force();
+    let other = Authority::generate(now()).unwrap();
+    kept.api.put(&other);
+    let after = kept.refresh(now()).await;
+    assert_eq!(after.current().certificate(), other.certificate());
+    assert!(after.trusts(before.current().certificate()));
+    assert_eq!(after.previous().unwrap().until, Some(now() + TRUSTED_AFTER_IT_SIGNED));
+    let clients = after.issue_clients(now()).unwrap();
+    assert!(
+        before.current().has_issued(&clients[1].certificate_pem).unwrap(),
+        "the controller can call pods without the new CA"
+    );
+    let restarted = Kept::start(kept.api.clone()).await.unwrap();
+    assert!(restarted.in_force() == after, "a process that starts now knows both");
+    assert!(
+        kept.refresh(now() + TRUSTED_AFTER_IT_SIGNED).await.previous().is_none(),
+        "in the end only the new one is left"
+    );
+}
+
+#[tokio::test]
+async fn a_user_can_revoke_trust_in_a_replaced_authority() {
+    let mut kept = Kept::start(Api::default()).await.unwrap();
+    kept.api.put(&Authority::generate(now()).unwrap());
+    assert!(kept.refresh(now()).await.previous().is_some());
+    let nothing = json!({"data": {"previous.crt": null, "previous.key": null}});
+    kept.api.change(|secret| merge(secret.as_mut().unwrap(), &nothing));
+    assert!(kept.refresh(now()).await.previous().is_none());
+}
+
+#[tokio::test]
+async fn a_requested_rotation_passes_all_steps_and_runs_once() {
+    let mut kept = Kept::start(Api::default()).await.unwrap();
+    let start = Timestamp::now();
+    let old = kept.in_force();
+    kept.api.annotate("pulumi.com/rotate", "now");
+    let announced = kept.refresh(start).await;
+    assert_eq!(announced.current().certificate(), old.current().certificate());
+    let next = announced.next().unwrap().authority.certificate().clone();
+    assert!(announced.trusts(&next) && announced.bundle_pem().starts_with(old.bundle_pem()));
+
+    assert!(
+        kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS / 2).await == announced,
+        "it waits until pods trust the next CA"
+    );
+    let promoted = kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS).await;
+    assert_eq!(promoted.current().certificate(), &next);
+    assert!(promoted.trusts(old.current().certificate()) && promoted.next().is_none());
+    assert!(kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS + HOUR).await == promoted, "the request is handled");
+
+    let retired = kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS + TRUSTED_AFTER_IT_SIGNED).await;
+    assert!(!retired.trusts(old.current().certificate()));
+    assert_eq!(kept.api.writes(), 1 + 1 + 3, "made, asked, and one write for each step");
+    assert!(kept.api.held() == *retired);
+}
+
+#[tokio::test]
+async fn an_invalid_secret_is_reported_once_and_changes_nothing() {
+    let mut kept = Kept::start(Api::default()).await.unwrap();
+    let before = kept.in_force();
+    kept.api.change(|secret| merge(secret.as_mut().unwrap(), &json!({"data": {"ca.key": "Z2FyYmFnZQ=="}})));
+    for _ in 0..3 {
+        assert!(kept.refresh(now()).await == before && !kept.is_well());
+    }
+    let end = CancellationToken::new();
+    end.cancel();
+    let refused = Kept::start(kept.api.clone()).await.map(|_| ()).unwrap_err();
+    assert!(refused.contains("invalid Secret flux-system/pulumi-controller-authority: ca.crt, ca.key: "), "{refused}");
+    kept.api.change(|secret| *secret = None);
+    assert!(kept.refresh(now()).await == before && kept.is_well());
+    kept.task.run(end).await;
+    let events: Vec<RecordedRequest> =
+        kept.log.all().into_iter().filter(|asked| asked.path.ends_with("/events")).collect();
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].body["reason"], "AuthorityUnusable");
+    assert!(events[0].body["message"].as_str().unwrap().contains("private key"), "{:?}", events[0].body);
+}
+
+#[tokio::test]
+async fn the_client_certificates_of_the_controller_are_renewed_in_time() {
+    let mut kept = Kept::start(Api::default()).await.unwrap();
+    let before = kept.ca_rotator.clients();
+    kept.refresh(Timestamp::now() + 24 * HOUR).await;
+    assert_eq!(kept.ca_rotator.clients(), before);
+    kept.refresh(Timestamp::now() + 61 * 24 * HOUR).await;
+    assert_ne!(kept.ca_rotator.clients(), before);
+}

@@ -1,0 +1,225 @@
+//! Templates of a Stack, merged over the generated objects with the semantics of `kubectl patch --type=strategic`.
+//!
+//! Templates stay JSON from the resource to the apply, because typed parsing would drop fields that are newer than
+//! `k8s-openapi`. The merge keys of lists are tables (`keys`).
+
+mod keys;
+mod strategic;
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value};
+
+use self::keys::UPDATE;
+use crate::api::auto::{Update, Workspace};
+
+pub use keys::{KeyTable, POD_TEMPLATE, Rule, SERVICE_TEMPLATE, WORKSPACE};
+pub use strategic::{MergeError, merge};
+
+/// Metadata fields that a template may set.
+const METADATA_FIELDS: &[&str] = &["annotations", "labels"];
+
+/// Reason why a template cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    #[error("{field} is not supported")]
+    Unsupported { field: String },
+
+    #[error("{field} must be an object")]
+    NotAnObject { field: String },
+
+    #[error("failed to merge {template}: {error}")]
+    Merge { template: &'static str, error: MergeError },
+
+    #[error("invalid {template}: {error}")]
+    Invalid { template: &'static str, error: serde_json::Error },
+
+    #[error("failed to encode the generated object as JSON: {0}")]
+    Generated(#[source] serde_json::Error),
+}
+
+/// Kind of template: its field in the spec of a Stack, and the spec fields of the object that it may set.
+#[derive(Clone, Copy, Debug)]
+struct Template {
+    pub name: &'static str,
+    pub spec_fields: &'static [&'static str],
+}
+
+impl Template {
+    /// Returns the metadata and spec of a template, or an error that names the first unsupported field. Null sections are
+    /// ignored.
+    fn check(&self, template: &Value) -> Result<Map<String, Value>, TemplateError> {
+        let not_an_object = || TemplateError::NotAnObject { field: self.name.to_owned() };
+        let template = template.as_object().ok_or_else(not_an_object)?;
+        // The schema of the operator allows a whole object. Its apiVersion, kind and status have no effect.
+        let is_known = |field: &str| matches!(field, "apiVersion" | "kind" | "metadata" | "spec" | "status");
+        if let Some(field) = template.keys().find(|field| !is_known(field)) {
+            return Err(TemplateError::Unsupported { field: format!("{}.{field}", self.name) });
+        }
+        self.check_fields(template, "metadata", METADATA_FIELDS)?;
+        self.check_fields(template, "spec", self.spec_fields)?;
+        // A null section would delete the generated one.
+        let counts =
+            |(field, section): &(&String, &Value)| matches!(field.as_str(), "metadata" | "spec") && !section.is_null();
+        Ok(template.iter().filter(counts).map(|(field, section)| (field.clone(), section.clone())).collect())
+    }
+
+    fn check_fields(
+        &self,
+        template: &Map<String, Value>,
+        section: &'static str,
+        supported: &[&str],
+    ) -> Result<(), TemplateError> {
+        let fields = match template.get(section) {
+            None | Some(Value::Null) => return Ok(()),
+            Some(Value::Object(fields)) => fields,
+            Some(_) => return Err(TemplateError::NotAnObject { field: format!("{}.{section}", self.name) }),
+        };
+        match fields.keys().find(|field| !supported.contains(&plain_name(field))) {
+            Some(field) => Err(TemplateError::Unsupported { field: format!("{}.{section}.{field}", self.name) }),
+            None => Ok(()),
+        }
+    }
+
+    fn merge_error(&self) -> impl Fn(MergeError) -> TemplateError + use<> {
+        let template = self.name;
+        move |error| TemplateError::Merge { template, error }
+    }
+
+    fn invalid(&self) -> impl Fn(serde_json::Error) -> TemplateError + use<> {
+        let template = self.name;
+        move |error| TemplateError::Invalid { template, error }
+    }
+}
+
+/// Returns the field that a directive such as `$setElementOrder/env` refers to.
+fn plain_name(field: &str) -> &str {
+    match field.strip_prefix('$').and_then(|directive| directive.split_once('/')) {
+        Some((_, field)) => field,
+        None => field,
+    }
+}
+
+/// `updateTemplate`. Fields that identify the run, such as its type and artifact, are excluded because the Stack sets them.
+const UPDATE_TEMPLATE: Template = Template {
+    name: "updateTemplate",
+    spec_fields: &[
+        "continueOnError",
+        "expectNoChanges",
+        "expectNoRefreshChanges",
+        "idleTimeout",
+        "lockRecovery",
+        "message",
+        "parallel",
+        "priority",
+        "refresh",
+        "remove",
+        "replace",
+        "runProgram",
+        "target",
+        "targetDependents",
+        "timeout",
+        "ttlAfterCompleted",
+    ],
+};
+
+/// Merges a Stack's `updateTemplate` (`metadata` and `spec`) over a generated Update.
+pub fn update_template(generated: &Update, template: &Value) -> Result<Update, TemplateError> {
+    let template = UPDATE_TEMPLATE.check(template)?;
+    let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;
+    let merged = merge(generated, &Value::Object(template), &UPDATE).map_err(UPDATE_TEMPLATE.merge_error())?;
+    serde_json::from_value(merged).map_err(UPDATE_TEMPLATE.invalid())
+}
+
+/// `workspaceTemplate`. `artifact` is excluded because the Stack sets it. `flux`, `git`, `local` and `projectInfo` select the source
+/// (`source::inline`).
+const WORKSPACE_TEMPLATE: Template = Template {
+    name: "workspaceTemplate",
+    spec_fields: &[
+        "env",
+        "envFrom",
+        "flux",
+        "git",
+        "image",
+        "imagePullPolicy",
+        "local",
+        "podTemplate",
+        "projectInfo",
+        "pulumiLogLevel",
+        "resources",
+        "securityProfile",
+        "serviceAccountName",
+        "serviceTemplate",
+        "stacks",
+    ],
+};
+const POD_TEMPLATE_FIELD: &str = "podTemplate";
+const SERVICE_TEMPLATE_FIELD: &str = "serviceTemplate";
+
+/// Merges a Stack's `workspaceTemplate` (`metadata` and `spec`) over its generated Workspace.
+///
+/// If the generated Workspace has no `podTemplate`, the one of the template is copied unchanged: its nulls and directives
+/// apply to the pod template that it is merged over later. `serviceTemplate`, which no generated Workspace has, is always
+/// copied.
+pub fn workspace_template(generated: &Workspace, template: &Value) -> Result<Workspace, TemplateError> {
+    let mut template = WORKSPACE_TEMPLATE.check(template)?;
+    let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;
+    let mut carried = |field: &str| {
+        let value = template.get_mut("spec")?.as_object_mut()?.remove(field)?;
+        Some(value).filter(|value| !value.is_null())
+    };
+    let (pod_template, service_template) = (carried(POD_TEMPLATE_FIELD), carried(SERVICE_TEMPLATE_FIELD));
+    let mut merged =
+        merge(generated, &Value::Object(template), &WORKSPACE).map_err(WORKSPACE_TEMPLATE.merge_error())?;
+    if let (Some(patch), Some(spec)) = (pod_template, merged.get_mut("spec").and_then(Value::as_object_mut)) {
+        let pod_template = match spec.remove(POD_TEMPLATE_FIELD) {
+            Some(base) => merge(base, &patch, &POD_TEMPLATE).map_err(WORKSPACE_TEMPLATE.merge_error())?,
+            None => patch,
+        };
+        spec.insert(POD_TEMPLATE_FIELD.to_owned(), pod_template);
+    }
+    if let (Some(service), Some(spec)) = (service_template, merged.get_mut("spec").and_then(Value::as_object_mut)) {
+        spec.insert(SERVICE_TEMPLATE_FIELD.to_owned(), service);
+    }
+    serde_json::from_value(merged).map_err(WORKSPACE_TEMPLATE.invalid())
+}
+
+/// Template that exceeds the size limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} must be at most {limit} bytes as JSON, but has {bytes} bytes")]
+pub struct TooLarge {
+    field: &'static str,
+    bytes: usize,
+    limit: usize,
+}
+
+/// Returns an error if the template has more than `limit` bytes as JSON.
+pub fn check_size(field: &'static str, template: Option<&Value>, limit: usize) -> Result<(), TooLarge> {
+    let bytes = template.map_or(0, size);
+    if bytes > limit { Err(TooLarge { field, bytes, limit }) } else { Ok(()) }
+}
+
+/// Returns the number of bytes of a value as JSON, without storing the JSON.
+fn size(value: &Value) -> usize {
+    let mut counter = Counter(0);
+    match serde_json::to_writer(&mut counter, value) {
+        Ok(()) => counter.0,
+        Err(_) => usize::MAX,
+    }
+}
+
+struct Counter(usize);
+
+impl Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.saturating_add(bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Program controller: reports whether a Program is valid and which artifact it produces.
+//!
+//! Stacks do not wait for this status: they build the artifact from the Program themselves, with identical bytes.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use kube::runtime::reflector::{Store as Reflected, store::Writer as StoreWriter};
+
+use crate::api::conditions::{self, Claim, READY, STALLED, Status, program_reason};
+use crate::api::pulumi::{Program, ProgramArtifact, ProgramSpec, ProgramStatus};
+use crate::runtime::controller::Start;
+use crate::runtime::events::{Event, EventKind, Events};
+use crate::runtime::reads::Reader;
+use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::runtime::writes::Writer;
+use crate::source::program;
+use crate::telemetry::metrics::Metrics;
+
+/// Dependencies of a Program reconcile.
+#[derive(Clone)]
+pub struct Context {
+    pub reader: Reader,
+    pub writer: Writer,
+    pub events: Events,
+    pub metrics: Metrics,
+    /// All Programs that the controller watches.
+    pub programs: Reflected<Program>,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}
+
+/// Runs the controller until it is stopped.
+pub async fn controller(start: Start<StoreWriter<Program>>, context: Arc<Context>) {
+    start.run(cut_down, |_| (), |controller| controller, reconcile, context).await;
+}
+
+/// Removes spec and status. Each reconcile reads the live object, and the cache is only used to count Programs.
+fn cut_down(program: &mut Program) {
+    program.program = ProgramSpec::default();
+    program.status = None;
+}
+
+/// Observes, decides and acts. There is only one object to read and one to write.
+async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    context.metrics.programs(context.programs.len());
+    let namespace = program.namespace().unwrap_or_default();
+    let live = context.reader.get_opt::<Program>(&namespace, &program.name_any()).await?;
+    let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
+        return Ok(Outcome::Settled);
+    };
+    let live = context.writer.take_over(&live).await?.unwrap_or(live);
+    let action = decide(&live);
+    let written = context.writer.status(&live, &status_after(&live, &action, Timestamp::now())).await?;
+    if let (Some(_), Action::Refuse(problems)) = (written, action) {
+        context.events.publish(Event::new(&live, EventKind::Warning, program_reason::SPEC_INVALID, problems));
+    }
+    Ok(Outcome::Settled)
+}
+
+/// Next action for a Program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Action {
+    /// The Program is valid: its artifact, and the values that it requires from stacks.
+    Publish { artifact: Published, needs: Option<String> },
+    /// The Program is invalid: the location and reason of each problem.
+    Refuse(String),
+}
+
+/// Artifact as recorded in the status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Published {
+    pub path: String,
+    pub revision: String,
+    pub digest: String,
+    pub size: Option<i64>,
+}
+
+/// Decides the next action from the current Program.
+fn decide(program: &Program) -> Action {
+    let made = match program::make(program) {
+        Ok(made) => made,
+        Err(problems) => return Action::Refuse(problems),
+    };
+    let (namespace, name) = (program.namespace().unwrap_or_default(), program.name_any());
+    let artifact = Published {
+        path: format!("programs/{namespace}/{name}/{}.tar.gz", made.revision),
+        revision: made.revision,
+        digest: made.digest.to_string(),
+        size: i64::try_from(made.bytes.len()).ok(),
+    };
+    let needs = (!made.needs.is_empty()).then(|| program::listed(&made.needs));
+    Action::Publish { artifact, needs }
+}
+
+/// Returns the status of a Program after an action. An invalid Program keeps its last valid artifact.
+fn status_after(program: &Program, action: &Action, now: Timestamp) -> ProgramStatus {
+    let mut status = program.status.clone().unwrap_or_default();
+    let generation = program.metadata.generation.unwrap_or_default();
+    status.observed_generation = Some(generation);
+    let (is_ready, reason, message) = match action {
+        Action::Publish { artifact, needs } => {
+            let needs = needs.as_ref().map(|needs| format!("; {needs}")).unwrap_or_default();
+            let message = format!("program is valid{needs}");
+            status.artifact = Some(published(artifact, status.artifact.take(), now));
+            (Status::True, program_reason::SUCCEEDED, message)
+        }
+        Action::Refuse(problems) => (Status::False, program_reason::SPEC_INVALID, problems.clone()),
+    };
+    let claim = Claim { kind: READY, status: is_ready, reason, message: &message };
+    conditions::set(&mut status.conditions, &claim, generation, now);
+    match is_ready {
+        Status::True => conditions::remove(&mut status.conditions, STALLED),
+        _ => conditions::set(
+            &mut status.conditions,
+            &Claim { kind: STALLED, status: Status::True, ..claim },
+            generation,
+            now,
+        ),
+    }
+    status.summary = conditions::summary(&status.conditions);
+    status
+}
+
+/// Returns the artifact for the status. An unchanged artifact keeps its `lastUpdateTime`.
+fn published(artifact: &Published, before: Option<ProgramArtifact>, now: Timestamp) -> ProgramArtifact {
+    let made = ProgramArtifact {
+        path: artifact.path.clone(),
+        revision: artifact.revision.clone(),
+        digest: artifact.digest.clone(),
+        last_update_time: Time(now),
+        size: artifact.size,
+    };
+    match before {
+        Some(before) if before.revision == made.revision && before.digest == made.digest => {
+            ProgramArtifact { last_update_time: before.last_update_time, ..made }
+        }
+        _ => made,
+    }
+}
+
+#[cfg(test)]
+mod tests;

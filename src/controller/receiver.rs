@@ -1,0 +1,181 @@
+//! StackReceiver controller: publishes the webhook path derived from the token, or reports in the status why there is none.
+//!
+//! All replicas serve the webhooks themselves, in the module [`crate::receiver`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::runtime::reflector::store::Writer as StoreWriter;
+
+use crate::api::conditions::{self, Claim, READY, RECONCILING, STALLED, Status, receiver_reason};
+use crate::api::duration;
+use crate::api::names::ANNOTATION_REQUESTED_AT;
+use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverStatus};
+use crate::runtime::controller::Start;
+use crate::runtime::events::{Event, EventKind, Events};
+use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::runtime::writes::Writer;
+
+/// Dependencies of a StackReceiver reconcile.
+#[derive(Clone)]
+pub struct Context {
+    pub reader: Reader,
+    pub writer: Writer,
+    pub events: Events,
+    /// Whether this controller serves webhooks.
+    pub is_served: bool,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}
+
+/// Runs the controller until it is stopped.
+pub async fn controller(start: Start<StoreWriter<StackReceiver>>, context: Arc<Context>) {
+    start.run(cut_down, |_| (), |controller| controller, reconcile, context).await;
+}
+
+/// Removes the fields that the cache does not need. Each reconcile reads the live object.
+fn cut_down(receiver: &mut StackReceiver) {
+    receiver.spec.resources.clear();
+    receiver.status = None;
+}
+
+async fn reconcile(receiver: Arc<StackReceiver>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
+    let namespace = receiver.namespace().unwrap_or_default();
+    let live = context.reader.get_opt::<StackReceiver>(&namespace, &receiver.name_any()).await?;
+    let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
+        return Ok(Outcome::Settled);
+    };
+    let token = observe(&live, &context).await?;
+    let action = decide(&live, context.is_served, &token);
+    let status = status_after(&live, &action, Timestamp::now());
+    if context.writer.status(&live, &status).await?.is_some() {
+        announce(&live, &status, &context.events);
+    }
+    Ok(match action {
+        Action::Leave | Action::NotServed => Outcome::Settled,
+        Action::Await { requeue, .. } | Action::Publish { requeue, .. } => Outcome::After(requeue),
+    })
+}
+
+/// Reads the token. If the API server refuses the read, the user sees the reason in the status.
+async fn observe(
+    receiver: &StackReceiver,
+    context: &Context,
+) -> Result<Result<ReceiverToken, NoToken>, ReconcileError> {
+    let namespace = receiver.namespace().unwrap_or_default();
+    match context.reader.get_opt::<Secret>(&namespace, &receiver.spec.secret_ref.name).await {
+        Ok(secret) => Ok(receiver.token(secret)),
+        Err(error @ ReadError::Refused { .. }) => Ok(Err(NoToken::Unreadable(error.to_string()))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Publishes an event when the Ready condition changes. The event omits the path: events are forwarded to chats, and the path
+/// alone authorizes callers that do not sign their requests.
+fn announce(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Events) {
+    let Some(ready) = conditions::find(&status.conditions, READY) else { return };
+    let before = receiver.status.as_ref().and_then(|status| conditions::find(&status.conditions, READY));
+    if before.is_some_and(|before| (&before.status, &before.message) == (&ready.status, &ready.message)) {
+        return;
+    }
+    let (kind, reason, message) = if ready.status == Status::True.as_str() {
+        (EventKind::Normal, receiver_reason::SUCCEEDED, "webhook path is available in status.webhookPath".to_owned())
+    } else {
+        (EventKind::Warning, receiver_reason::FAILED, ready.message.clone())
+    };
+    events.publish(Event::new(receiver, kind, reason, message));
+}
+
+/// Requeue interval for a missing token. Secrets are not watched.
+const TOKEN_RETRY: Duration = Duration::from_secs(30);
+/// Minimum requeue interval in seconds. A shorter interval would only read the Secret more often.
+const MIN_INTERVAL: u64 = 10;
+/// Requeue interval in seconds for an unparsable `spec.interval`, which the schema rejects.
+const DEFAULT_INTERVAL: u64 = 600;
+
+/// Next action for a StackReceiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Action {
+    /// The receiver is suspended: keep its conditions and path.
+    Leave,
+    /// This controller does not serve webhooks.
+    NotServed,
+    /// The token is not available, for the reason `why`. Requeue after `requeue`.
+    Await { why: String, requeue: Duration },
+    /// The token is available: publish the webhook path and requeue after `requeue`.
+    Publish { path: String, requeue: Duration },
+}
+
+/// Decides the next action from the StackReceiver and the token in its Secret.
+fn decide(receiver: &StackReceiver, is_served: bool, token: &Result<ReceiverToken, NoToken>) -> Action {
+    if receiver.is_suspended() {
+        return Action::Leave;
+    }
+    if !is_served {
+        return Action::NotServed;
+    }
+    match token {
+        Ok(token) => Action::Publish { path: receiver.path(token), requeue: interval(receiver) },
+        Err(why) => Action::Await { why: why.to_string(), requeue: TOKEN_RETRY },
+    }
+}
+
+fn interval(receiver: &StackReceiver) -> Duration {
+    let seconds = duration::seconds(&receiver.spec.interval).unwrap_or(DEFAULT_INTERVAL);
+    Duration::from_secs(seconds.max(MIN_INTERVAL))
+}
+
+/// Returns the status of a StackReceiver after an action.
+fn status_after(receiver: &StackReceiver, action: &Action, now: Timestamp) -> StackReceiverStatus {
+    let mut status = receiver.status.clone().unwrap_or_default();
+    let generation = receiver.metadata.generation.unwrap_or_default();
+    status.observed_generation = Some(generation);
+    if let Some(request) = receiver.annotations().get(ANNOTATION_REQUESTED_AT) {
+        status.last_handled_reconcile_at = Some(request.clone());
+    }
+    let (is_ready, reason, message) = match action {
+        Action::Leave => return status,
+        Action::NotServed => (Status::False, receiver_reason::NOT_SERVED, not_served()),
+        Action::Await { why, .. } => (Status::False, receiver_reason::TOKEN_NOT_FOUND, why.clone()),
+        Action::Publish { path, .. } => {
+            (Status::True, receiver_reason::SUCCEEDED, format!("Receiver initialized for path: {path}"))
+        }
+    };
+    status.webhook_path = match action {
+        Action::Publish { path, .. } => Some(path.clone()),
+        Action::Leave | Action::NotServed | Action::Await { .. } => None,
+    };
+    let mut set = |kind, status_of_kind, reason| {
+        let claim = Claim { kind, status: status_of_kind, reason, message: &message };
+        conditions::set(&mut status.conditions, &claim, generation, now);
+    };
+    set(READY, is_ready, reason);
+    match action {
+        Action::NotServed => set(STALLED, Status::True, reason),
+        Action::Await { .. } => set(RECONCILING, Status::True, receiver_reason::PROGRESSING_WITH_RETRY),
+        Action::Leave | Action::Publish { .. } => {}
+    }
+    if !matches!(action, Action::NotServed) {
+        conditions::remove(&mut status.conditions, STALLED);
+    }
+    if !matches!(action, Action::Await { .. }) {
+        conditions::remove(&mut status.conditions, RECONCILING);
+    }
+    status.summary = conditions::summary(&status.conditions);
+    status
+}
+
+fn not_served() -> String {
+    "controller does not serve webhooks; start it with --receiver-addr=:9292".to_owned()
+}
+
+#[cfg(test)]
+mod tests;

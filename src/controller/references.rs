@@ -1,0 +1,273 @@
+//! Secrets and ConfigMaps that a run refers to: whether each of them exists and has keys, and their mounts. Objects are read
+//! individually by name, without their content.
+
+mod poll;
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Debug};
+
+use futures::{StreamExt, TryStreamExt};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::api::names;
+use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::writes::{WriteError, Writer};
+
+pub use poll::{Poll, Reference, ReferencedKind, Waiter};
+
+/// Maximum number of concurrent reads for one run.
+const MAX_CONCURRENT_READS: usize = 8;
+/// Maximum number of missing objects that a message lists.
+const MAX_NAMED: usize = 5;
+/// Time after which the kubelet has mounted any change. The kubelet syncs each pod about once a minute, from a cache that is
+/// at most one minute old.
+const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
+/// Column with the number of keys in the API server's tables of Secrets and ConfigMaps.
+const KEYS_COLUMN: &str = "Data";
+
+/// Result of checking all references of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    pub missing: Vec<Reference>,
+    /// Objects, such as `ConfigMap/defaults`, that exist without keys. Their mounted directories are empty.
+    pub empty: BTreeSet<String>,
+    /// Whether any of the objects changed so recently that the kubelet may not have mounted the change yet.
+    pub is_recent: bool,
+}
+
+impl Checked {
+    /// Returns a message that lists the missing objects, or `None` if all exist.
+    pub fn waits_for(&self, namespace: &str) -> Option<String> {
+        let first = self.missing.first()?;
+        let named = |reference: &Reference| format!("{} {:?} ({})", reference.kind, reference.name, reference.referrer);
+        if self.missing.len() == 1 {
+            return Some(format!("waiting for {}: not found in namespace {namespace}", named(first)));
+        }
+        let named: Vec<String> = self.missing.iter().take(MAX_NAMED).map(named).collect();
+        let more = match self.missing.len().saturating_sub(MAX_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!("waiting for objects that do not exist in namespace {namespace}: {}{more}", named.join(", ")))
+    }
+}
+
+/// Checks references, and wakes objects that wait for missing references. Cheap to clone.
+#[derive(Clone)]
+pub struct References {
+    reader: Reader,
+    poll: Poll,
+}
+
+impl Debug for References {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("References").finish_non_exhaustive()
+    }
+}
+
+impl References {
+    pub fn new(reader: Reader, poll: Poll) -> Self {
+        References { reader, poll }
+    }
+
+    /// Checks all objects. `mounted_since` is the creation time of the pod that mounts them.
+    pub async fn check(
+        &self,
+        namespace: &str,
+        references: &[Reference],
+        mounted_since: Option<Timestamp>,
+    ) -> Result<Checked, ReadError> {
+        let mut reads = Vec::with_capacity(references.len());
+        for reference in references {
+            reads.push(observe(&self.reader, namespace, reference, mounted_since));
+        }
+        let found: Vec<Observation> = futures::stream::iter(reads).buffered(MAX_CONCURRENT_READS).try_collect().await?;
+        let mut checked = Checked::default();
+        for (reference, observation) in references.iter().zip(found) {
+            checked.is_recent |= observation.is_recent;
+            match observation.presence {
+                Presence::Missing => checked.missing.push(reference.clone()),
+                Presence::Empty => drop(checked.empty.insert(reference.object())),
+                Presence::HasKeys => {}
+            }
+        }
+        Ok(checked)
+    }
+
+    /// Wakes `waiter` as soon as one of the missing references exists. The caller repeats the call while it waits.
+    pub fn wait(&self, namespace: &str, missing: &[Reference], waiter: &Waiter) {
+        for reference in missing {
+            self.poll.wait(namespace, reference.kind, &reference.name, waiter);
+        }
+    }
+}
+
+/// Observed state of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Observation {
+    presence: Presence,
+    is_recent: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Missing,
+    Empty,
+    /// Also assumed if the object is not readable. The agent then refuses a run with an empty directory.
+    HasKeys,
+}
+
+async fn observe(
+    reader: &Reader,
+    namespace: &str,
+    reference: &Reference,
+    mounted_since: Option<Timestamp>,
+) -> Result<Observation, ReadError> {
+    match reference.kind {
+        ReferencedKind::Secret => observe_kind::<Secret>(reader, namespace, &reference.name, mounted_since).await,
+        ReferencedKind::ConfigMap => observe_kind::<ConfigMap>(reader, namespace, &reference.name, mounted_since).await,
+    }
+}
+
+async fn observe_kind<K>(
+    reader: &Reader,
+    namespace: &str,
+    name: &str,
+    mounted_since: Option<Timestamp>,
+) -> Result<Observation, ReadError>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
+{
+    match reader.get_row_opt::<K>(namespace, name).await {
+        Ok(None) => Ok(Observation { presence: Presence::Missing, is_recent: false }),
+        Ok(Some(found)) => {
+            let is_empty = found.cells.get(KEYS_COLUMN).and_then(Value::as_u64) == Some(0);
+            let presence = if is_empty { Presence::Empty } else { Presence::HasKeys };
+            Ok(Observation { presence, is_recent: is_recent(&found.metadata, mounted_since, Timestamp::now()) })
+        }
+        // Without this check, the agent still refuses a run whose mounted directory is empty.
+        Err(error) if error.is_forbidden() => {
+            tracing::warn!(
+                %error,
+                "failed to check a referenced object; grant `get` on Secrets and ConfigMaps: until then, runs are rejected \
+                 while its mounted directory is empty"
+            );
+            Ok(Observation { presence: Presence::HasKeys, is_recent: false })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns whether an object changed so recently that a pod of this age may not have mounted the change yet.
+fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Timestamp) -> bool {
+    let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
+    let changed = changes.chain(metadata.creation_timestamp.as_ref()).map(|time| time.0).max();
+    let is_old = |changed: Timestamp| now.duration_since(changed) > KUBELET_SYNC;
+    changed.is_none_or(|changed| mounted_since.is_none_or(|since| changed >= since) && !is_old(changed))
+}
+
+/// Makes the kubelet remount the pod's Secrets and ConfigMaps. The kubelet syncs a pod immediately when an annotation
+/// changes, and about once a minute otherwise.
+pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Result<(), WriteError> {
+    let annotations = json!({names::ANNOTATION_MOUNTS_REQUESTED: now.to_string()});
+    let namespace = pod.namespace().unwrap_or_default();
+    let patch = json!({"metadata": {"annotations": annotations, "uid": pod.uid()}});
+    writer.merge::<Pod>(&namespace, &pod.name_any(), &patch).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::runtime::fake_api::{Answer, client};
+
+    pub(super) fn reference(kind: ReferencedKind, name: &str, referrer: &str) -> Reference {
+        let (name, referrer) = (name.to_owned(), referrer.to_owned());
+        Reference { kind, directory: format!("/mounts/{name}"), name, referrer }
+    }
+
+    #[test]
+    fn the_message_names_each_missing_object_and_its_references() {
+        let secret = reference(ReferencedKind::Secret, "aws", "envFrom");
+        let map = |number: usize| reference(ReferencedKind::ConfigMap, &format!("m{number}"), "config key size");
+        let with = |missing: Vec<Reference>| Checked { missing, ..Checked::default() }.waits_for("apps");
+        assert_eq!(with(Vec::new()), None);
+        assert_eq!(
+            with(vec![secret.clone()]).as_deref(),
+            Some("waiting for Secret \"aws\" (envFrom): not found in namespace apps")
+        );
+        assert_eq!(
+            with(vec![secret, map(1)]).as_deref(),
+            Some(
+                "waiting for objects that do not exist in namespace apps: Secret \"aws\" (envFrom), ConfigMap \"m1\" \
+                 (config key size)"
+            )
+        );
+        let many = with((0..1000).map(map).collect()).expect("all are missing");
+        assert!(many.ends_with("ConfigMap \"m4\" (config key size) and 995 more"), "{many}");
+    }
+
+    fn table(keys: u32) -> Answer {
+        let row = json!({"cells": ["there", "Opaque", keys, "1s"],
+            "object": {"metadata": {"name": "there", "creationTimestamp": "2026-01-01T00:00:00Z"}}});
+        let columns = ["Name", "Type", "Data", "Age"].map(|name| json!({"name": name, "type": "string"}));
+        let (kind, version) = ("Table", "meta.k8s.io/v1");
+        Answer::Json(200, json!({"apiVersion": version, "kind": kind, "columnDefinitions": columns, "rows": [row]}))
+    }
+
+    #[test]
+    fn a_change_after_pod_start_counts_as_recent_for_a_while() {
+        let at = |text: &str| text.parse::<Timestamp>().expect("a time");
+        let metadata = |created: &str, changed: &str| -> ObjectMeta {
+            let entry = json!({"manager": "kubectl", "operation": "Update", "time": changed});
+            serde_json::from_value(json!({"creationTimestamp": created, "managedFields": [entry]})).expect("metadata")
+        };
+        let (early, pod, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:30:00Z", "2026-01-01T00:59:00Z");
+        let now = at("2026-01-01T01:00:00Z");
+        let rows = [
+            (metadata(early, early), Some(at(pod)), false),
+            (metadata(early, late), Some(at(pod)), true),
+            (metadata(late, late), Some(at(pod)), true),
+            (metadata(pod, pod), Some(at(pod)), false),
+            (metadata(late, late), Some(now), false),
+            (metadata(late, late), None, true),
+            (metadata(early, early), None, false),
+            (ObjectMeta::default(), Some(at(pod)), true),
+        ];
+        for (metadata, since, wanted) in rows {
+            assert_eq!(is_recent(&metadata, since, now), wanted, "{metadata:?} {since:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn referenced_objects_are_read_by_name_without_their_content() {
+        let (client, log) = client(|asked| match asked.path.as_str() {
+            "/api/v1/namespaces/apps/secrets/there" => table(2),
+            "/api/v1/namespaces/apps/secrets/empty" => table(0),
+            "/api/v1/namespaces/apps/secrets/hidden" => Answer::refusal(403, "Forbidden"),
+            _ => Answer::refusal(404, "NotFound"),
+        });
+        let reader = Reader::new(client, std::time::Duration::from_secs(5));
+        let references = References::new(reader.clone(), Poll::default());
+        let wanted = [
+            reference(ReferencedKind::Secret, "there", "envFrom"),
+            reference(ReferencedKind::Secret, "empty", "envFrom"),
+            reference(ReferencedKind::Secret, "hidden", "envFrom"),
+            reference(ReferencedKind::Secret, "gone", "environment variable TOKEN"),
+            reference(ReferencedKind::ConfigMap, "there", "config key size"),
+        ];
+        let checked = references.check("apps", &wanted, None).await.expect("answers");
+        assert_eq!(checked.missing, [wanted[3].clone(), wanted[4].clone()]);
+        assert_eq!(checked.empty, ["Secret/empty".to_owned()].into());
+        let asked = log.all();
+        assert_eq!(asked.len(), 5, "{asked:?}");
+        let is_table = |accept: &str| accept == "application/json;as=Table;g=meta.k8s.io;v=v1";
+        assert!(asked.iter().all(|asked| asked.method == "GET" && is_table(&asked.accept)), "{asked:?}");
+    }
+}

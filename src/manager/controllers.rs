@@ -1,0 +1,322 @@
+//! Connects the controllers with the components that they share, and starts them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::channel::mpsc;
+use futures::{Stream, StreamExt};
+use kube::runtime::reflector::{self, ObjectRef};
+use kube::{Client, Resource};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::auto::{Update, Workspace};
+use crate::api::pulumi::{Program, Stack, StackReceiver};
+use crate::artifact::{Fetcher, Store};
+use crate::config::{ManagerConfig, RECONCILE_TIMEOUT};
+use crate::controller::references::{self, References};
+use crate::controller::{authority, program, receiver, stack, update, workspace};
+use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
+use crate::runtime::backoff::Backoff;
+use crate::runtime::controller::Start;
+use crate::runtime::events::Events;
+use crate::runtime::index::{CacheSync, IndexWriter};
+use crate::runtime::reads::Reader;
+use crate::runtime::reconcile::ReconcileRunner;
+use crate::runtime::run_limiter::{Limits, RunLimiter};
+use crate::runtime::scope::Scope;
+use crate::runtime::writes::Writer;
+use crate::source::flux::{Sources, parse_kind};
+use crate::source::git::{self, Git};
+use crate::subprocess::Subprocess;
+use crate::telemetry::metrics::Metrics;
+
+/// Capacity of a wake-up queue. Dropping a wake-up is safe, because the periodic requeue covers it.
+const WAKE_UPS: usize = 4096;
+/// Concurrent reconciles of Workspaces. The number is large, because each reconcile waits for an agent, which can be slow. A separate limit
+/// applies to concurrent deliveries of sources.
+const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
+
+/// Components that all controllers share.
+pub(super) struct Parts {
+    pub(super) client: Client,
+    pub(super) reader: Reader,
+    pub(super) writer: Writer,
+    pub(super) metrics: Metrics,
+    pub(super) events: Events,
+    pub(super) agents: Agents,
+    pub(super) authority: watch::Receiver<Arc<authority::Generations>>,
+    pub(super) store: Store,
+    pub(super) fetcher: Fetcher,
+    pub(super) scope: Scope,
+    pub(super) tasks: TaskTracker,
+    pub(super) git_slots: git::Slots,
+    /// Directory for fetched Git commits that are not packed yet.
+    pub(super) git_work: PathBuf,
+    /// When canceled, the controllers end.
+    pub(super) end: CancellationToken,
+}
+
+/// Concurrent reconciles of a kind.
+#[derive(Clone, Copy)]
+struct Slots {
+    total: u16,
+    per_namespace: u16,
+}
+
+impl Slots {
+    /// Limits one namespace to three quarters of the slots.
+    fn of(total: u16) -> Self {
+        Slots { total, per_namespace: total - total / 4 }
+    }
+}
+
+/// Runs all controllers until shutdown.
+pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
+    let (updates, updates_writer) = update::updates();
+    let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
+    let probes = workspace::AgentProbes::new(wake_workspace.clone(), parts.tasks.clone(), parts.end.clone());
+    let inputs = workspace::InputWatch::new(wake_workspace.clone());
+    let (wake_update, woken_updates) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
+    let poll = references::Poll::default();
+    let references = References::new(parts.reader.clone(), poll.clone());
+    parts.tasks.spawn(poll.run(parts.reader.clone(), wake_update.clone(), wake_workspace.clone(), parts.end.clone()));
+    if let Some(selector) = config.watched_inputs.clone() {
+        let watch = inputs.clone().run(parts.client.clone(), parts.scope.clone(), selector, parts.end.clone());
+        parts.tasks.spawn(watch);
+    }
+    let wiring = Wiring { config, parts };
+    tokio::join!(
+        wiring.stacks(updates.clone(), wake_workspace),
+        wiring.updates((updates, updates_writer), references.clone(), (wake_update, woken_updates)),
+        wiring.workspaces((probes, inputs, references), woken_workspaces),
+        wiring.programs(),
+        wiring.receivers(),
+    );
+}
+
+/// Settings and components from which the controllers are built.
+#[derive(Clone, Copy)]
+struct Wiring<'a> {
+    config: &'a ManagerConfig,
+    parts: &'a Parts,
+}
+
+impl Wiring<'_> {
+    /// Creates the reconcile runner of a controller.
+    fn runner<K>(&self, controller: &'static str, timeout: Duration, slots: Slots) -> ReconcileRunner
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let metrics = &self.parts.metrics;
+        metrics.reconciles().set_max_concurrent(controller, slots.total);
+        let (shortest, longest) = self.config.retry_delays;
+        let runner = ReconcileRunner::new::<K>(controller, timeout, metrics.clone());
+        let runner = runner.with_slots(slots.total.into(), slots.per_namespace.into(), self.parts.end.clone());
+        runner.with_backoff(Backoff::between(shortest, longest))
+    }
+
+    /// Creates the reconcile runner of a controller with the default timeout and slots.
+    fn default_runner<K: Resource<DynamicType = ()>>(&self, controller: &'static str) -> ReconcileRunner {
+        self.runner::<K>(controller, RECONCILE_TIMEOUT, Slots::of(self.config.concurrent))
+    }
+
+    fn start<S>(&self, store: S, runner: ReconcileRunner) -> Start<S> {
+        let Parts { client, scope, end, .. } = self.parts;
+        Start { client: client.clone(), scope: scope.clone(), store, runner: Arc::new(runner), end: end.clone() }
+    }
+
+    /// Creates the poller of Git repositories, and the stream of the objects that it wakes.
+    fn follow_git(&self) -> (Git, mpsc::Receiver<git::Follower>) {
+        let parts = self.parts;
+        let settings = git::Settings {
+            work: parts.git_work.clone(),
+            trust: self.config.git_trust_path.clone(),
+            limits: git::Limits::default(),
+            artifact_limits: self.config.artifact_limits.clone(),
+            slots: parts.git_slots.clone(),
+            subprocess: Subprocess::of_this_binary(),
+        };
+        Git::new(parts.client.clone(), parts.store.clone(), settings, parts.tasks.clone(), parts.end.clone())
+    }
+
+    /// Creates the watches of sources, and the stream of the Stacks that they wake.
+    fn source_watches(
+        &self,
+        stacks: &stack::Stacks,
+        sources: &Sources,
+    ) -> (stack::SourceWatches, impl Stream<Item = ObjectRef<Stack>> + Send + use<>) {
+        let Parts { client, scope, tasks, end, .. } = self.parts;
+        let (stacks, sources) = (stacks.clone(), sources.clone());
+        stack::SourceWatches::new(client.clone(), scope.clone(), stacks, sources, tasks.clone(), end.clone())
+    }
+
+    async fn stacks(self, updates: update::Updates, wake_workspace: mpsc::Sender<ObjectRef<Workspace>>) {
+        let (config, parts) = (self.config, self.parts);
+        let (known_stacks, store) = stack::stacks();
+        let sources = Sources::new(parts.client.clone());
+        let no_cross_namespace_refs = config.no_cross_namespace_refs;
+        let (dependents, woken_dependents) = stack::Dependents::new(known_stacks.clone(), no_cross_namespace_refs);
+        let duplicates = stack::DuplicateStacks::new(dependents.waker(), no_cross_namespace_refs);
+        let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
+        let evaluator = stack::Evaluator::new(Subprocess::of_this_binary(), dependents.waker(), tasks, end);
+        let (source_watches, woken) = self.source_watches(&known_stacks, &sources);
+        let (git, followers) = self.follow_git();
+        let mut wake_waiting = wake_workspace.clone();
+        let context = Arc::new(stack::Context {
+            sources,
+            source_watches,
+            git: git.clone(),
+            dependents,
+            stack_cache: stack::StackCache::default(),
+            mutated_workspaces: stack::MutatedWorkspaces::default(),
+            evaluator,
+            duplicates: duplicates.clone(),
+            reader: parts.reader.clone(),
+            writer: parts.writer.clone(),
+            fetcher: parts.fetcher.clone(),
+            store: parts.store.clone(),
+            events: parts.events.clone(),
+            metrics: parts.metrics.clone(),
+            caches: CacheSync::default().with(&known_stacks).with(&updates),
+            stacks: known_stacks.clone(),
+            updates,
+            watched: config.watched_inputs.clone(),
+            interval_jitter: config.interval_jitter,
+            default_service_account: config.default_service_account.clone(),
+            scope: parts.scope.clone(),
+            no_cross_namespace_refs,
+            same_revision_kinds: config.same_revision_kinds.iter().map(|kind| parse_kind(kind)).collect(),
+            requeue_dependency: config.requeue_dependency,
+            wake_workspace,
+        });
+        let metrics = parts.metrics.clone();
+        let runner = self.default_runner::<Stack>("stack-controller").when_gone(move |gone| {
+            metrics.stacks(known_stacks.store().len());
+            duplicates.forget(gone);
+            git.forget(gone);
+        });
+        let followers = followers.map(move |(namespace, name)| {
+            // Wake the Workspace, because it may wait for the artifact. Dropping the wake-up is safe, because the periodic requeue covers it.
+            drop(wake_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
+            ObjectRef::new(&name).within(&namespace)
+        });
+        let feeds = stack::Feeds { woken: futures::stream::select(woken, followers), dependents: woken_dependents };
+        stack::controller(self.start(store, runner), feeds, context).await;
+    }
+
+    async fn updates(
+        self,
+        (updates, store): (update::Updates, IndexWriter<Update, update::UpdateGroup>),
+        references: References,
+        (wake, wakes): (mpsc::Sender<ObjectRef<Update>>, mpsc::Receiver<ObjectRef<Update>>),
+    ) {
+        let (config, parts) = (self.config, self.parts);
+        let limits = Limits {
+            all: config.max_concurrent_runs,
+            each_namespace: config.max_concurrent_runs_per_namespace,
+            each_node: config.max_concurrent_runs_per_node,
+        };
+        let run_limiter = RunLimiter::new(limits, parts.metrics.clone());
+        let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
+        let attachments = update::Attachments::new(parts.agents.clone(), wake, tasks, end);
+        let context = Arc::new(update::Context {
+            reader: parts.reader.clone(),
+            writer: parts.writer.clone(),
+            attachments: attachments.clone(),
+            run_limiter: run_limiter.clone(),
+            events: parts.events.clone(),
+            references,
+            metrics: parts.metrics.clone(),
+            updates,
+            adopted: Arc::new(std::sync::Once::new()),
+            timeouts: update::RunTimeouts { default: config.default_run_timeout, maximum: config.max_run_timeout },
+        });
+        let runner = self.default_runner::<Update>("update-controller");
+        let runner = runner.when_gone(move |(namespace, name)| attachments.forget(namespace, name));
+        let feeds = update::Feeds { wakes, slots: run_limiter.wakes() };
+        update::controller(self.start(store, runner), feeds, context).await;
+    }
+
+    async fn workspaces(
+        self,
+        (probes, inputs, references): (workspace::AgentProbes, workspace::InputWatch, References),
+        wakes: mpsc::Receiver<ObjectRef<Workspace>>,
+    ) {
+        let (config, parts) = (self.config, self.parts);
+        let (_, store) = reflector::store::<Workspace>();
+        // A separate, reduced cache of Updates, which is updated before it wakes a Workspace.
+        let (updates, updates_writer) = update::updates();
+        let (git, followers) = self.follow_git();
+        let context = Arc::new(workspace::Context {
+            client: parts.client.clone(),
+            reader: parts.reader.clone(),
+            writer: parts.writer.clone(),
+            agents: parts.agents.clone(),
+            authority: parts.authority.clone(),
+            artifacts: parts.store.clone(),
+            artifact_limits: config.artifact_limits.clone(),
+            fetcher: parts.fetcher.clone(),
+            git: git.clone(),
+            metrics: parts.metrics.clone(),
+            caches: CacheSync::default().with(&updates),
+            updates,
+            events: parts.events.clone(),
+            pods: workspace::PodSettings {
+                agent_image: config.agent_image.clone(),
+                agent_image_pull_policy: None,
+                default_image: config.default_workspace_image.clone(),
+                restrictions: workspace::PodRestrictions {
+                    is_restricted: config.restrict_workspace_pods,
+                    service_accounts: config.allowed_service_accounts.clone(),
+                },
+            },
+            default_service_account: config.default_service_account.clone(),
+            probes,
+            inputs: inputs.clone(),
+            references,
+            memory: workspace::Memory::default(),
+        });
+        let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
+        let wakes = futures::stream::select(wakes, followers);
+        let watches = workspace::Watches { updates: updates_writer, wakes };
+        // A reconcile waits until the agent has received the source and installed its dependencies.
+        let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
+        let runner = self.runner::<Workspace>("workspace-controller", timeout, WORKSPACES).when_gone(move |gone| {
+            inputs.forget(&gone.0, &gone.1);
+            git.forget(gone);
+        });
+        workspace::controller(self.start(store, runner), watches, context).await;
+    }
+
+    async fn programs(self) {
+        let parts = self.parts;
+        let (known, store) = reflector::store::<Program>();
+        let context = Arc::new(program::Context {
+            reader: parts.reader.clone(),
+            writer: parts.writer.clone(),
+            events: parts.events.clone(),
+            metrics: parts.metrics.clone(),
+            programs: known.clone(),
+        });
+        let metrics = parts.metrics.clone();
+        let runner = self.default_runner::<Program>("program-controller");
+        let runner = runner.when_gone(move |_| metrics.programs(known.len()));
+        program::controller(self.start(store, runner), context).await;
+    }
+
+    async fn receivers(self) {
+        let parts = self.parts;
+        let (_, store) = reflector::store::<StackReceiver>();
+        let context = Arc::new(receiver::Context {
+            reader: parts.reader.clone(),
+            writer: parts.writer.clone(),
+            events: parts.events.clone(),
+            is_served: self.config.receiver_address.is_some(),
+        });
+        let runner = self.default_runner::<StackReceiver>("stackreceiver-controller");
+        receiver::controller(self.start(store, runner), context).await;
+    }
+}

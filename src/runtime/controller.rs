@@ -1,0 +1,79 @@
+//! Start of a controller. All controllers start through [`Start::run`].
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use k8s_openapi::NamespaceResourceScope;
+use kube::runtime::Controller;
+use kube::runtime::watcher::Event;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::index::StoreWriter;
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
+use crate::runtime::scope::Scope;
+use crate::runtime::watch;
+
+/// Parts that every controller needs. `S` is the store of its objects.
+pub struct Start<S> {
+    pub client: Client,
+    pub scope: Scope,
+    /// Receives all objects of the kind in scope.
+    pub store: S,
+    pub runner: Arc<ReconcileRunner>,
+    /// When canceled, no further reconcile starts, and the controller ends after those in progress.
+    pub end: CancellationToken,
+}
+
+impl<S> Debug for Start<S> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Start").field("runner", &self.runner).finish_non_exhaustive()
+    }
+}
+
+impl<S> Start<S> {
+    /// Runs the controller until `end` is canceled.
+    ///
+    /// `cut_down` and `seen` are those of [`watch::changes`]. `triggers` adds watches and wake-ups besides the changes of the
+    /// objects themselves.
+    pub async fn run<K, C, R>(
+        self,
+        cut_down: impl Fn(&mut K) + Send + 'static,
+        seen: impl FnMut(&Event<K>) + Send + 'static,
+        triggers: impl FnOnce(Controller<K>) -> Controller<K>,
+        reconcile: impl Fn(Arc<K>, Arc<C>) -> R + Copy + Send + 'static,
+        context: Arc<C>,
+    ) where
+        S: StoreWriter<K>,
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+        C: Send + Sync + 'static,
+        R: Future<Output = Result<Outcome, ReconcileError>> + Send + 'static,
+    {
+        let Start { client, scope, store, runner, end } = self;
+        let objects = store.reader();
+        let changes = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, runner.clone(), seen);
+        triggers(Controller::for_stream(changes, objects))
+            .graceful_shutdown_on(end.cancelled_owned())
+            .run(
+                move |object, context| {
+                    let runner = runner.clone();
+                    let target = object.clone();
+                    // Boxed only on start: all due reconciles wait here for a slot, and waiting ones must stay small.
+                    let work = async move { Box::pin(reconcile(target, context)).await };
+                    async move { runner.run(object.as_ref(), work).await }
+                },
+                no_errors,
+                context,
+            )
+            .for_each(|result| async move {
+                // The object was deleted or belongs to another shard. Failed watches are retried.
+                if let Err(error) = result {
+                    tracing::debug!(kind = %K::kind(&()), error = &error as &dyn std::error::Error, "controller");
+                }
+            })
+            .await;
+    }
+}

@@ -1,0 +1,123 @@
+//! Writes events to the Kubernetes API in the format of Flux.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event as KubernetesEvent, EventSource};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::queue::{Destination, Event, Queued, Reporter, bounded, is_repetition};
+use crate::runtime::writes::{WriteError, Writer};
+use crate::telemetry::metrics::Metrics;
+
+/// Maximum number of events that are remembered to count repetitions.
+const MAX_REMEMBERED: usize = 1024;
+/// Period in which a repetition increases the count of an event instead of creating a new one.
+const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
+/// Maximum length of a message that the API accepts.
+const MAX_MESSAGE: usize = 1024;
+
+/// The events API of the cluster.
+pub(super) struct Kubernetes {
+    writer: Writer,
+    reporter: Reporter,
+    remembered: Remembered,
+}
+
+impl Destination for Kubernetes {
+    const NAME: &'static str = "Kubernetes API";
+    const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+    type Error = WriteError;
+
+    async fn deliver(&mut self, queued: Queued, _end: &CancellationToken) -> Result<(), WriteError> {
+        let event = Event { message: bounded(&queued.event.message, MAX_MESSAGE), ..queued.event };
+        self.write_at(&event, Timestamp::now()).await
+    }
+
+    fn count_dropped(metrics: &Metrics) {
+        metrics.event_dropped();
+    }
+}
+
+impl Kubernetes {
+    pub(super) fn new(writer: Writer, reporter: Reporter) -> Self {
+        Kubernetes { writer, reporter, remembered: Remembered::default() }
+    }
+
+    async fn write_at(&mut self, event: &Event, now: Timestamp) -> Result<(), WriteError> {
+        let namespace = event.object.namespace.clone().unwrap_or_default();
+        if let Some((name, count)) = self.remembered.repeat(event) {
+            let patch = json!({ "count": count, "lastTimestamp": Time(now) });
+            match self.writer.merge::<KubernetesEvent>(&namespace, &name, &patch).await {
+                // The event may be gone: the API server deletes events after an hour, and users may delete them.
+                Err(error) if error.is_not_found() => {}
+                other => return other.map(|_| ()),
+            }
+        }
+        let made = self.kubernetes_event(event, now);
+        let name = made.name_any();
+        self.writer.create(&made).await?;
+        self.remembered.add(event, name);
+        Ok(())
+    }
+
+    fn kubernetes_event(&self, event: &Event, now: Timestamp) -> KubernetesEvent {
+        let object = event.object.name.clone().unwrap_or_default();
+        KubernetesEvent {
+            metadata: ObjectMeta {
+                name: Some(format!("{object}.{:x}", now.as_nanosecond())),
+                namespace: event.object.namespace.clone(),
+                annotations: (!event.metadata.is_empty()).then(|| event.metadata.clone()),
+                ..ObjectMeta::default()
+            },
+            involved_object: event.object.clone(),
+            type_: Some(event.kind.as_str().to_owned()),
+            reason: Some(event.reason.clone()),
+            message: Some(event.message.clone()),
+            source: Some(EventSource { component: Some(self.reporter.component.clone()), host: None }),
+            reporting_component: Some(self.reporter.component.clone()),
+            reporting_instance: Some(self.reporter.instance.clone()),
+            first_timestamp: Some(Time(now)),
+            last_timestamp: Some(Time(now)),
+            count: Some(1),
+            ..KubernetesEvent::default()
+        }
+    }
+}
+
+/// Recent events, remembered to count repetitions.
+#[derive(Default)]
+struct Remembered {
+    /// Oldest first.
+    events: VecDeque<Repeated>,
+}
+
+struct Repeated {
+    event: Event,
+    name: String,
+    count: i32,
+    begun: Instant,
+}
+
+impl Remembered {
+    /// Returns the name of a recent event with the same content, and its count including this repetition.
+    fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
+        self.events.retain(|known| known.begun.elapsed() < AGGREGATION_WINDOW);
+        let known = self.events.iter_mut().find(|known| is_repetition(&known.event, event))?;
+        known.count = known.count.saturating_add(1);
+        Some((known.name.clone(), known.count))
+    }
+
+    fn add(&mut self, event: &Event, name: String) {
+        self.events.retain(|known| !is_repetition(&known.event, event));
+        if self.events.len() >= MAX_REMEMBERED {
+            self.events.pop_front();
+        }
+        self.events.push_back(Repeated { event: event.clone(), name, count: 1, begun: Instant::now() });
+    }
+}

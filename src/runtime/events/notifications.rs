@@ -1,0 +1,206 @@
+//! Posts events to Flux's notification-controller.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use reqwest::StatusCode;
+use reqwest::header::CONTENT_TYPE;
+use serde::Serialize;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use super::queue::{Destination, Event, EventKind, Queued, Reporter, bounded, is_repetition};
+use crate::telemetry::metrics::Metrics;
+
+/// Maximum number of posted events that are remembered to suppress repetitions.
+const MAX_REMEMBERED: usize = 1024;
+/// Period in which an equal event is not posted again. By default, the notification-controller drops repetitions in this
+/// period.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
+/// Maximum length of a message in bytes, as in Flux.
+const MAX_MESSAGE: usize = 39_000;
+/// API group (or parent domain of the groups) of objects that Alerts can reference.
+const OWN_GROUPS: &str = "pulumi.com";
+
+/// Address of a notification-controller, and the client and policy for requests to it.
+#[derive(Clone, Debug)]
+pub struct NotificationController {
+    pub address: Url,
+    pub client: reqwest::Client,
+    pub retry_policy: RetryPolicy,
+}
+
+/// Retry policy for posting an event. The default is the policy of Flux's event recorder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Timeout of one attempt.
+    pub timeout: Duration,
+    /// Maximum number of retries.
+    pub retries: u32,
+    /// Delay before the first retry. It doubles with each further retry.
+    pub first_pause: Duration,
+    pub longest_pause: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        RetryPolicy {
+            timeout: Duration::from_secs(5),
+            retries: 4,
+            first_pause: Duration::from_secs(1),
+            longest_pause: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Error while posting an event.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PostError {
+    #[error("failed to reach {address}")]
+    Unreachable { address: Url, source: reqwest::Error },
+    #[error("{address} responded with {status}")]
+    Refused { address: Url, status: StatusCode },
+    #[error("failed to encode an event as JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+impl PostError {
+    /// Whether a retry may succeed.
+    fn is_transient(&self) -> bool {
+        match self {
+            PostError::Unreachable { .. } => true,
+            PostError::Refused { status, .. } => status.is_server_error() && *status != StatusCode::NOT_IMPLEMENTED,
+            PostError::Json(_) => false,
+        }
+    }
+}
+
+/// Whether an event is posted: a trace event is not, nor an event of an object that no Alert can reference.
+pub(super) fn is_posted(event: &Event) -> bool {
+    event.kind != EventKind::Trace && is_own(&event.object)
+}
+
+/// Whether the object belongs to an API group of this controller.
+fn is_own(object: &ObjectReference) -> bool {
+    let group = object.api_version.as_deref().and_then(|version| version.split_once('/')).map(|(group, _)| group);
+    group.is_some_and(|group| group == OWN_GROUPS || group.ends_with(&format!(".{OWN_GROUPS}")))
+}
+
+/// A notification-controller, and the events that it has received recently.
+pub(super) struct Notifications {
+    controller: NotificationController,
+    reporter: Reporter,
+    posted: Posted,
+}
+
+impl Destination for Notifications {
+    const NAME: &'static str = "notification-controller";
+    const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(1500);
+    type Error = PostError;
+
+    async fn deliver(&mut self, queued: Queued, end: &CancellationToken) -> Result<(), PostError> {
+        let Queued { event, at } = queued;
+        if !self.posted.knows(&event) {
+            self.try_to_post(&event, at, end).await?;
+            self.posted.add(event);
+        }
+        Ok(())
+    }
+
+    fn count_dropped(metrics: &Metrics) {
+        metrics.notification_dropped();
+    }
+}
+
+impl Notifications {
+    pub(super) fn new(controller: NotificationController, reporter: Reporter) -> Self {
+        Notifications { controller, reporter, posted: Posted::default() }
+    }
+
+    async fn try_to_post(&self, event: &Event, at: Timestamp, end: &CancellationToken) -> Result<(), PostError> {
+        let body = serde_json::to_vec(&self.body(event, at))?;
+        let policy = self.controller.retry_policy;
+        let mut pause = policy.first_pause;
+        for _ in 0..policy.retries {
+            match self.post_once(body.clone()).await {
+                Err(error) if error.is_transient() && !end.is_cancelled() => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "retrying notification");
+                }
+                other => return other,
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = end.cancelled() => break,
+            }
+            pause = pause.saturating_mul(2).min(policy.longest_pause);
+        }
+        self.post_once(body).await
+    }
+
+    async fn post_once(&self, body: Vec<u8>) -> Result<(), PostError> {
+        let NotificationController { address, client, retry_policy } = &self.controller;
+        let request = client.post(address.clone()).header(CONTENT_TYPE, "application/json");
+        let sent = request.body(body).timeout(retry_policy.timeout).send().await;
+        let failed =
+            |source: reqwest::Error| PostError::Unreachable { address: address.clone(), source: source.without_url() };
+        match sent.map_err(failed)?.status() {
+            // The notification-controller has received an equal event recently.
+            StatusCode::TOO_MANY_REQUESTS => Ok(()),
+            status if status.is_success() => Ok(()),
+            status => Err(PostError::Refused { address: address.clone(), status }),
+        }
+    }
+
+    fn body<'a>(&'a self, event: &'a Event, at: Timestamp) -> Body<'a> {
+        Body {
+            involved_object: &event.object,
+            severity: if event.kind == EventKind::Warning { "error" } else { "info" },
+            // Whole seconds, as in Kubernetes timestamps.
+            timestamp: Time(Timestamp::from_second(at.as_second()).unwrap_or(at)),
+            message: bounded(&event.message, MAX_MESSAGE),
+            reason: &event.reason,
+            metadata: &event.metadata,
+            reporting_controller: &self.reporter.component,
+            reporting_instance: &self.reporter.instance,
+        }
+    }
+}
+
+/// An event in the format of the notification-controller.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    involved_object: &'a ObjectReference,
+    severity: &'static str,
+    timestamp: Time,
+    message: String,
+    reason: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    metadata: &'a BTreeMap<String, String>,
+    reporting_controller: &'a str,
+    reporting_instance: &'a str,
+}
+
+/// Recently posted events, oldest first.
+#[derive(Debug, Default)]
+struct Posted {
+    events: VecDeque<(Event, Instant)>,
+}
+
+impl Posted {
+    fn knows(&mut self, event: &Event) -> bool {
+        self.events.retain(|(_, at)| at.elapsed() < REPEAT_INTERVAL);
+        self.events.iter().any(|(known, _)| is_repetition(known, event))
+    }
+
+    fn add(&mut self, event: Event) {
+        if self.events.len() >= MAX_REMEMBERED {
+            self.events.pop_front();
+        }
+        self.events.push_back((event, Instant::now()));
+    }
+}

@@ -1,0 +1,188 @@
+//! Events of Kubernetes objects, and the bounded queue of events for one destination with its delivery.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::jiff::Timestamp;
+use kube::{Resource, ResourceExt};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::redact::url_credentials;
+
+/// Maximum number of queued events; further events are dropped and counted.
+const CAPACITY: usize = 1024;
+/// Prefix of object annotations that are copied to the metadata of the object's events, as in Flux.
+const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
+
+/// Sender of the events.
+#[derive(Clone, Debug)]
+pub(super) struct Reporter {
+    /// Name of the controller.
+    pub(super) component: String,
+    /// Name of its pod.
+    pub(super) instance: String,
+}
+
+/// Severity of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// Written to the API as a normal event, without a notification.
+    Trace,
+    Normal,
+    Warning,
+}
+
+impl EventKind {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            EventKind::Trace | EventKind::Normal => "Normal",
+            EventKind::Warning => "Warning",
+        }
+    }
+}
+
+/// An event of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub object: ObjectReference,
+    pub kind: EventKind,
+    pub reason: String,
+    pub message: String,
+    /// Annotations of the event, such as `pulumi.com/revision`.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Event {
+    pub fn new<K>(object: &K, kind: EventKind, reason: impl Into<String>, message: impl Into<String>) -> Self
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let annotations = object.annotations().iter().filter(|(key, _)| key.starts_with(METADATA_PREFIX));
+        let metadata = annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let resource_version = object.meta().resource_version.clone();
+        let object = ObjectReference { resource_version, ..object.object_ref(&()) };
+        Event { object, kind, reason: reason.into(), message: message.into(), metadata }
+    }
+
+    /// Adds metadata.
+    #[must_use]
+    pub fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.metadata.insert(key.into(), value.into());
+        self
+    }
+}
+
+/// Whether two events are equal for users. The resource version of the object is ignored.
+pub(super) fn is_repetition(one: &Event, other: &Event) -> bool {
+    one.object.uid == other.object.uid
+        && one.object.name == other.object.name
+        && one.object.namespace == other.object.namespace
+        && one.kind == other.kind
+        && one.reason == other.reason
+        && one.message == other.message
+        && one.metadata == other.metadata
+}
+
+/// Removes URL credentials from a message and cuts it to `longest` bytes.
+pub(super) fn bounded(message: &str, longest: usize) -> String {
+    let message = url_credentials(message);
+    if message.len() <= longest {
+        return message.into_owned();
+    }
+    let end = message.floor_char_boundary(longest.saturating_sub(3));
+    format!("{}...", message.get(..end).unwrap_or_default())
+}
+
+/// Destination of events.
+pub(super) trait Destination: Send {
+    /// Name in logs.
+    const NAME: &'static str;
+    /// Maximum time to deliver queued events after shutdown has begun.
+    const SHUTDOWN_TIMEOUT: Duration;
+    type Error: Error + Send + 'static;
+
+    /// Delivers an event. After `end` is canceled, there is time for a single attempt.
+    fn deliver(
+        &mut self,
+        queued: Queued,
+        end: &CancellationToken,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Counts an event that was not delivered.
+    fn count_dropped(metrics: &Metrics);
+}
+
+/// An event and the time at which it was queued.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) event: Event,
+    pub(super) at: Timestamp,
+}
+
+/// Write side of a queue. Cheap to clone; never blocks.
+#[derive(Clone, Debug)]
+pub(super) struct Queue {
+    sender: mpsc::Sender<Queued>,
+    count_dropped: fn(&Metrics),
+    metrics: Metrics,
+}
+
+/// Delivers the events of a queue in order.
+pub(super) struct Delivery<D> {
+    events: mpsc::Receiver<Queued>,
+    destination: D,
+    metrics: Metrics,
+}
+
+/// Creates a queue, and the delivery of its events, which the caller must run.
+pub(super) fn queue<D: Destination>(destination: D, metrics: Metrics) -> (Queue, Delivery<D>) {
+    let (sender, events) = mpsc::channel(CAPACITY);
+    let queue = Queue { sender, count_dropped: D::count_dropped, metrics: metrics.clone() };
+    (queue, Delivery { events, destination, metrics })
+}
+
+impl Queue {
+    /// Queues an event. If the queue is full, the event is dropped and counted.
+    pub(super) fn add(&self, event: Event) {
+        if let Err(error) = self.sender.try_send(Queued { event, at: Timestamp::now() }) {
+            (self.count_dropped)(&self.metrics);
+            tracing::debug!(%error, "event dropped");
+        }
+    }
+}
+
+impl<D: Destination> Delivery<D> {
+    /// Delivers events until `end` is canceled, and the queued events within the shutdown timeout.
+    pub(super) async fn run(mut self, end: &CancellationToken) {
+        let overdue = async {
+            end.cancelled().await;
+            tokio::time::sleep(D::SHUTDOWN_TIMEOUT).await;
+        };
+        tokio::select! {
+            () = self.deliver_all(end) => {}
+            () = overdue => tracing::info!(destination = D::NAME, "events still queued after the shutdown timeout"),
+        }
+    }
+
+    async fn deliver_all(&mut self, end: &CancellationToken) {
+        loop {
+            let queued = tokio::select! {
+                biased;
+                () = end.cancelled(), if !self.events.is_closed() => {
+                    self.events.close();
+                    continue;
+                }
+                queued = self.events.recv() => queued,
+            };
+            let Some(queued) = queued else { return };
+            if let Err(error) = self.destination.deliver(queued, end).await {
+                D::count_dropped(&self.metrics);
+                tracing::info!(destination = D::NAME, error = &error as &dyn Error, "failed to deliver event");
+            }
+        }
+    }
+}

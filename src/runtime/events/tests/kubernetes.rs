@@ -1,0 +1,147 @@
+//! Tests of which events reach the API.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::auto::Workspace;
+use crate::runtime::events::{Event, EventKind, Events};
+use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
+use crate::runtime::writes::{Leadership, Writer};
+use crate::telemetry::metrics::Metrics;
+
+fn workspace() -> Workspace {
+    serde_json::from_value(json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
+        "metadata": { "name": "web", "namespace": "apps", "uid": "u1", "resourceVersion": "7" }, "spec": {},
+    }))
+    .unwrap()
+}
+
+fn event(message: &str) -> Event {
+    Event::new(&workspace(), EventKind::Warning, "PodFailed", message).with("pulumi.com/revision", "main@sha1:a")
+}
+
+fn agree(asked: &RecordedRequest) -> Answer {
+    let mut object = asked.body.clone();
+    if object.pointer("/metadata").is_none() {
+        object["metadata"] = json!({ "name": "patched" });
+        object["involvedObject"] = json!({});
+    }
+    Answer::Json(200, object)
+}
+
+/// Publishes the events, waits until the task has written them, and returns the requests to the server.
+async fn written(answer: fn(&RecordedRequest) -> Answer, events: Vec<Event>) -> (Vec<RecordedRequest>, Metrics) {
+    let (client, log): (_, Log) = client(answer);
+    let metrics = Metrics::default();
+    let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), metrics.clone());
+    let (publisher, task) = Events::new(writer, "pulumi-controller", "pod-1", metrics.clone());
+    events.into_iter().for_each(|event| publisher.publish(event));
+    let end = CancellationToken::new();
+    end.cancel();
+    task.run(end).await;
+    (log.all(), metrics)
+}
+
+#[tokio::test]
+async fn an_event_has_the_same_fields_as_in_flux() {
+    let (asked, _) = written(agree, vec![event("no image")]).await;
+    let mut body = asked[0].body.clone();
+    assert_eq!(asked[0].path, "/api/v1/namespaces/apps/events");
+    let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+    assert!(name.starts_with("web.") && name.len() > 10, "{name}");
+    for time in ["firstTimestamp", "lastTimestamp"] {
+        assert!(body.as_object_mut().unwrap().remove(time).unwrap().is_string());
+    }
+    let wanted = json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": { "name": name, "namespace": "apps", "annotations": { "pulumi.com/revision": "main@sha1:a" } },
+        "involvedObject": { "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace", "name": "web",
+            "namespace": "apps", "uid": "u1", "resourceVersion": "7" },
+        "type": "Warning", "reason": "PodFailed", "message": "no image", "count": 1,
+        "source": { "component": "pulumi-controller" },
+        "reportingComponent": "pulumi-controller", "reportingInstance": "pod-1",
+    });
+    assert_eq!(body, wanted);
+}
+
+#[tokio::test]
+async fn repeated_events_are_counted_and_new_messages_create_events() {
+    let (asked, _) =
+        written(agree, vec![event("no image"), event("no image"), event("no quota"), event("no image")]).await;
+    let methods: Vec<&str> = asked.iter().map(|asked| asked.method.as_str()).collect();
+    assert_eq!(methods, ["POST", "PATCH", "POST", "PATCH"]);
+    let name = asked[0].body["metadata"]["name"].as_str().unwrap();
+    assert_eq!(asked[1].path, format!("/api/v1/namespaces/apps/events/{name}"));
+    assert_eq!((&asked[1].body["count"], &asked[3].body["count"]), (&json!(2), &json!(3)));
+    assert!(asked[1].body["lastTimestamp"].is_string());
+}
+
+#[tokio::test]
+async fn a_repeated_event_that_was_deleted_is_recreated() {
+    let forgetful =
+        |asked: &RecordedRequest| if asked.method == "PATCH" { Answer::refusal(404, "NotFound") } else { agree(asked) };
+    let (asked, _) = written(forgetful, vec![event("no image"), event("no image"), event("no image")]).await;
+    let methods: Vec<&str> = asked.iter().map(|asked| asked.method.as_str()).collect();
+    assert_eq!(methods, ["POST", "PATCH", "POST", "PATCH", "POST"]);
+    assert_eq!(asked[4].body["count"], json!(1));
+}
+
+#[tokio::test]
+async fn messages_are_bounded_and_hide_credentials() {
+    let message = format!("https://user:pass@host/ {}", "ä".repeat(2000));
+    let (asked, _) = written(agree, vec![event(&message)]).await;
+    let Value::String(message) = &asked[0].body["message"] else { panic!("no message") };
+    assert!(message.len() <= 1024 && message.ends_with("..."), "{}", message.len());
+    assert!(message.starts_with("https://***@host/ ä"), "{message}");
+}
+
+#[tokio::test]
+async fn events_that_cannot_be_written_are_counted_as_dropped() {
+    let (_, metrics) = written(|_| Answer::refusal(403, "Forbidden"), vec![event("a"), event("b")]).await;
+    assert!(metrics.encode().unwrap().contains("events_dropped_total 2\n"));
+}
+
+#[tokio::test]
+async fn excess_events_are_dropped_and_counted_without_blocking() {
+    let (client, _log) = client(|_| Answer::Silence);
+    let metrics = Metrics::default();
+    let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), metrics.clone());
+    let (events, _task) = Events::new(writer, "pulumi-controller", "pod-1", metrics.clone());
+    (0..1030).for_each(|number| events.publish(event(&number.to_string())));
+    assert!(metrics.encode().unwrap().contains("events_dropped_total 6\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unresponsive_server_does_not_block_shutdown() {
+    let (client, _log) = client(|_| Answer::Silence);
+    let metrics = Metrics::default();
+    let writer = Writer::new(client, Duration::from_secs(30), Leadership::sole(), metrics.clone());
+    let (events, task) = Events::new(writer, "pulumi-controller", "pod-1", metrics);
+    (0..100).for_each(|number| events.publish(event(&number.to_string())));
+    let end = CancellationToken::new();
+    end.cancel();
+    let begun = tokio::time::Instant::now();
+    task.run(end).await;
+    assert!(begun.elapsed() <= Duration::from_secs(6), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_in_flight_event_does_not_block_shutdown() {
+    let (client, log) = client(|_| Answer::Silence);
+    let metrics = Metrics::default();
+    let writer = Writer::new(client, Duration::from_secs(30), Leadership::sole(), metrics.clone());
+    let (events, task) = Events::new(writer, "pulumi-controller", "pod-1", metrics);
+    events.publish(event("a"));
+    let end = CancellationToken::new();
+    let task = tokio::spawn(task.run(end.clone()));
+    while log.all().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let begun = tokio::time::Instant::now();
+    end.cancel();
+    task.await.unwrap();
+    assert!(begun.elapsed() <= Duration::from_secs(6), "{:?}", begun.elapsed());
+}

@@ -1,0 +1,265 @@
+//! Tests of which events reach a notification-controller.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::pulumi::{Stack, StackSpec};
+use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
+use crate::runtime::events::{Event, EventKind, EventTask, Events, NotificationController, RetryPolicy};
+use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::writes::{Leadership, Writer};
+use crate::telemetry::metrics::Metrics;
+
+/// Upper bound of all waiting times in these tests.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Server on the loopback interface. It responds with these codes in turn, repeats the last one, and records the request
+/// bodies.
+struct Server {
+    address: SocketAddr,
+    bodies: Arc<Mutex<Vec<Value>>>,
+}
+
+/// Pseudo status code of a server that does not respond.
+const SILENCE: u16 = 0;
+
+impl Server {
+    async fn answering(codes: &'static [u16]) -> Server {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let bodies = Arc::new(Mutex::new(Vec::new()));
+        let (kept, asked) = (bodies.clone(), Arc::new(AtomicUsize::new(0)));
+        let handler = move |headers: HeaderMap, body: Bytes| async move {
+            assert_eq!(headers.get("content-type").unwrap(), "application/json");
+            kept.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+            let code = codes[asked.fetch_add(1, Ordering::Relaxed).min(codes.len() - 1)];
+            if code == SILENCE {
+                std::future::pending::<()>().await;
+            }
+            StatusCode::from_u16(code).unwrap()
+        };
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(handler)).await });
+        Server { address, bodies }
+    }
+
+    fn bodies(&self) -> Vec<Value> {
+        self.bodies.lock().unwrap().clone()
+    }
+
+    async fn until_asked(&self, times: usize) {
+        let asked = async {
+            while self.bodies().len() < times {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let in_time = tokio::time::timeout(LIMIT, asked).await;
+        assert!(in_time.is_ok(), "asked {} times and not {times}", self.bodies().len());
+    }
+
+    fn controller(&self, policy: RetryPolicy) -> NotificationController {
+        let address = format!("http://{}/", self.address).parse().unwrap();
+        NotificationController { address, client: http_client(), retry_policy: policy }
+    }
+}
+
+/// HTTP client like the one that the manager creates.
+fn http_client() -> reqwest::Client {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path(), 16 * 1024 * 1024).unwrap();
+    let settings = FetchSettings::new(AllowedHosts::services_of("flux-system", "cluster.local"));
+    Fetcher::new(settings, store).unwrap().client()
+}
+
+fn quick() -> RetryPolicy {
+    let pause = Duration::from_millis(1);
+    RetryPolicy { timeout: LIMIT, retries: 4, first_pause: pause, longest_pause: pause }
+}
+
+fn stack() -> Stack {
+    let mut stack = Stack::new("web", StackSpec::default());
+    stack.metadata.namespace = Some("apps".to_owned());
+    stack.metadata.uid = Some("u1".to_owned());
+    stack.metadata.resource_version = Some("7".to_owned());
+    let annotations = [("event.toolkit.fluxcd.io/change_request", "7"), ("other", "x")];
+    stack.metadata.annotations = Some(annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    stack
+}
+
+fn event(message: &str) -> Event {
+    Event::new(&stack(), EventKind::Warning, "StackUpdateFailure", message)
+        .with("pulumi.com/revision", "main@sha1:a")
+        .with("pulumi.com/commit_status", "update")
+}
+
+/// Returns the queues and their task. The API accepts all events.
+fn publisher(controller: NotificationController, metrics: &Metrics) -> (Events, EventTask) {
+    let (api, _) = client(|asked| Answer::Json(200, asked.body.clone()));
+    let writer = Writer::new(api, LIMIT, Leadership::sole(), metrics.clone());
+    Events::with_notifications(writer, Some(controller), "pulumi-controller", "pod-1", metrics.clone())
+}
+
+/// Publishes all events, waits for this number of requests, and ends the task.
+async fn posted(server: &Server, policy: RetryPolicy, published: Vec<Event>, requests: usize) -> Metrics {
+    let metrics = Metrics::default();
+    let controller = server.controller(policy);
+    let (events, task) = publisher(controller, &metrics);
+    let end = CancellationToken::new();
+    let task = tokio::spawn(task.run(end.clone()));
+    published.into_iter().for_each(|event| events.publish(event));
+    server.until_asked(requests).await;
+    end.cancel();
+    tokio::time::timeout(LIMIT, task).await.expect("the task ends").unwrap();
+    metrics
+}
+
+fn dropped(metrics: &Metrics) -> String {
+    let text = metrics.encode().unwrap();
+    let line = text.lines().find(|line| line.starts_with("pulumi_controller_notifications_dropped_total"));
+    line.unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn an_event_is_posted_in_the_flux_format() {
+    let server = Server::answering(&[202]).await;
+    let metrics = posted(&server, quick(), vec![event("https://user:pass@host/ boom")], 1).await;
+    let mut body = server.bodies().remove(0);
+    let timestamp = body.as_object_mut().unwrap().remove("timestamp").unwrap();
+    let timestamp = timestamp.as_str().unwrap();
+    assert!(timestamp.ends_with('Z') && timestamp.len() == "2026-08-01T10:00:00Z".len(), "{timestamp}");
+    let wanted = json!({
+        "involvedObject": { "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "web", "namespace": "apps", "uid": "u1",
+            "resourceVersion": "7" },
+        "severity": "error", "message": "https://***@host/ boom", "reason": "StackUpdateFailure",
+        "metadata": { "pulumi.com/revision": "main@sha1:a", "pulumi.com/commit_status": "update",
+            "event.toolkit.fluxcd.io/change_request": "7" },
+        "reportingController": "pulumi-controller", "reportingInstance": "pod-1",
+    });
+    assert_eq!(body, wanted);
+    assert_eq!(dropped(&metrics), "pulumi_controller_notifications_dropped_total 0");
+}
+
+#[tokio::test]
+async fn a_message_is_truncated_at_the_flux_limit() {
+    let server = Server::answering(&[202]).await;
+    posted(&server, quick(), vec![event(&"ä".repeat(30_000))], 1).await;
+    let body = server.bodies().remove(0);
+    let message = body["message"].as_str().unwrap();
+    assert!(message.len() <= 39_000 && message.len() > 38_900 && message.ends_with("..."), "{}", message.len());
+}
+
+#[test]
+fn the_default_retry_policy_matches_flux() {
+    let seconds = Duration::from_secs;
+    let wanted = RetryPolicy { timeout: seconds(5), retries: 4, first_pause: seconds(1), longest_pause: seconds(30) };
+    assert_eq!(RetryPolicy::default(), wanted);
+}
+
+#[tokio::test]
+async fn transient_failures_are_retried_and_permanent_ones_are_dropped() {
+    let rows: [(&str, &[u16], usize, usize); 5] = [
+        ("an error of the server that passes", &[500, 503, 202], 3, 0),
+        ("one that does not", &[500, 500, 500, 500, 500, 202], 5, 1),
+        ("what was heard a moment ago", &[429, 202], 1, 0),
+        ("what is refused", &[400, 202], 1, 1),
+        ("what the server does not know", &[501, 202], 1, 1),
+    ];
+    for (name, codes, requests, lost) in rows {
+        let server = Server::answering(codes).await;
+        let metrics = Metrics::default();
+        let controller = server.controller(quick());
+        let (events, task) = publisher(controller, &metrics);
+        let end = CancellationToken::new();
+        let task = tokio::spawn(task.run(end.clone()));
+        events.publish(event("first"));
+        // The second event is posted after all attempts for the first event.
+        events.publish(event("second"));
+        let is_second = |body: &Value| body["message"] == "second";
+        let second = async {
+            while !server.bodies().iter().any(is_second) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(tokio::time::timeout(LIMIT, second).await.is_ok(), "{name}: {:?}", server.bodies());
+        let counted = dropped(&metrics);
+        end.cancel();
+        tokio::time::timeout(LIMIT, task).await.expect("the task ends").unwrap();
+        let first = server.bodies().iter().filter(|body| !is_second(body)).count();
+        assert_eq!(first, requests, "{name}");
+        assert_eq!(counted, format!("pulumi_controller_notifications_dropped_total {lost}"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_to_a_hanging_server_times_out_without_blocking() {
+    let server = Server::answering(&[SILENCE]).await;
+    let policy = RetryPolicy { timeout: Duration::from_millis(50), retries: 1, ..quick() };
+    let metrics = Metrics::default();
+    let controller = server.controller(policy);
+    let (events, task) = publisher(controller, &metrics);
+    let task = tokio::spawn(task.run(CancellationToken::new()));
+    events.publish(event("first"));
+    events.publish(event("second"));
+    let both = async {
+        while !dropped(&metrics).ends_with(" 2") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(LIMIT, both).await.is_ok(), "{}", dropped(&metrics));
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_hanging_server_does_not_block_shutdown() {
+    let server = Server::answering(&[SILENCE]).await;
+    let policy = RetryPolicy { timeout: LIMIT * 10, ..quick() };
+    // `posted` fails if the task does not end in time.
+    posted(&server, policy, vec![event("first"), event("second")], 1).await;
+    assert_eq!(server.bodies().len(), 1);
+}
+
+#[tokio::test]
+async fn excess_events_are_dropped_and_counted() {
+    let server = Server::answering(&[202]).await;
+    let metrics = Metrics::default();
+    let controller = server.controller(quick());
+    let (events, _task) = publisher(controller, &metrics);
+    (0..1030).for_each(|number| events.publish(event(&number.to_string())));
+    assert_eq!(dropped(&metrics), "pulumi_controller_notifications_dropped_total 6");
+}
+
+#[tokio::test]
+async fn duplicate_events_are_not_posted_unless_the_first_was_rejected() {
+    let server = Server::answering(&[202]).await;
+    posted(&server, quick(), vec![event("a"), event("a"), event("b"), event("a"), event("last")], 3).await;
+    let messages: Vec<Value> = server.bodies().iter().map(|body| body["message"].clone()).collect();
+    assert_eq!(messages, ["a", "b", "last"]);
+
+    let server = Server::answering(&[400, 202]).await;
+    posted(&server, quick(), vec![event("a"), event("a")], 2).await;
+    assert_eq!(server.bodies().len(), 2, "the first was refused");
+}
+
+#[tokio::test]
+async fn events_that_no_alert_can_reference_are_not_posted() {
+    let server = Server::answering(&[202]).await;
+    let mut lease = event("led");
+    lease.object.api_version = Some("coordination.k8s.io/v1".to_owned());
+    let mut other = event("of a group that is not ours");
+    other.object.api_version = Some("notpulumi.com/v1".to_owned());
+    let trace = Event { kind: EventKind::Trace, ..event("it comes by itself") };
+    let mut workspace = event("ready");
+    workspace.object.api_version = Some("auto.pulumi.com/v1alpha1".to_owned());
+    let info = Event { kind: EventKind::Normal, ..event("last") };
+    posted(&server, quick(), vec![lease, other, trace, workspace, info], 2).await;
+    let posted: Vec<(Value, Value)> =
+        server.bodies().iter().map(|body| (body["message"].clone(), body["severity"].clone())).collect();
+    assert_eq!(posted, [(json!("ready"), json!("error")), (json!("last"), json!("info"))]);
+}

@@ -1,0 +1,372 @@
+//! Tests of leader election: the decision as a table, and candidates on a fake API server that stores one Lease and injects
+//! faults. The tests use tokio's paused clock, which advances only while all tasks wait.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::config::LeaderElection;
+use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
+use crate::runtime::lease::state::{Sighting, Step, decide, wanted};
+use crate::runtime::lease::{Elector, Identity, LeaseLost, Term};
+use crate::runtime::writes::Leadership;
+use crate::telemetry::metrics::Metrics;
+
+const LEASE: Duration = Duration::from_secs(35);
+const DEADLINE: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_secs(5);
+/// Maximum pause of a candidate, including jitter.
+const MAX_RETRY: Duration = Duration::from_secs(6);
+
+/// Fault behavior of the API server.
+#[derive(Clone, Copy, Debug, Default)]
+enum Mood {
+    #[default]
+    Well,
+    /// Ignores requests and does not respond.
+    Away,
+    /// Executes requests and does not respond.
+    Mute,
+    Broken,
+}
+
+#[derive(Clone, Default)]
+struct Server(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    lease: Option<Value>,
+    version: u64,
+    mood: Mood,
+}
+
+impl Server {
+    fn candidate(&self, identity: &str) -> (Elector, Leadership, Log) {
+        let server = self.clone();
+        let (client, log) = client(move |asked| server.answer(asked));
+        let times = LeaderElection {
+            lease_name: "lead".to_owned(),
+            lease_duration: LEASE,
+            renew_deadline: DEADLINE,
+            retry_period: RETRY,
+            release: true,
+        };
+        let (elector, leadership) =
+            Elector::new(client, ("flux-system", "lead"), called(identity), times, Metrics::default());
+        (elector, leadership, log)
+    }
+
+    fn answer(&self, asked: &RecordedRequest) -> Answer {
+        let mut kept = self.0.lock().unwrap();
+        match kept.mood {
+            Mood::Well => kept.serve(asked),
+            Mood::Away => Answer::Silence,
+            Mood::Mute => {
+                kept.serve(asked);
+                Answer::Silence
+            }
+            Mood::Broken => Answer::refusal(500, "InternalError"),
+        }
+    }
+
+    fn is(&self, mood: Mood) {
+        self.0.lock().unwrap().mood = mood;
+    }
+
+    fn spec(&self) -> Value {
+        self.0.lock().unwrap().lease.clone().map(|lease| lease["spec"].clone()).unwrap_or_default()
+    }
+
+    /// Changes the Lease as another client.
+    fn touch(&self, change: impl FnOnce(&mut Value)) {
+        let mut kept = self.0.lock().unwrap();
+        let mut lease = kept.lease.clone().unwrap_or_else(|| json!({ "metadata": { "name": "lead" }, "spec": {} }));
+        change(&mut lease);
+        kept.keep(lease);
+    }
+
+    fn remove(&self) {
+        self.0.lock().unwrap().lease = None;
+    }
+}
+
+impl Kept {
+    fn serve(&mut self, asked: &RecordedRequest) -> Answer {
+        match (asked.method.as_str(), self.lease.clone()) {
+            ("GET" | "PATCH", None) => Answer::refusal(404, "NotFound"),
+            ("GET", Some(lease)) => Answer::Json(200, lease),
+            ("POST", Some(_)) => Answer::refusal(409, "AlreadyExists"),
+            ("POST", None) => Answer::Json(201, self.keep(asked.body.clone())),
+            ("PATCH", Some(lease))
+                if asked.body["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"] =>
+            {
+                Answer::refusal(409, "Conflict")
+            }
+            ("PATCH", Some(mut lease)) => {
+                for (field, value) in asked.body["spec"].as_object().unwrap() {
+                    lease["spec"][field] = value.clone();
+                }
+                Answer::Json(200, self.keep(lease))
+            }
+            (method, _) => panic!("{method} is not expected of a candidate"),
+        }
+    }
+
+    fn keep(&mut self, mut lease: Value) -> Value {
+        self.version += 1;
+        lease["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.lease = Some(lease.clone());
+        lease
+    }
+}
+
+/// Returns a candidate that has been elected.
+async fn leading(server: &Server, identity: &str) -> (Term, Leadership, Log) {
+    let (mut elector, leadership, log) = server.candidate(identity);
+    elector.acquire().await;
+    assert!(leadership.is_held());
+    (Term::begin(elector), leadership, log)
+}
+
+fn called(process: &str) -> Identity {
+    Identity { process: process.to_owned(), container: None }
+}
+
+fn spec(holder: &str, seconds: i32) -> LeaseSpec {
+    let duration = Some(seconds).filter(|seconds| *seconds > 0);
+    LeaseSpec { holder_identity: Some(holder.to_owned()), lease_duration_seconds: duration, ..LeaseSpec::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_taken_only_if_unchanged_for_its_whole_duration() {
+    let since = Instant::now();
+    let no_holder = LeaseSpec::default();
+    let cases = [
+        ("no Lease", None, 0, Step::Create),
+        ("no holder", Some(no_holder), 0, Step::Take),
+        ("released", Some(spec("", 1)), 0, Step::Take),
+        ("our own", Some(spec("me", 35)), 0, Step::Renew),
+        ("our own, long ago", Some(spec("me", 35)), 1000, Step::Renew),
+        ("another's, seen for the first time", Some(spec("other", 35)), 0, Step::Wait),
+        ("another's, a moment before its end", Some(spec("other", 35)), 34_999, Step::Wait),
+        ("another's, at its end", Some(spec("other", 35)), 35_000, Step::Take),
+        ("another's, which asked for more than we do", Some(spec("other", 60)), 59_999, Step::Wait),
+        ("another's, which asked for less", Some(spec("other", 15)), 15_000, Step::Take),
+        ("another's, which did not say", Some(spec("other", 0)), 34_999, Step::Wait),
+        ("another's, which did not say, at our own end", Some(spec("other", 0)), 35_000, Step::Take),
+        ("our container's, whose process has ended", Some(spec("pod_1_x", 35)), 0, Step::Take),
+        ("a pod's of the same name", Some(spec("pod_2_x", 35)), 0, Step::Wait),
+    ];
+    let me = Identity { container: Some("pod_1_".to_owned()), ..called("me") };
+    for (case, spec, milliseconds, step) in cases {
+        let seen = spec.map(|spec| Sighting { lease: Lease { spec: Some(spec), ..Lease::default() }, since });
+        let now = since + Duration::from_millis(milliseconds);
+        assert_eq!(decide(seen.as_ref(), &me, LEASE, now), step, "{case}");
+    }
+}
+
+#[test]
+fn identities_match_across_restarts_of_a_pod_but_not_by_pod_name() {
+    let [before, after, namesake] = ["1", "1", "2"].map(|uid| Identity::new("pod", uid));
+    assert_ne!(before.as_str(), after.as_str());
+    assert!(after.is_successor_of(before.as_str()));
+    assert!(!namesake.is_successor_of(before.as_str()));
+    let [one, other] = ["", ""].map(|uid| Identity::new("pod", uid));
+    assert!(one.as_str() != other.as_str() && !one.is_successor_of(other.as_str()));
+}
+
+#[test]
+fn lease_transitions_count_holder_changes_but_not_renewals() {
+    let (then, now) = (Timestamp::from_second(100).unwrap(), Timestamp::from_second(200).unwrap());
+    let before = LeaseSpec { acquire_time: Some(MicroTime(then)), lease_transitions: Some(4), ..spec("x", 35) };
+    let cases =
+        [(Step::Renew, &before, then, 4), (Step::Take, &before, now, 5), (Step::Create, &LeaseSpec::default(), now, 0)];
+    for (step, before, acquired, transitions) in cases {
+        let spec = wanted(step, before, "me", LEASE, now);
+        assert_eq!(spec.acquire_time, Some(MicroTime(acquired)), "{step:?}");
+        assert_eq!(spec.lease_transitions, Some(transitions), "{step:?}");
+        assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some("me"), Some(35)), "{step:?}");
+        assert_eq!(spec.renew_time, Some(MicroTime(now)), "{step:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_other_candidate_leads_while_the_leader_renews() {
+    let server = Server::default();
+    let (mut term, leadership, _) = leading(&server, "a").await;
+    let (mut rival, rivals, log) = server.candidate("b");
+    let ten_minutes = tokio::time::sleep(Duration::from_secs(600));
+    tokio::select! {
+        () = rival.acquire() => panic!("two leaders"),
+        lost = term.lost() => panic!("{lost}"),
+        () = ten_minutes => {}
+    }
+    assert!(leadership.is_held() && !rivals.is_held());
+    assert!(log.all().iter().all(|asked| asked.method == "GET"), "{:?}", log.verbs());
+    assert_eq!((&server.spec()["holderIdentity"], &server.spec()["leaseTransitions"]), (&json!("a"), &json!(0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_lease_is_taken_over_regardless_of_the_holders_clock() {
+    for year in ["2000", "2100"] {
+        let server = Server::default();
+        server.touch(|lease| {
+            lease["spec"] = json!({
+                "holderIdentity": "dead", "leaseDurationSeconds": 35, "leaseTransitions": 7,
+                "acquireTime": format!("{year}-01-01T00:00:00.000000Z"), "renewTime": format!("{year}-01-01T00:00:00.000000Z"),
+            });
+        });
+        let (mut elector, leadership, _) = server.candidate("b");
+        let begun = Instant::now();
+        elector.acquire().await;
+        let waited = begun.elapsed();
+        assert!((LEASE..LEASE + MAX_RETRY).contains(&waited), "{year}: {waited:?}");
+        assert!(leadership.is_held());
+        assert_eq!((&server.spec()["holderIdentity"], &server.spec()["leaseTransitions"]), (&json!("b"), &json!(8)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disconnected_leader_stops_writing_before_its_lease_expires() {
+    for mood in [Mood::Away, Mood::Mute, Mood::Broken] {
+        let server = Server::default();
+        let (mut term, leadership, log) = leading(&server, "a").await;
+        tokio::time::sleep(RETRY * 4).await;
+        // Another candidate observes the last renewal no earlier than this.
+        let last_renewal = Instant::now();
+        let requests = log.all().len();
+        server.is(mood);
+        let lost = term.lost().await;
+        assert!(matches!(&lost, LeaseLost::NotRenewed { .. }), "{mood:?}: {lost}");
+        let stopped = last_renewal.elapsed();
+        assert!(stopped <= DEADLINE && stopped > DEADLINE - RETRY - Duration::from_secs(1), "{mood:?}: {stopped:?}");
+        assert!(!leadership.is_held(), "{mood:?}");
+        assert!(log.all().len() > requests, "{mood:?}: it tried");
+        server.is(Mood::Well);
+        let (mut rival, rivals, _) = server.candidate("b");
+        rival.acquire().await;
+        assert!(rivals.is_held() && !leadership.is_held(), "{mood:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_paused_past_its_deadline_loses_the_lease_without_requests() {
+    let server = Server::default();
+    let (mut elector, leadership, log) = server.candidate("a");
+    elector.acquire().await;
+    let requests = log.all().len();
+    // No task of this process runs in the meantime that could signal the loss.
+    tokio::time::advance(DEADLINE).await;
+    assert!(!leadership.is_held(), "the first look is too late");
+    let lost = Term::begin(elector).lost().await;
+    let wanted =
+        "failed to renew Lease flux-system/lead for 30 s: this process was suspended; restarting as a follower";
+    assert_eq!(lost.to_string(), wanted);
+    assert_eq!(log.all().len(), requests);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modified_or_deleted_lease_is_kept_and_a_taken_lease_is_lost() {
+    let server = Server::default();
+    let (mut term, leadership, _) = leading(&server, "a").await;
+    let disturb: [fn(&Server); 3] = [
+        |server| server.touch(|lease| lease["metadata"]["labels"] = json!({ "a": "b" })),
+        Server::remove,
+        |server| server.touch(|lease| lease["spec"]["holderIdentity"] = json!("")),
+    ];
+    for disturb in disturb {
+        disturb(&server);
+        tokio::select! {
+            lost = term.lost() => panic!("{lost}"),
+            () = tokio::time::sleep(DEADLINE * 2) => {}
+        }
+        assert!(leadership.is_held());
+        assert_eq!(server.spec()["holderIdentity"], json!("a"));
+    }
+    server.touch(|lease| lease["spec"]["holderIdentity"] = json!("b"));
+    let begun = Instant::now();
+    let lost = term.lost().await;
+    let wanted = "lost Lease flux-system/lead to b; restarting as a follower";
+    assert_eq!(lost.to_string(), wanted);
+    assert!(begun.elapsed() <= RETRY, "it is noticed at the next renewal: {:?}", begun.elapsed());
+    assert!(!leadership.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_lease_is_free_for_the_next_candidate() {
+    let server = Server::default();
+    let (term, leadership, _) = leading(&server, "a").await;
+    let (mut next, nexts, _) = server.candidate("b");
+    let taken = tokio::spawn(async move {
+        next.acquire().await;
+        Instant::now()
+    });
+    tokio::time::sleep(DEADLINE * 3).await;
+    assert!(!nexts.is_held());
+    let ended = Instant::now();
+    term.end(true).await;
+    assert!(!leadership.is_held());
+    let free = server.spec();
+    assert_eq!((&free["holderIdentity"], &free["leaseDurationSeconds"]), (&json!(""), &json!(1)));
+    let waited = taken.await.unwrap().duration_since(ended);
+    assert!(waited <= MAX_RETRY && nexts.is_held(), "{waited:?}");
+    assert_eq!(server.spec()["leaseTransitions"], json!(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_released_only_if_enabled_and_still_held() {
+    let server = Server::default();
+    let (term, leadership, _) = leading(&server, "a").await;
+    term.end(false).await;
+    assert!(!leadership.is_held());
+    assert_eq!(server.spec()["holderIdentity"], json!("a"));
+
+    let (mut elector, _, _) = server.candidate("b");
+    elector.acquire().await;
+    server.touch(|lease| lease["spec"]["holderIdentity"] = json!("c"));
+    elector.release().await.unwrap();
+    assert_eq!(server.spec()["holderIdentity"], json!("c"), "another's is not ours to let go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_one_of_two_concurrent_candidates_gets_the_lease() {
+    for (dead, time) in [(None, LEASE / 2), (Some("dead"), LEASE + MAX_RETRY)] {
+        let server = Server::default();
+        if let Some(dead) = dead {
+            server.touch(|lease| lease["spec"] = json!({ "holderIdentity": dead, "leaseDurationSeconds": 35 }));
+        }
+        let (mut one, ones, _) = server.candidate("a");
+        let (mut other, others, _) = server.candidate("b");
+        tokio::select! {
+            _ = async { tokio::join!(one.acquire(), other.acquire()) } => panic!("two leaders"),
+            () = tokio::time::sleep(time) => {}
+        }
+        assert_ne!(server.spec()["holderIdentity"], json!("dead"));
+        assert_ne!(ones.is_held(), others.is_held(), "one of them leads");
+    }
+}
+
+#[tokio::test]
+async fn errors_name_the_lease() {
+    let (client, _) = client(|asked: &RecordedRequest| match asked.method.as_str() {
+        "GET" => Answer::refusal(404, "NotFound"),
+        _ => Answer::refusal(403, "Forbidden"),
+    });
+    let times = LeaderElection {
+        lease_name: "lead".to_owned(),
+        lease_duration: LEASE,
+        renew_deadline: DEADLINE,
+        retry_period: RETRY,
+        release: true,
+    };
+    let (mut elector, leadership) =
+        Elector::new(client, ("flux-system", "lead"), called("a"), times, Metrics::default());
+    let error = elector.attempt().await.unwrap_err();
+    assert_eq!(error.to_string(), "failed to create Lease flux-system/lead: it is Forbidden (Forbidden, 403)");
+    assert!(!leadership.is_held());
+}

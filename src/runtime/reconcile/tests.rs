@@ -1,0 +1,176 @@
+//! Tests of the requeue that follows from each result of a reconcile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use kube::runtime::controller::Action;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::auto::Workspace;
+use crate::runtime::backoff::{Backoff, MIN_DELAY};
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner};
+use crate::runtime::writes::{Attempt, WriteError};
+use crate::telemetry::metrics::Metrics;
+
+const SOON: Duration = Duration::from_secs(7);
+
+fn workspace(name: &str) -> Workspace {
+    serde_json::from_value(json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
+        "metadata": { "name": name, "namespace": "apps" }, "spec": {},
+    }))
+    .unwrap()
+}
+
+fn runner() -> (ReconcileRunner, Metrics) {
+    let metrics = Metrics::default();
+    (ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(60), metrics.clone()), metrics)
+}
+
+fn refused(code: u16) -> WriteError {
+    let attempt = Attempt { verb: "apply", kind: "Secret".into(), namespace: "apps".into(), name: "a".into() };
+    WriteError::Refused { attempt: Box::new(attempt), code, reason: "Reason".into(), message: "message".into() }
+}
+
+#[tokio::test]
+async fn the_reconcile_result_determines_the_requeue() {
+    let cases = [
+        (Ok(Outcome::Settled), Action::await_change(), "success"),
+        (Ok(Outcome::After(SOON)), Action::requeue(SOON), "requeue_after"),
+        (Err(ReconcileError::stalled("it is wrong")), Action::await_change(), "error"),
+        (Err(ReconcileError::waiting("the pod", SOON)), Action::requeue(SOON), "requeue_after"),
+        (Err(ReconcileError::transient("it broke")), Action::requeue(MIN_DELAY), "error"),
+        (Err(refused(403).into()), Action::requeue(MIN_DELAY), "error"),
+        (Err(refused(409).into()), Action::requeue(MIN_DELAY), "requeue_after"),
+    ];
+    for (end, wanted, result) in cases {
+        let (runner, metrics) = runner();
+        let name = format!("{end:?}");
+        assert_eq!(runner.run(&workspace("web"), async { end }).await, Ok(wanted), "{name}");
+        let line = format!("controller_runtime_reconcile_total{{controller=\"workspace\",result=\"{result}\"}} 1");
+        let text = metrics.encode().unwrap();
+        assert!(text.contains(&line), "{name}: no {line} in\n{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn b4_hanging_reconciles_of_a_namespace_do_not_block_others() {
+    let end = CancellationToken::new();
+    let runner = Arc::new(runner().0.with_slots(4, 3, end.clone()));
+    let in_namespace = |namespace: &str, name: &str| {
+        let mut workspace = workspace(name);
+        workspace.metadata.namespace = Some(namespace.to_owned());
+        workspace
+    };
+    let begun = Arc::new(AtomicUsize::new(0));
+    let hanging: Vec<_> = (0..20)
+        .map(|number| {
+            let (runner, begun) = (runner.clone(), begun.clone());
+            let object = in_namespace("hostile", &number.to_string());
+            tokio::spawn(async move {
+                let hangs = async {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    std::future::pending::<Result<Outcome, ReconcileError>>().await
+                };
+                runner.run(&object, hangs).await
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(begun.load(Ordering::SeqCst), 3, "no more of one namespace at a time");
+    for number in 0..10 {
+        let object = in_namespace("apps", &number.to_string());
+        let honest = runner.run(&object, async { Ok(Outcome::Settled) });
+        let done = tokio::time::timeout(Duration::from_secs(1), honest).await.expect("a slot is free");
+        assert_eq!(done, Ok(Action::await_change()));
+    }
+    end.cancel();
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert_eq!(begun.load(Ordering::SeqCst), 3, "at the end none begins");
+    for hanging in hanging {
+        assert!(hanging.await.expect("no panic").is_ok(), "those that waited and those that hung have ended");
+    }
+}
+
+#[tokio::test]
+async fn an_object_deleted_during_its_reconcile_leaves_no_state() {
+    let (runner, metrics) = runner();
+    let (gone, received) = std::sync::mpsc::channel();
+    let runner = runner.when_gone(move |(namespace, name)| gone.send(format!("{namespace}/{name}")).unwrap());
+    let going = workspace("going");
+    let work = async {
+        runner.forget(&going);
+        Ok(Outcome::Settled)
+    };
+    runner.run(&going, work).await.unwrap();
+    runner.run(&workspace("staying"), async { Ok(Outcome::Settled) }).await.unwrap();
+    let text = metrics.encode().unwrap();
+    assert!(!text.contains("name=\"going\"") && text.contains("name=\"staying\""), "{text}");
+    let names: Vec<String> = received.try_iter().collect();
+    assert_eq!(
+        names,
+        ["apps/going", "apps/going"],
+        "once for the deletion, and once for the reconcile that ended later"
+    );
+}
+
+#[tokio::test]
+async fn backoff_is_configurable_and_stalled_errors_count_as_terminal() {
+    let (runner, metrics) = runner();
+    let (shortest, longest) = (Duration::from_secs(2), Duration::from_secs(3));
+    let runner = runner.with_backoff(Backoff::between(shortest, longest));
+    let fail = async || runner.run(&workspace("web"), async { Err(ReconcileError::transient("it broke")) }).await;
+    assert_eq!(fail().await, Ok(Action::requeue(shortest)));
+    assert_eq!(fail().await, Ok(Action::requeue(longest)));
+    runner.run(&workspace("web"), async { Err(ReconcileError::stalled("it is wrong")) }).await.unwrap();
+    let text = metrics.encode().unwrap();
+    let line = "controller_runtime_terminal_reconcile_errors_total{controller=\"workspace\"} 1";
+    assert!(text.contains(line), "no {line} in\n{text}");
+}
+
+#[tokio::test]
+async fn a_panic_is_counted_and_backed_off_and_does_not_affect_others() {
+    let (runner, metrics) = runner();
+    let panicking = async || runner.run(&workspace("web"), async { panic!("out of luck") }).await;
+    assert_eq!(panicking().await, Ok(Action::requeue(MIN_DELAY)));
+    assert_eq!(panicking().await, Ok(Action::requeue(MIN_DELAY * 2)));
+    let other = runner.run(&workspace("other"), async { Err(ReconcileError::transient("it broke")) }).await;
+    assert_eq!(other, Ok(Action::requeue(MIN_DELAY)));
+    let text = metrics.encode().unwrap();
+    assert!(text.contains("controller_runtime_reconcile_panics_total{controller=\"workspace\"} 2"), "{text}");
+    assert!(text.contains("controller_runtime_active_workers{controller=\"workspace\"} 0"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_reconcile_times_out() {
+    let (runner, _) = runner();
+    let action = runner.run(&workspace("web"), std::future::pending()).await;
+    assert_eq!(action, Ok(Action::requeue(MIN_DELAY)));
+}
+
+#[tokio::test]
+async fn success_resets_the_backoff() {
+    let (runner, _) = runner();
+    let fail = async || runner.run(&workspace("web"), async { Err(ReconcileError::transient("it broke")) }).await;
+    fail().await.unwrap();
+    assert_eq!(fail().await, Ok(Action::requeue(MIN_DELAY * 2)));
+    runner.run(&workspace("web"), async { Ok(Outcome::Settled) }).await.unwrap();
+    assert_eq!(fail().await, Ok(Action::requeue(MIN_DELAY)));
+}
+
+#[tokio::test]
+async fn a_deleted_object_leaves_no_metrics_or_backoff() {
+    let (runner, metrics) = runner();
+    for name in ["one", "two", "three"] {
+        runner.run(&workspace(name), async { Err(ReconcileError::transient("it broke")) }).await.unwrap();
+    }
+    runner.forget(&workspace("one"));
+    runner.retain(|namespace, name| (namespace, name) == ("apps", "three"));
+    let text = metrics.encode().unwrap();
+    let known = |name: &str| text.contains(&format!("name=\"{name}\""));
+    assert_eq!([known("one"), known("two"), known("three")], [false, false, true]);
+    let again = runner.run(&workspace("two"), async { Err(ReconcileError::transient("it broke")) }).await;
+    assert_eq!(again, Ok(Action::requeue(MIN_DELAY)));
+}

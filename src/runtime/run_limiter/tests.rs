@@ -1,0 +1,111 @@
+//! Tests of which runs start, wait and are woken.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+
+use crate::runtime::run_limiter::{Limits, Run, RunLimiter};
+use crate::telemetry::metrics::Metrics;
+
+fn run_limiter(limit: usize) -> RunLimiter<&'static str> {
+    RunLimiter::new(limits(limit), Metrics::default())
+}
+
+fn limits(limit: usize) -> Limits {
+    Limits { all: limit, each_namespace: limit, each_node: limit + 1 }
+}
+
+fn run(uid: &str) -> Run {
+    Run {
+        uid: uid.to_owned(),
+        namespace: "team".to_owned(),
+        workspace: uid.to_owned(),
+        node: "node".to_owned(),
+        priority: 0,
+        pending_since: Timestamp::UNIX_EPOCH,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn queued_runs_are_woken_in_order_one_per_free_slot() {
+    let run_limiter = run_limiter(2);
+    let mut wakes = pin!(run_limiter.wakes());
+    let (a, b) = (run_limiter.acquire(&run("a"), "a").unwrap(), run_limiter.acquire(&run("b"), "b").unwrap());
+    for uid in ["c", "d", "c", "e"] {
+        assert!(run_limiter.acquire(&run(uid), uid).is_err());
+    }
+    let idle = tokio::time::timeout(Duration::from_secs(60), wakes.next());
+    assert!(idle.await.is_err(), "no run is woken without a free slot");
+
+    drop(a);
+    assert_eq!(wakes.next().await, Some("c"));
+    assert!(run_limiter.acquire(&run("d"), "d").is_err(), "the place is kept for the one that was woken");
+    assert!(run_limiter.acquire(&run("new"), "new").is_err());
+    let c = run_limiter.acquire(&run("c"), "c").expect("its place was kept");
+    drop((b, c));
+    assert_eq!(wakes.next().await, Some("d"));
+    assert_eq!(wakes.next().await, Some("e"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unclaimed_slot_goes_to_the_next_run_after_a_timeout() {
+    let run_limiter = run_limiter(1);
+    let mut wakes = pin!(run_limiter.wakes());
+    let a = run_limiter.acquire(&run("a"), "a").unwrap();
+    assert!(run_limiter.acquire(&run("gone"), "gone").is_err() && run_limiter.acquire(&run("next"), "next").is_err());
+    drop(a);
+    assert_eq!(wakes.next().await, Some("gone"));
+    assert_eq!(wakes.next().await, Some("next"), "after a while");
+    assert!(run_limiter.acquire(&run("next"), "next").is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawn_run_is_skipped_immediately() {
+    let run_limiter = run_limiter(1);
+    let mut wakes = pin!(run_limiter.wakes());
+    let a = run_limiter.acquire(&run("a"), "a").unwrap();
+    for uid in ["b", "c", "d"] {
+        assert!(run_limiter.acquire(&run(uid), uid).is_err());
+    }
+    run_limiter.withdraw("b");
+    drop(a);
+    assert_eq!(wakes.next().await, Some("c"));
+    run_limiter.withdraw("c");
+    let at_once = tokio::time::timeout(Duration::from_millis(1), wakes.next());
+    assert_eq!(at_once.await, Ok(Some("d")));
+}
+
+#[tokio::test]
+async fn adopted_runs_count_towards_the_limit_but_are_never_refused() {
+    let run_limiter = run_limiter(2);
+    let adopted: Vec<_> = ["a", "b", "c"].map(|uid| run_limiter.adopt(&run(uid))).into();
+    assert!(run_limiter.acquire(&run("d"), "d").is_err());
+    let mut adopted = adopted.into_iter();
+    drop(adopted.next());
+    assert!(run_limiter.acquire(&run("d"), "d").is_err(), "still as many as are allowed");
+    drop(adopted.next());
+    assert!(run_limiter.acquire(&run("d"), "d").is_ok());
+}
+
+#[tokio::test]
+async fn two_permits_of_one_run_use_one_slot() {
+    let run_limiter = run_limiter(1);
+    let first = run_limiter.acquire(&run("a"), "a").unwrap();
+    let second = run_limiter.acquire(&run("a"), "a").expect("it is open");
+    drop(first);
+    assert!(run_limiter.acquire(&run("b"), "b").is_err());
+    drop(second);
+    assert!(run_limiter.acquire(&run("b"), "b").is_ok());
+}
+
+#[tokio::test]
+async fn open_and_waiting_runs_are_exported_as_metrics() {
+    let metrics = Metrics::default();
+    let run_limiter = RunLimiter::new(limits(1), metrics.clone());
+    let _a = run_limiter.acquire(&run("a"), ()).unwrap();
+    assert!(run_limiter.acquire(&run("b"), ()).is_err());
+    let text = metrics.encode().unwrap();
+    assert!(text.contains("runs_open 1\n") && text.contains("runs_waiting 1\n"), "{text}");
+}

@@ -1,0 +1,130 @@
+//! Tests of the comparison with a fake API server.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+
+use super::*;
+use crate::api::definitions::custom_resource_definitions;
+use crate::runtime::fake_api::{Answer, client};
+
+fn object(properties: Value) -> Value {
+    json!({"type": "object", "properties": properties})
+}
+
+#[test]
+fn a_field_missing_in_the_served_schema_is_reported_by_its_path() {
+    let text = json!({"type": "string"});
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let list = |items: &Value| json!({"type": "array", "items": items});
+    let map = |values: &Value| json!({"type": "object", "additionalProperties": values});
+    let rows = [
+        (object(json!({"a": text})), object(json!({"a": text, "b": text})), vec![]),
+        (object(json!({"a": text, "b": text})), object(json!({"a": text})), vec!["status.b"]),
+        (object(json!({"a": object(json!({"b": text}))})), object(json!({"a": object(json!({}))})), vec!["status.a.b"]),
+        (
+            object(json!({"a": list(&object(json!({"b": text})))})),
+            object(json!({"a": list(&object(json!({"c": text})))})),
+            vec!["status.a[].b"],
+        ),
+        (
+            object(json!({"a": map(&object(json!({"b": text})))})),
+            object(json!({"a": map(&object(json!({})))})),
+            vec!["status.a.*.b"],
+        ),
+        (object(json!({"a": map(&text)})), object(json!({"a": object(json!({}))})), vec!["status.a.*"]),
+        (object(json!({"a": object(json!({"b": text}))})), object(json!({"a": any})), vec![]),
+        (object(json!({"a": any})), object(json!({"a": object(json!({}))})), vec!["status.a.*"]),
+        (object(json!({"a": any})), object(json!({"a": any})), vec![]),
+    ];
+    for (ours, served, wanted) in rows {
+        let (ours, served) = (object(json!({"status": ours})), object(json!({"status": served})));
+        assert_eq!(missing_fields(&ours, &served), wanted, "{ours} {served}");
+    }
+}
+
+#[test]
+fn a_definition_has_no_missing_fields_compared_with_itself() {
+    for definition in custom_resource_definitions() {
+        let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
+        let ours = &schema["openAPIV3Schema"];
+        assert!(ours["properties"]["status"].is_object(), "{}", definition.spec.names.kind);
+        assert_eq!(missing_fields(ours, ours), Vec::<String>::new());
+    }
+}
+
+/// Returns the served document of one version, optionally with the Workspace status of an older version.
+fn document(path: &str, is_older: bool) -> Option<Value> {
+    let mut schemas = Map::new();
+    for definition in custom_resource_definitions() {
+        let (group, version) = (&definition.spec.group, &definition.spec.versions[0]);
+        if path != format!("/openapi/v3/apis/{group}/{}", version.name) {
+            continue;
+        }
+        let kind = &definition.spec.names.kind;
+        let mut schema = serde_json::to_value(&version.schema).unwrap()["openAPIV3Schema"].take();
+        schema["x-kubernetes-group-version-kind"] = json!([{"group": group, "version": version.name, "kind": kind}]);
+        if is_older && kind == "Workspace" {
+            let status = schema["properties"]["status"]["properties"].as_object_mut().unwrap();
+            status.remove("mountedInputs").expect("a field");
+        }
+        schemas.insert(format!("{group}.{kind}"), schema);
+    }
+    (!schemas.is_empty()).then(|| json!({"openapi": "3.0.0", "components": {"schemas": schemas}}))
+}
+
+/// Returns the problems of the served schemas.
+async fn found(client: &Client) -> Vec<String> {
+    problems(&served(client, LIMIT).await.unwrap()).unwrap()
+}
+
+async fn compare(served: &[Served]) -> Result<Vec<String>, String> {
+    problems(served).map_err(|error| error.to_string())
+}
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+#[tokio::test(start_paused = true)]
+async fn the_check_waits_until_an_older_definition_is_replaced() {
+    let is_older = Arc::new(Mutex::new(true));
+    let seen = is_older.clone();
+    let (client, log) = client(move |asked| match document(&asked.path, *seen.lock().unwrap()) {
+        Some(document) => Answer::Json(200, document),
+        None => Answer::refusal(404, "NotFound"),
+    });
+    assert_eq!(
+        found(&client).await,
+        ["CustomResourceDefinition workspaces.auto.pulumi.com is older than this controller: missing fields \
+             status.mountedInputs"]
+    );
+    let mut waiting = Box::pin(until_complete_by(&client, LIMIT, compare));
+    assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err(), "it waits");
+    *is_older.lock().unwrap() = false;
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it completes");
+    assert!(log.verbs().iter().all(|verb| verb.starts_with("GET /openapi/v3/apis/")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_check_waits_for_an_unserved_definition_but_not_if_forbidden() {
+    let (absent, _) = client(|_| Answer::refusal(404, "NotFound"));
+    assert_eq!(found(&absent).await[0], "CustomResourceDefinition stacks.pulumi.com does not serve version v1");
+    let (refused, _) = client(|_| Answer::refusal(403, "Forbidden"));
+    let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&refused, LIMIT, compare)).await;
+    done.expect("a denied read does not block");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_comparison_is_retried() {
+    let (client, _) = client(|_| Answer::refusal(404, "NotFound"));
+    let left = Mutex::new(2);
+    let compare = async |_: &[Served]| {
+        let mut left = left.lock().unwrap();
+        if *left == 0 {
+            return Ok(Vec::new());
+        }
+        *left -= 1;
+        Err("killed".to_owned())
+    };
+    let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&client, LIMIT, compare)).await;
+    done.expect("it completes once the comparison succeeds");
+}

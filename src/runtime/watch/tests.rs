@@ -1,0 +1,251 @@
+//! Tests of which changes in a watch trigger a reconcile.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::controller::Action;
+use kube::runtime::watcher::Event;
+use kube::runtime::{Controller, reflector};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::api::auto::{Update, Workspace};
+use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
+use crate::runtime::scope::Scope;
+use crate::runtime::watch::{Seen, changes, cut_down_metadata, cut_down_update};
+use crate::telemetry::metrics::Metrics;
+
+fn workspace(name: &str, version: u32, metadata: Value, status: &str) -> Value {
+    let mut object = json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
+        "metadata": { "name": name, "namespace": "apps", "uid": name, "resourceVersion": version.to_string(),
+            "generation": 1, "managedFields": [{ "manager": "someone" }] },
+        "spec": {}, "status": { "address": status },
+    });
+    let merged = object.pointer_mut("/metadata").and_then(Value::as_object_mut).unwrap();
+    merged.extend(metadata.as_object().unwrap().clone());
+    object
+}
+
+fn list(items: &[Value]) -> Answer {
+    Answer::Json(
+        200,
+        json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items }),
+    )
+}
+
+#[tokio::test]
+async fn spec_finalizer_deletion_and_request_changes_trigger_a_reconcile() {
+    let requested = |key: &str, value: &str| json!({ "annotations": { key: value, "other": value } });
+    let watched = [
+        ("MODIFIED", workspace("web", 2, json!({}), "changed")),
+        ("MODIFIED", workspace("web", 3, json!({ "annotations": { "other": "x" } }), "")),
+        ("MODIFIED", workspace("web", 4, json!({ "finalizers": ["ours"] }), "")),
+        ("MODIFIED", workspace("web", 5, json!({ "generation": 2 }), "")),
+        ("MODIFIED", workspace("web", 6, requested("reconcile.fluxcd.io/requestedAt", "1"), "")),
+        ("MODIFIED", workspace("web", 7, requested("reconcile.fluxcd.io/requestedAt", "1"), "changed")),
+        ("MODIFIED", workspace("web", 8, requested("reconcile.fluxcd.io/requestedAt", "2"), "")),
+        ("MODIFIED", workspace("web", 9, requested("pulumi.com/reconciliation-request", "2"), "")),
+        ("MODIFIED", workspace("web", 10, requested("pulumi.com/resolve", "web-1=retry"), "")),
+        ("MODIFIED", workspace("web", 11, requested("reconcile.fluxcd.io/forceAt", "2"), "")),
+        ("MODIFIED", workspace("web", 12, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), "")),
+    ];
+    let watches = AtomicUsize::new(0);
+    let (client, _log) = client(move |asked| {
+        if !asked.query.contains("watch=true") {
+            return list(&[workspace("web", 1, json!({}), "")]);
+        }
+        if watches.fetch_add(1, Ordering::Relaxed) == 0 { Answer::events(watched.clone()) } else { Answer::Silence }
+    });
+    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let (store, writer) = reflector::store::<Workspace>();
+    let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive, |_| ()));
+    let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(9).try_collect::<Vec<_>>();
+    let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes come").unwrap();
+    assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11", "12"]);
+    let kept = store.state();
+    assert_eq!(kept[0].resource_version().as_deref(), Some("12"), "the store has every change");
+    assert!(kept[0].managed_fields().is_empty());
+}
+
+#[tokio::test]
+async fn deleted_objects_are_forgotten_even_if_the_deletion_was_missed() {
+    let (lists, watches) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let expired = json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" });
+    let (client, _log) = client(move |asked| {
+        let object = |name, version| workspace(name, version, json!({}), "");
+        match asked.query.contains("watch=true") {
+            false if lists.fetch_add(1, Ordering::Relaxed) == 0 => {
+                list(&[object("a", 1), object("b", 1), object("c", 1)])
+            }
+            false => list(&[object("c", 1), object("new", 9)]),
+            true if watches.fetch_add(1, Ordering::Relaxed) == 0 => {
+                Answer::events([("DELETED", object("a", 2)), ("ERROR", expired.clone())])
+            }
+            true => Answer::Silence,
+        }
+    });
+    let metrics = Metrics::default();
+    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), metrics.clone()));
+    let (_store, writer) = reflector::store::<Workspace>();
+    let mut stream =
+        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone(), |_| ()));
+    let all = async {
+        while let Some(change) = stream.next().await {
+            let Ok(object) = change else { continue };
+            drive.run(&object, async { Ok(Outcome::Settled) }).await.unwrap();
+            if object.name_any() == "new" {
+                break;
+            }
+        }
+        // Deleted objects are forgotten at the end of the list, which follows its last object.
+        let _ = tokio::time::timeout(Duration::from_millis(100), stream.next()).await;
+    };
+    tokio::time::timeout(Duration::from_secs(20), all).await.expect("the second list comes");
+    let text = metrics.encode().unwrap();
+    let known = ["a", "b", "c", "new"].map(|name| text.contains(&format!("name=\"{name}\"")));
+    assert_eq!(known, [false, false, true, true], "{text}");
+}
+
+/// Returns an object that exceeds the nesting limit of serde_json.
+fn deep(name: &str, version: u32) -> Value {
+    let mut object = workspace(name, version, json!({}), "");
+    object["spec"] = json!({ "podTemplate": (0..500).fold(json!({}), |inner, _| json!({ "a": inner })) });
+    object
+}
+
+#[tokio::test]
+async fn an_undecodable_object_does_not_hide_others() {
+    let watched = [
+        ("ADDED", deep("other", 2)),
+        ("MODIFIED", deep("web", 3)),
+        ("MODIFIED", workspace("app", 4, json!({ "generation": 2 }), "")),
+        ("DELETED", deep("web", 5)),
+        ("DELETED", deep("unknown", 6)),
+        ("ADDED", workspace("last", 7, json!({}), "")),
+    ];
+    let watches = AtomicUsize::new(0);
+    let (client, _log) = client(move |asked| {
+        if !asked.query.contains("watch=true") {
+            let objects = [workspace("app", 1, json!({}), ""), deep("deep", 1), workspace("web", 1, json!({}), "")];
+            return list(&objects);
+        }
+        if watches.fetch_add(1, Ordering::Relaxed) == 0 { Answer::events(watched.clone()) } else { Answer::Silence }
+    });
+    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let (store, writer) = reflector::store::<Workspace>();
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let tell = {
+        let seen = seen.clone();
+        move |event: &Event<Workspace>| match event {
+            Event::Apply(object) | Event::InitApply(object) => seen.lock().unwrap().push(object.name_any()),
+            Event::Delete(object) => seen.lock().unwrap().push(format!("-{}", object.name_any())),
+            Event::Init | Event::InitDone => {}
+        }
+    };
+    let mut stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive, tell));
+    let until_last = async { while stream.next().await.unwrap().unwrap().name_any() != "last" {} };
+    tokio::time::timeout(Duration::from_secs(10), until_last).await.expect("what can be read comes");
+    assert_eq!(*seen.lock().unwrap(), ["app", "web", "app", "-web", "last"]);
+    let mut kept: Vec<String> = store.state().iter().map(|object| object.name_any()).collect();
+    kept.sort();
+    assert_eq!(kept, ["app", "last"]);
+}
+
+struct Surroundings {
+    drive: Arc<ReconcileRunner>,
+    store: reflector::Store<Workspace>,
+}
+
+async fn reconcile(workspace: &Workspace, surroundings: &Surroundings) -> Result<Outcome, ReconcileError> {
+    assert_eq!(surroundings.store.state().len(), 1);
+    if workspace.name_any() == "web" { Ok(Outcome::After(Duration::from_secs(9))) } else { panic!("another one") }
+}
+
+#[tokio::test]
+async fn a_kube_controller_runs_on_the_change_stream_and_the_runner() {
+    let (client, _log) = client(|asked| {
+        let first = list(&[workspace("web", 1, json!({}), "")]);
+        if asked.query.contains("watch=true") { Answer::Silence } else { first }
+    });
+    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let (store, writer) = reflector::store::<Workspace>();
+    let stream = changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone(), |_| ());
+    let surroundings = Arc::new(Surroundings { drive, store: store.clone() });
+    let driven = |workspace: Arc<Workspace>, surroundings: Arc<Surroundings>| async move {
+        surroundings.drive.run(&*workspace, reconcile(&workspace, &surroundings)).await
+    };
+    let mut ends = pin!(Controller::for_stream(stream, store).run(driven, no_errors, surroundings));
+    let end = tokio::time::timeout(Duration::from_secs(10), ends.next()).await.expect("it is reconciled");
+    let (object, action) = end.unwrap().unwrap();
+    assert_eq!((object.name.as_str(), action), ("web", Action::requeue(Duration::from_secs(9))));
+}
+
+#[test]
+fn stored_updates_keep_only_metadata_spec_and_run_state() {
+    let requested = "reconcile.fluxcd.io/requestedAt";
+    let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let whole = json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+        "metadata": { "name": "app-1", "namespace": "apps", "uid": "u", "resourceVersion": "7", "finalizers": ["ours"],
+            "annotations": { requested: "1", "kubectl.kubernetes.io/last-applied-configuration": "all of it" },
+            "managedFields": [{ "manager": "someone" }] },
+        "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "artifact": { "digest": "d", "revision": "r" } },
+        "status": { "conditions": [condition("Progressing"), condition("Complete")], "message": "a long story",
+            "run": { "podUID": "p", "agentStartID": "a", "settingsDigest": "s", "host": "app-workspace-0" },
+            "progress": { "summary": "3 done", "stepsDone": 3, "inWork": 0, "pid": 42 }, "phase": "Failed",
+            "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:01:00Z", "duration": "1m0s",
+            "interrupted": true, "terminationEvidence": "Container", "lastOutput": "a long story" },
+    });
+    let mut kept = whole.clone();
+    kept["metadata"]["annotations"] = json!({ requested: "1" });
+    kept["metadata"].as_object_mut().unwrap().remove("managedFields");
+    let status = &whole["status"];
+    kept["status"] = json!({ "conditions": [condition("Complete")], "run": status["run"], "interrupted": true,
+        "terminationEvidence": "Container", "progress": { "summary": "", "stepsDone": 0, "inWork": 0, "pid": 42 },
+        "startTime": status["startTime"], "endTime": status["endTime"] });
+    let mut update: Update = serde_json::from_value(whole).unwrap();
+    let kept: Update = serde_json::from_value(kept).unwrap();
+    cut_down_metadata(&mut update);
+    cut_down_update(&mut update);
+    assert_eq!(serde_json::to_value(&update).unwrap(), serde_json::to_value(&kept).unwrap());
+}
+
+fn config_map(uid: &str, state: &str) -> ConfigMap {
+    let object = json!({"metadata": {"uid": uid, "name": uid}, "data": {"state": state}});
+    serde_json::from_value(object).expect("a ConfigMap")
+}
+
+fn state(object: &ConfigMap) -> Option<String> {
+    object.data.as_ref()?.get("state").cloned()
+}
+
+#[test]
+fn unchanged_objects_are_filtered_and_deletions_pass() {
+    let mut seen = Seen::default();
+    let steps = [
+        (Event::Init, false),
+        (Event::InitApply(config_map("a", "1")), true),
+        (Event::InitApply(config_map("b", "1")), true),
+        (Event::InitDone, false),
+        (Event::Apply(config_map("a", "1")), false),
+        (Event::Apply(config_map("a", "2")), true),
+        (Event::Apply(config_map("b", "1")), false),
+        (Event::Delete(config_map("a", "2")), true),
+        (Event::Apply(config_map("a", "2")), true),
+        // The watch restarts; b was deleted in the meantime, without an event.
+        (Event::Init, false),
+        (Event::InitApply(config_map("a", "2")), false),
+        (Event::InitDone, false),
+        (Event::Apply(config_map("b", "1")), true),
+    ];
+    for (number, (event, comes)) in steps.into_iter().enumerate() {
+        let text = format!("step {number}: {event:?}");
+        assert_eq!(seen.sift(event, state).is_some(), comes, "{text}");
+    }
+}

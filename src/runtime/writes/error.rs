@@ -1,0 +1,127 @@
+//! Errors of writes.
+
+use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Reason with which the API server rejects objects in a namespace that is being deleted.
+const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+
+/// Description of a write, for error messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    pub verb: &'static str,
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "failed to {} {} {}/{}", self.verb, self.kind, self.namespace, self.name)
+    }
+}
+
+/// Error of a write that was not made, or whose outcome is unknown.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    #[error("{attempt}: this process does not hold the lease")]
+    NotLeader { attempt: Box<Attempt> },
+    #[error("{attempt}: API server did not respond within {} s", limit.as_secs())]
+    Timeout { attempt: Box<Attempt>, limit: Duration },
+    /// The API server rejected the request.
+    #[error("{attempt}: {message} ({reason}, {code})")]
+    Refused { attempt: Box<Attempt>, code: u16, reason: String, message: String },
+    #[error("{attempt}")]
+    Request { attempt: Box<Attempt>, source: Box<kube::Error> },
+    #[error("{attempt}: cannot be encoded as JSON")]
+    Encode { attempt: Box<Attempt>, source: serde_json::Error },
+    #[error("{attempt}: object has no name or no namespace")]
+    Nameless { attempt: Box<Attempt> },
+}
+
+impl WriteError {
+    /// Whether the object has changed since it was read, or is another object of the same name.
+    pub fn is_conflict(&self) -> bool {
+        self.code() == Some(409)
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+
+    /// Whether the namespace is being deleted, so that nothing can be created in it.
+    pub fn is_namespace_terminating(&self) -> bool {
+        matches!(self, WriteError::Refused { reason, .. } if reason == NAMESPACE_TERMINATING)
+    }
+
+    /// Whether the API server rejected the content as invalid.
+    pub fn is_invalid(&self) -> bool {
+        matches!(self.code(), Some(400 | 422))
+    }
+
+    /// Whether an admission webhook or policy denied the write. It may allow the same object later.
+    pub fn is_denied_by_admission(&self) -> bool {
+        let denied = |message: &str| message.contains("denied the request") || message.contains("denied request");
+        (self.is_invalid() || self.is_forbidden()) && self.server_message().is_some_and(denied)
+    }
+
+    /// Whether the object exceeds the size limit of the API server.
+    pub fn is_too_large(&self) -> bool {
+        self.code() == Some(413)
+    }
+
+    /// Whether the API server or its storage rejected the content, so that a retry would be rejected as well.
+    pub fn is_content_rejected(&self) -> bool {
+        // etcd reports this with code 500.
+        let too_large = ["request is too large", "larger than max"];
+        let says_so = |message: &str| too_large.iter().any(|words| message.contains(words));
+        self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(says_so)
+    }
+
+    /// Whether this process is not the leader.
+    pub fn is_not_leader(&self) -> bool {
+        matches!(self, WriteError::NotLeader { .. })
+    }
+
+    /// Returns the message of the API server without the attempted operation, for conditions.
+    pub fn server_message(&self) -> Option<&str> {
+        match self {
+            WriteError::Refused { message, .. } => Some(message),
+            WriteError::NotLeader { .. }
+            | WriteError::Timeout { .. }
+            | WriteError::Request { .. }
+            | WriteError::Encode { .. }
+            | WriteError::Nameless { .. } => None,
+        }
+    }
+
+    fn code(&self) -> Option<u16> {
+        match self {
+            WriteError::Refused { code, .. } => Some(*code),
+            WriteError::NotLeader { .. }
+            | WriteError::Timeout { .. }
+            | WriteError::Request { .. }
+            | WriteError::Encode { .. }
+            | WriteError::Nameless { .. } => None,
+        }
+    }
+
+    pub(super) fn from_kube(attempt: Box<Attempt>, error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => {
+                // Only the causes contain this reason; `status.reason` is the same for every rejection.
+                let causes = status.details.iter().flat_map(|details| &details.causes);
+                let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
+                let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();
+                WriteError::Refused { attempt, code: status.code, reason, message: status.message.clone() }
+            }
+            other => WriteError::Request { attempt, source: Box::new(other) },
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Tests of writes to a fake API server, and of leadership.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::api::auto::{Update, UpdateStatus};
+use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client, merge};
+use crate::runtime::writes::{Created, Leadership, WriteError, Writer, difference, without_nulls};
+use crate::telemetry::metrics::Metrics;
+
+const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/web";
+/// Query of a write with only the field manager.
+const OURS: &str = "&fieldManager=pulumi-controller";
+
+fn update(status: Value) -> Update {
+    serde_json::from_value(json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+        "metadata": { "name": "web", "namespace": "apps", "uid": "u1", "resourceVersion": "7" },
+        "spec": { "workspaceName": "web", "stackName": "dev", "type": "up", "artifact": { "digest": "sha256:a" } },
+        "status": status,
+    }))
+    .unwrap()
+}
+
+fn update_with(metadata: Value) -> Update {
+    let mut update = update(json!({}));
+    let mut merged = serde_json::to_value(&update.metadata).unwrap();
+    merged.as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+    update.metadata = serde_json::from_value(merged).unwrap();
+    update
+}
+
+fn writer(answer: impl Fn(&RecordedRequest) -> Answer + Send + Sync + 'static) -> (Writer, Log) {
+    let (client, log) = client(answer);
+    (Writer::new(client, Duration::from_secs(30), Leadership::sole(), Metrics::default()), log)
+}
+
+/// Responds to each request with success and an Update.
+fn agree(_: &RecordedRequest) -> Answer {
+    Answer::Json(200, serde_json::to_value(update(json!({}))).unwrap())
+}
+
+#[tokio::test]
+async fn a_status_patch_contains_only_changes_and_the_resource_version() {
+    let (writer, log) = writer(agree);
+    let present = update(json!({ "message": "old", "permalink": "https://x", "changes": { "same": 1, "create": 2 } }));
+    let mut status = present.status.clone().unwrap();
+    status.message = Some("new".into());
+    status.permalink = None;
+    status.changes.remove("create");
+    assert!(writer.status(&present, &status).await.unwrap().is_some());
+    let asked = log.all();
+    assert_eq!((asked[0].method.as_str(), asked[0].path.as_str()), ("PATCH", format!("{PATH}/status").as_str()));
+    assert_eq!(asked[0].query, OURS);
+    let difference = json!({ "message": "new", "permalink": null, "changes": { "create": null } });
+    assert_eq!(asked[0].body, json!({ "metadata": { "resourceVersion": "7" }, "status": difference }));
+}
+
+#[tokio::test]
+async fn an_unchanged_status_sends_no_request() {
+    let (writer, log) = writer(agree);
+    let present = update(json!({ "message": "same", "changes": { "same": 1 } }));
+    assert!(writer.status(&present, present.status.as_ref().unwrap()).await.unwrap().is_none());
+    assert!(log.all().is_empty());
+}
+
+#[tokio::test]
+async fn nothing_is_written_without_the_lease() {
+    let (client, log) = client(agree);
+    let (until, leadership) = Leadership::elected();
+    let writer = Writer::new(client, Duration::from_secs(30), leadership, Metrics::default());
+    let status = UpdateStatus { message: Some("new".into()), ..UpdateStatus::default() };
+    let error = writer.status(&update(json!({})), &status).await.unwrap_err();
+    assert!(error.is_not_leader());
+    let wanted = "failed to write the status of Update apps/web: this process does not hold the lease";
+    assert_eq!(error.to_string(), wanted);
+    assert!(writer.delete::<Update>("apps", "web", None).await.unwrap_err().is_not_leader());
+    assert!(log.all().is_empty());
+    until.send_replace(Some(Instant::now() + Duration::from_secs(30)));
+    writer.status(&update(json!({})), &status).await.unwrap();
+    assert_eq!(log.all().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_to_an_unresponsive_server_times_out() {
+    let (writer, _) = writer(|_| Answer::Silence);
+    let error = writer.delete::<Secret>("apps", "outputs", None).await.unwrap_err();
+    assert_eq!(error.to_string(), "failed to delete Secret apps/outputs: API server did not respond within 30 s");
+}
+
+#[tokio::test]
+async fn refusals_are_distinguished_and_contain_the_server_message() {
+    type Check = fn(&WriteError) -> bool;
+    let cases: [(u16, &str, Check); 5] = [
+        (409, "Conflict", WriteError::is_conflict),
+        (404, "NotFound", WriteError::is_not_found),
+        (403, "Forbidden", WriteError::is_forbidden),
+        (422, "Invalid", WriteError::is_invalid),
+        (400, "BadRequest", WriteError::is_invalid),
+    ];
+    for (code, reason, check) in cases {
+        let (writer, _) = writer(move |_| Answer::refusal(code, reason));
+        let error = writer.apply::<Update>(&update(json!({}))).await.unwrap_err();
+        assert!(check(&error), "{error}");
+        assert_eq!(error.to_string(), format!("failed to apply Update apps/web: it is {reason} ({reason}, {code})"));
+        assert_eq!(error.server_message(), Some(format!("it is {reason}").as_str()));
+    }
+}
+
+#[tokio::test]
+async fn apply_is_forced_with_our_field_manager_and_check_is_a_dry_run() {
+    let (writer, log) = writer(agree);
+    let intent = json!({ "metadata": { "name": "web", "namespace": "apps" }, "spec": { "stackName": "dev" } });
+    writer.apply::<Update>(&intent).await.unwrap();
+    writer.check::<Update>(&intent).await.unwrap();
+    let asked = log.all();
+    assert_eq!(asked[0].query, "&force=true&fieldManager=pulumi-controller");
+    assert_eq!(asked[1].query, "&dryRun=All&force=true&fieldManager=pulumi-controller&fieldValidation=Strict");
+    assert_eq!(asked[0].body.pointer("/apiVersion"), Some(&json!("auto.pulumi.com/v1alpha1")));
+    assert_eq!(asked[0].body.pointer("/kind"), Some(&json!("Update")));
+    let error = writer.apply::<Update>(&json!({ "metadata": { "name": "web" } })).await.unwrap_err();
+    assert!(matches!(error, WriteError::Nameless { .. }));
+}
+
+#[tokio::test]
+async fn creating_an_existing_object_returns_it() {
+    let (creator, log) =
+        writer(|asked| if asked.method == "POST" { Answer::refusal(409, "AlreadyExists") } else { agree(asked) });
+    let created = creator.create(&update(json!({}))).await.unwrap();
+    assert!(matches!(&created, Created::Existing(update) if update.metadata.uid.as_deref() == Some("u1")));
+    assert_eq!(
+        log.verbs(),
+        ["POST /apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates".to_owned(), format!("GET {PATH}")]
+    );
+
+    let gone = |asked: &RecordedRequest| match asked.method.as_str() {
+        "POST" => Answer::refusal(409, "AlreadyExists"),
+        _ => Answer::refusal(404, "NotFound"),
+    };
+    assert!(writer(gone).0.create(&update(json!({}))).await.unwrap_err().is_conflict());
+    assert!(matches!(writer(agree).0.create(&update(json!({}))).await.unwrap(), Created::New(_)));
+}
+
+#[tokio::test]
+async fn deleting_a_missing_object_succeeds_and_is_guarded_by_the_uid() {
+    let (writer, log) = writer(|_| Answer::refusal(404, "NotFound"));
+    writer.delete::<Update>("apps", "web", Some("u1")).await.unwrap();
+    let wanted = json!({ "propagationPolicy": "Background", "preconditions": { "uid": "u1" } });
+    assert_eq!(log.all()[0].body, wanted);
+}
+
+#[tokio::test]
+async fn finalizer_patches_test_that_the_object_is_unchanged() {
+    let (writer, log) = writer(agree);
+    let uid = json!({ "op": "test", "path": "/metadata/uid", "value": "u1" });
+    writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap();
+    writer.add_finalizer(&update_with(json!({ "finalizers": ["theirs"] })), "ours").await.unwrap();
+    writer.remove_finalizer(&update_with(json!({ "finalizers": ["theirs", "ours"] })), "ours").await.unwrap();
+    let bodies: Vec<Value> = log.all().into_iter().map(|asked| asked.body).collect();
+    let wanted = [
+        json!([uid, { "op": "test", "path": "/metadata/finalizers", "value": null },
+            { "op": "add", "path": "/metadata/finalizers", "value": ["ours"] }]),
+        json!([uid, { "op": "test", "path": "/metadata/finalizers", "value": ["theirs"] },
+            { "op": "add", "path": "/metadata/finalizers/-", "value": "ours" }]),
+        json!([uid, { "op": "test", "path": "/metadata/finalizers/1", "value": "ours" },
+            { "op": "remove", "path": "/metadata/finalizers/1" }]),
+    ];
+    assert_eq!(bodies, wanted);
+    assert!(log.all().iter().all(|asked| asked.query == OURS), "{:?}", log.all());
+    writer.add_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
+    writer.remove_finalizer(&update_with(json!({})), "ours").await.unwrap();
+    assert_eq!(log.all().len(), 3, "what is so already makes no request");
+}
+
+#[tokio::test]
+async fn removing_a_finalizer_from_a_missing_object_succeeds() {
+    let (writer, _) = writer(|_| Answer::refusal(404, "NotFound"));
+    writer.remove_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
+    assert!(writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn only_annotations_that_differ_are_written() {
+    let (writer, log) = writer(agree);
+    let object = update_with(json!({ "annotations": { "same": "1", "other": "1", "gone": "1" } }));
+    let text = |text: &str| Some(text.to_owned());
+    let wanted = [("same", text("1")), ("other", text("2")), ("gone", None), ("never", None)];
+    let wanted: BTreeMap<String, Option<String>> = wanted.map(|(key, value)| (key.to_owned(), value)).into();
+    writer.annotate(&object, &wanted).await.unwrap();
+    let annotations = json!({ "other": "2", "gone": null });
+    assert_eq!(log.all()[0].body, json!({ "metadata": { "annotations": annotations, "uid": "u1" } }));
+    assert_eq!(log.all()[0].query, OURS);
+    writer.annotate(&object, &BTreeMap::from([("same".to_owned(), text("1"))])).await.unwrap();
+    assert_eq!(log.all().len(), 1);
+}
+
+#[tokio::test]
+async fn a_terminating_namespace_is_distinguished_from_other_refusals() {
+    for (causes, expected) in
+        [(json!([{ "reason": "NamespaceTerminating", "field": "metadata.namespace" }]), true), (json!([]), false)]
+    {
+        let (writer, _) = writer(move |_| {
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
+                "message": "secrets \"s\" is forbidden", "details": { "causes": causes },
+            });
+            Answer::Json(403, status)
+        });
+        let error = writer.apply::<Update>(&update(json!({}))).await.unwrap_err();
+        assert!(error.is_forbidden());
+        assert_eq!(error.is_namespace_terminating(), expected, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
+    let entry = |manager: &str, subresource: &str| {
+        json!({ "manager": manager, "operation": "Apply", "subresource": subresource, "apiVersion": "auto.pulumi.com/v1alpha1",
+            "fieldsType": "FieldsV1", "fieldsV1": { "f:metadata": {} } })
+    };
+    let left =
+        json!([entry("pulumi-kubernetes-operator", ""), entry("pulumi-kubernetes-operator/update-status", "status")]);
+    let (gate, log) = writer(agree);
+    let taken = gate.take_over(&update_with(json!({ "managedFields": left }))).await.unwrap();
+    assert!(taken.is_some());
+    let asked = log.all();
+    assert_eq!((asked.len(), asked[0].method.as_str(), asked[0].path.as_str()), (1, "PATCH", PATH));
+    assert_eq!(asked[0].query, OURS);
+    let metadata = &asked[0].body["metadata"];
+    assert_eq!(metadata["resourceVersion"], "7", "another one's change since is a conflict");
+    let managers: Vec<_> =
+        metadata["managedFields"].as_array().unwrap().iter().map(|e| (&e["manager"], &e["operation"])).collect();
+    let ours = json!("pulumi-controller");
+    assert_eq!(managers, [(&ours, &json!("Apply")), (&ours, &json!("Update"))]);
+    assert_eq!(asked[0].body.as_object().unwrap().len(), 1, "neither spec nor status is touched");
+}
+
+#[tokio::test]
+async fn owned_objects_need_no_takeover_request_and_conflicts_are_reported() {
+    let entry = json!([{ "manager": "pulumi-controller", "operation": "Apply" }, { "manager": "kubectl", "operation": "Update" }]);
+    let (gate, log) = writer(agree);
+    assert!(gate.take_over(&update_with(json!({ "managedFields": entry }))).await.unwrap().is_none());
+    assert!(log.all().is_empty());
+    let (gate, _) = writer(|_| Answer::refusal(409, "Conflict"));
+    let theirs = json!([{ "manager": "pulumi-kubernetes-operator", "operation": "Update" }]);
+    assert!(gate.take_over(&update_with(json!({ "managedFields": theirs }))).await.unwrap_err().is_conflict());
+}
+
+#[tokio::test(start_paused = true)]
+async fn leadership_expires_without_an_explicit_signal() {
+    let (until, leadership) = Leadership::elected();
+    assert!(!leadership.is_held(), "no leadership before the election");
+    until.send_replace(Some(Instant::now() + Duration::from_secs(30)));
+    assert!(leadership.is_held());
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert!(!leadership.is_held(), "the deadline suffices");
+    until.send_replace(Some(Instant::now() + Duration::from_secs(30)));
+    assert!(leadership.is_held());
+    until.send_replace(None);
+    assert!(!leadership.is_held());
+    assert!(Leadership::sole().is_held());
+}
+
+fn json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), (0..3).prop_map(Value::from)];
+    leaf.prop_recursive(3, 20, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map("[abc]", inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn applying_the_difference_yields_the_wanted_value(present in json(), wanted in json()) {
+        let present = without_nulls(&present);
+        let mut result = present.clone();
+        if let Some(patch) = difference(&present, &wanted) {
+            merge(&mut result, &patch);
+        }
+        prop_assert_eq!(&result, &without_nulls(&wanted));
+        prop_assert_eq!(difference(&result, &wanted), None);
+    }
+}
