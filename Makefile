@@ -12,7 +12,7 @@ demo: ## show how a Git push starts a Pulumi update, on a test cluster (root; 35
 demo-down: ## end the demo and remove its cluster
 	@tests/demo/demo down
 
-test: ## run the tests required for every change (root)
+test: ## run the tests required for every change (root); at most 35 minutes, 65 the first time
 	@tests/run
 
 test-all: ## run all tests, including the long ones (root)

@@ -1,6 +1,6 @@
 //! The shipped manifests: the Deployment has enough memory and disk for the default flags, and network policies admit
 //! no pods that a team can create.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "what helps a test fails as the test does")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 use clap::Parser;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -78,7 +78,7 @@ fn only_the_controller_namespace_can_reach_flux_storage() {
     assert_eq!(policy.metadata.namespace.as_deref(), Some("flux-system"));
     let rules = policy.spec.unwrap().ingress.unwrap();
     let peers: Vec<_> = rules.iter().map(|rule| rule.from.as_deref().unwrap_or_default()).collect();
-    assert!(!peers.is_empty() && peers.iter().all(|from| !from.is_empty()), "no rule lets in everybody: {rules:?}");
+    assert!(!peers.is_empty() && peers.iter().all(|from| !from.is_empty()), "no rule allows all peers: {rules:?}");
     for peer in peers.into_iter().flatten() {
         assert_eq!(selected(peer, "kubernetes.io/metadata.name"), Some(controllers.as_str()), "{peer:?}");
         assert_eq!(selected(peer, "app"), Some("pulumi-controller"), "{peer:?}");

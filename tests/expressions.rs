@@ -4,7 +4,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "what helps a test fails as the test does"
+    reason = "a missing prerequisite fails the test"
 )]
 
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl Fixture {
                 if let Some(answer) = self.evaluator.ask(expression, this, dep).await {
                     return answer;
                 }
-                while self.woken.next().await.expect("somebody wakes").name != this.metadata.name.clone().unwrap() {}
+                while self.woken.next().await.expect("a wake-up").name != this.metadata.name.clone().unwrap() {}
             }
         };
         tokio::time::timeout(TEST_TIMEOUT, said)
@@ -134,8 +134,8 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
     for round in 0..20 {
         for attacker in 0..4 {
             let this = stack("attacker", &format!("app-{attacker}"), json!({"round": round}));
-            let told = fixture.evaluator.ask(&chained_replace(), &this, &stack("attacker", "base", json!({}))).await;
-            answered += usize::from(matches!(told, Some(Err(ExpressionError::LimitExceeded(_)))));
+            let answer = fixture.evaluator.ask(&chained_replace(), &this, &stack("attacker", "base", json!({}))).await;
+            answered += usize::from(matches!(answer, Some(Err(ExpressionError::LimitExceeded(_)))));
         }
         let (this, dep) = (stack("victim", "app", json!({})), stack("victim", "base", json!({"round": round})));
         let asked = Instant::now();

@@ -175,7 +175,7 @@ fn every_rbac_rule_has_a_reason_and_none_grants_all_secrets() -> Result<()> {
                 "{name}: {rule} opens all"
             );
             let reads_many = has("verbs", "list") || has("verbs", "watch");
-            assert!(!(has("resources", "secrets") && reads_many), "{name}: {rule} reads everybody's Secrets");
+            assert!(!(has("resources", "secrets") && reads_many), "{name}: {rule} reads all Secrets");
         }
     }
     Ok(())

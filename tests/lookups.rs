@@ -1,5 +1,5 @@
 //! Checks that the lookups for one push do not slow down with many Stacks at rest.
-#![allow(clippy::expect_used, reason = "a test ends where something that it stands on is not there")]
+#![allow(clippy::expect_used, reason = "a missing prerequisite fails the test")]
 
 #[path = "bench/lookups.rs"]
 mod lookups;

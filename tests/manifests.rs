@@ -5,7 +5,7 @@
     clippy::expect_used,
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "what a test stands on fails the test"
+    reason = "a missing prerequisite fails the test"
 )]
 
 mod manifest_files;

@@ -1,5 +1,5 @@
 //! CPU profile of a busy process. In its own test binary, since the profile covers the whole process.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what a test stands on fails the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a missing prerequisite fails the test")]
 
 use std::hint::black_box;
 use std::io::Read as _;
@@ -35,7 +35,7 @@ async fn a_profile_names_the_busy_thread() -> Result<()> {
     GzDecoder::new(&bytes[..]).read_to_end(&mut profile)?;
     let holds = |text: &str| profile.windows(text.len()).any(|window| window == text.as_bytes());
     for text in ["samples", "cpu", "nanoseconds", "thread", "busy"] {
-        assert!(holds(text), "{text} is told");
+        assert!(holds(text), "{text} is in the profile");
     }
     Ok(())
 }

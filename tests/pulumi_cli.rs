@@ -1,5 +1,5 @@
-//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the real Pulumi CLI. The tests are skipped with a
-//! message if `pulumi` or `pulumi-language-yaml` is not on the `PATH`.
+//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the real Pulumi CLI. Without `pulumi` and
+//! `pulumi-language-yaml` on `PATH`, the tests do not run, and fail if the environment variable `CI` is set.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
@@ -18,6 +18,9 @@ use pulumi_controller::pulumi::{cli, outputs};
 use pulumi_controller::source::program;
 use serde_json::{Value, json};
 
+#[path = "required_programs/mod.rs"]
+mod required_programs;
+
 /// A project in its own directory, with its state.
 struct Workspace {
     directory: tempfile::TempDir,
@@ -26,8 +29,7 @@ struct Workspace {
 impl Workspace {
     /// Creates a project; `None` if the CLI is missing.
     fn new(program: &str) -> Option<Workspace> {
-        if !on_path("pulumi") || !on_path("pulumi-language-yaml") {
-            eprintln!("SKIPPED: pulumi and pulumi-language-yaml are not on the PATH");
+        if !required_programs::has_programs("a test with the Pulumi CLI", &["pulumi", "pulumi-language-yaml"]) {
             return None;
         }
         let directory = tempfile::tempdir().expect("a directory");
@@ -78,10 +80,6 @@ impl Workspace {
         }
         (output, run)
     }
-}
-
-fn on_path(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|part| part.join(program).is_file()))
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -50,18 +50,21 @@ async fn sigterm_makes_the_agent_cancel_the_run_and_report_its_result() {
     client.acknowledge(&request.id).await.unwrap();
     assert_eq!(workspace.ended().await, Some(0));
     assert!(lingering.elapsed() < Duration::from_secs(20), "it lingered for {:?}", lingering.elapsed());
-    let told = std::fs::read(workspace.path("termination-log")).unwrap();
-    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
-    assert_eq!((told["id"].as_str(), told["outcome"].as_str()), (Some(request.id.as_str()), Some("OUTCOME_CANCELED")));
+    let reported = std::fs::read(workspace.path("termination-log")).unwrap();
+    let reported: serde_json::Value = serde_json::from_slice(&reported).unwrap();
+    assert_eq!(
+        (reported["id"].as_str(), reported["outcome"].as_str()),
+        (Some(request.id.as_str()), Some("OUTCOME_CANCELED"))
+    );
 }
 
 #[tokio::test]
 async fn an_idle_agent_exits_immediately_on_sigterm() {
     let mut workspace = Workspace::start_with(Some("exit 0"), &[]).await;
-    let told = Instant::now();
+    let reported = Instant::now();
     workspace.terminate();
     assert_eq!(workspace.ended().await, Some(0));
-    assert!(told.elapsed() < Duration::from_secs(10), "it took {:?}", told.elapsed());
+    assert!(reported.elapsed() < Duration::from_secs(10), "it took {:?}", reported.elapsed());
     assert!(!workspace.path("termination-log").exists());
 }
 
@@ -90,7 +93,7 @@ async fn a_restarted_agent_knows_interrupted_and_finished_runs() {
     let (result, _) = workspace.result(&finished.id).await;
     assert_eq!(result.outputs.len(), 1);
     assert_eq!(workspace.status().await.artifact, Some(artifact));
-    assert!(workspace.run(&open).await.unwrap(), "the id stands for the run that was interrupted");
+    assert!(workspace.run(&open).await.unwrap(), "the ID belongs to the interrupted run");
 }
 
 /// Leaves three orphans: a short-lived one, a long-lived one, and a long-lived one with an empty environment.

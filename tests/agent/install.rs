@@ -8,7 +8,7 @@ use std::process::Command;
 use pulumi_controller::rpc::client::Sending;
 use pulumi_controller::rpc::proto::{self, Outcome};
 
-use crate::harness::{TOKEN, Workspace, archive, has_programs, has_pulumi, outputs, processes, signal};
+use crate::harness::{TOKEN, Workspace, archive, has_programs, has_pulumi, not_run, outputs, processes, signal};
 use crate::registry::{Registry, make_wheels};
 
 const YAML: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: yaml\n");
@@ -174,8 +174,11 @@ async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
     let test = "a_virtualenv_is_reused_only_if_all_pins_are_equal";
     let has_venv =
         || Command::new("python3").args(["-c", "import venv, ensurepip"]).status().is_ok_and(|ended| ended.success());
-    if !has_programs(test, &["python3"]) || !has_venv() {
-        eprintln!("NOT RUN: {test}: python3 cannot make virtual environments");
+    if !has_programs(test, &["python3"]) {
+        return;
+    }
+    if !has_venv() {
+        not_run(test, "python3 cannot create virtual environments");
         return;
     }
     let fake_agent = FakeAgent::pip().await;
@@ -183,7 +186,7 @@ async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
     let program = ["venv/bin/pads"];
     let pinned = ("requirements.txt", "pads==1.0.0\nother==1.0.0\n");
     workspace.bring(&[PYTHON, pinned]).await.unwrap();
-    assert_eq!(printed(&workspace, "workspace", &program), "1.0.0", "programs know where they are");
+    assert_eq!(printed(&workspace, "workspace", &program), "1.0.0", "installed programs work in the directory");
     let before = inode(&workspace, "venv");
 
     workspace.bring(&[PYTHON, pinned, ("__main__.py", "1")]).await.unwrap();
@@ -192,12 +195,15 @@ async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
 
     workspace.bring(&[PYTHON, ("requirements.txt", "pads==1.1.0\n")]).await.unwrap();
     assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &program).as_str()), (2, "1.1.0"));
-    assert!(!workspace.path("share/workspace/venv/bin/other").exists(), "what nobody requires any more is gone");
+    assert!(
+        !workspace.path("share/workspace/venv/bin/other").exists(),
+        "packages that are no longer required are removed"
+    );
 
     let floating = ("requirements.txt", "pads>=1.0.0\n");
     workspace.bring(&[PYTHON, floating]).await.unwrap();
     workspace.bring(&[PYTHON, floating, ("__main__.py", "1")]).await.unwrap();
-    assert_eq!(fake_agent.installs(), 4, "what is not pinned is looked for each time");
+    assert_eq!(fake_agent.installs(), 4, "requirements without a pin are installed each time");
     assert_eq!(printed(&workspace, "workspace", &program), "1.1.0");
 }
 

@@ -13,11 +13,11 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
     let workspace = Workspace::start_with(Some("exit 0"), &[]).await;
     let before = workspace.put(YAML).await;
     assert_eq!(workspace.status().await.interactive_session, None);
-    let person = workspace.person(&["config", "set", "--secret", "password", SECRET]);
+    let session = workspace.session(&["config", "set", "--secret", "password", SECRET]);
 
     let request = workspace.request(&[]).await;
     let why = workspace.held(&request).await;
-    let words = format!("interactive session in the pod: `pulumi config set` (process {}", person.pid());
+    let words = format!("interactive session in the pod: `pulumi config set` (process {}", session.pid());
     assert!(why.starts_with(&words), "{why}");
     assert!(
         workspace.connect().await.attach(&request.id, 0).await.unwrap_err().is_not_found(),
@@ -26,16 +26,16 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
     let (artifact, bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
     workspace.put_archive(artifact.clone(), bytes).await.unwrap();
     let status = workspace.status().await;
-    let told = status.interactive_session.unwrap();
-    assert_eq!((told.command.as_str(), told.pid), ("pulumi config set", person.pid()));
-    let age = jiff::Timestamp::now().as_millisecond() - told.since;
+    let reported = status.interactive_session.unwrap();
+    assert_eq!((reported.command.as_str(), reported.pid), ("pulumi config set", session.pid()));
+    let age = jiff::Timestamp::now().as_millisecond() - reported.since;
     assert!((-2000..600_000).contains(&age), "it is said to be {age} ms old");
     let doing = status.candidate.unwrap().doing;
     assert!(doing.contains(&words), "{doing}");
     assert_eq!(status.artifact, Some(before));
-    assert!(!format!("{why}{doing}{told:?}{}", workspace.log()).contains(SECRET));
+    assert!(!format!("{why}{doing}{reported:?}{}", workspace.log()).contains(SECRET));
 
-    drop(person);
+    drop(session);
     workspace.until_in_place(&artifact).await.unwrap();
     let request = RunRequest { artifact: Some(artifact), ..request };
     assert_eq!(workspace.run_to_end(&request).await.outcome(), Outcome::Succeeded);
@@ -47,7 +47,7 @@ async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
     // The CLI of the run lives long enough for the detection of other CLI processes.
     let workspace = Workspace::start_with(Some("case \"$*\" in *up*) sleep 2;; esac"), &[]).await;
     workspace.put(YAML).await;
-    let _asks = workspace.person(&["version"]);
+    let _asks = workspace.session(&["version"]);
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
     assert_eq!(workspace.status().await.interactive_session, None);
@@ -64,14 +64,14 @@ async fn in_its_own_container_a_session_counts_in_any_directory() {
     let workspace = Workspace::start_with(Some("exit 0"), &wrapper).await;
     workspace.put(YAML).await;
     let root = std::path::Path::new("/");
-    let elsewhere = workspace.person_by(&[], root, &["up"]);
+    let elsewhere = workspace.session_by(&[], root, &["up"]);
     let first = children(workspace.init_pid())[0].to_string();
     assert_eq!(workspace.status().await.interactive_session, None, "it is in another container");
-    let person = workspace.person_by(&["nsenter", "--target", &first, "--pid"], root, &["--stack", "dev", "import"]);
-    let status = workspace.until("the person is seen", |status| status.interactive_session.is_some()).await;
+    let session = workspace.session_by(&["nsenter", "--target", &first, "--pid"], root, &["--stack", "dev", "import"]);
+    let status = workspace.until("the session is detected", |status| status.interactive_session.is_some()).await;
     assert_eq!(status.interactive_session.unwrap().command, "pulumi import");
-    drop(person);
-    workspace.until("the person has gone", |status| status.interactive_session.is_none()).await;
+    drop(session);
+    workspace.until("the session has ended", |status| status.interactive_session.is_none()).await;
     drop(elsewhere);
 }
 
@@ -101,8 +101,8 @@ async fn no_lock_is_removed_during_an_interactive_session() {
     while !workspace.path("home/began").exists() {
         tokio::time::sleep(POLL).await;
     }
-    let mut person = workspace.person(&["up"]);
-    workspace.until("the person is seen", |status| status.interactive_session.is_some()).await;
+    let mut session = workspace.session(&["up"]);
+    workspace.until("the session is detected", |status| status.interactive_session.is_some()).await;
     std::fs::write(workspace.path("home/go"), "").unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
@@ -110,9 +110,9 @@ async fn no_lock_is_removed_during_an_interactive_session() {
         !workspace.path("home/removed").exists()
             && workspace.log().contains("keeping the lock of a dead run: interactive session in the pod")
     );
-    assert!(person.is_at_work(), "the end of the run is not theirs");
+    assert!(session.is_at_work(), "the end of the run does not end the session");
 
-    drop(person);
+    drop(session);
     let request = RunRequest { id: "again".into(), ..request };
     let result = workspace.run_to_end(&request).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);

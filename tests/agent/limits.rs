@@ -42,8 +42,11 @@ async fn an_idle_run_is_reported_and_then_ended() {
     let (result, progress) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
     assert!(result.message.contains("exceeded its idle timeout of 4s"), "{}", result.message);
-    let told = idle(&progress);
-    assert!(!told.is_empty() && told.iter().all(|since| (result.started..result.ended).contains(since)), "{told:?}");
+    let reported = idle(&progress);
+    assert!(
+        !reported.is_empty() && reported.iter().all(|since| (result.started..result.ended).contains(since)),
+        "{reported:?}"
+    );
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
 }
 

@@ -32,7 +32,7 @@ async fn the_lock_of_a_known_dead_run_is_removed_if_lock_recovery_is_enabled() {
     let result = workspace.run_to_end(&manual).await;
     assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
     assert_eq!(result.holders.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [cli]);
-    assert_eq!(workspace.locks().len(), 1, "nobody wanted it to be removed");
+    assert_eq!(workspace.locks().len(), 1, "no request removed it");
 
     let automatic = RunRequest { lock_recovery: true, ..workspace.request(&[]).await };
     let result = workspace.run_to_end(&automatic).await;

@@ -1,12 +1,12 @@
-//! Tests of the real agent, started as its container does, with the real Pulumi CLI. Without the CLI on `PATH`, the
-//! tests report that they did not run.
+//! Tests of the real agent, started as its container does, with the real Pulumi CLI. Without the CLI on `PATH`, the tests
+//! report that they do not run, and fail if the environment variable `CI` is set.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::string_slice,
-    reason = "what helps a test fails as the test does"
+    reason = "a missing prerequisite fails the test"
 )]
 
 mod failures;
@@ -23,6 +23,8 @@ mod pending;
 mod power_loss;
 mod processes;
 mod registry;
+#[path = "../required_programs/mod.rs"]
+mod required_programs;
 mod runs;
 mod settings;
 mod sources;

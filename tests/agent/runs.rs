@@ -135,7 +135,7 @@ async fn a_second_cancel_ends_a_run_whose_steps_ignore_the_first() {
     let client = workspace.connect().await;
     client.cancel(&request.id).await.unwrap();
     workspace.until_logged("interrupting the CLI").await;
-    assert_eq!(workspace.status().await.open_operation, request.id, "the step goes on");
+    assert_eq!(workspace.status().await.open_operation, request.id, "the step continues");
     client.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
@@ -248,11 +248,11 @@ async fn truncating_a_message_reveals_no_part_of_a_secret() {
     workspace.run(&request).await.unwrap();
     let (result, progress) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Failed);
-    let told = format!("{}{}{progress:?}{}", result.message, result.last_output, workspace.log());
+    let reported = format!("{}{}{progress:?}{}", result.message, result.last_output, workspace.log());
     for part in ["token-", "that", "nobody", "-may", "-see"] {
-        assert!(!told.contains(part), "{part} is told");
+        assert!(!reported.contains(part), "{part} is visible");
     }
-    assert!(told.contains("[secret]") && result.last_output.ends_with(&"x".repeat(20)), "{}", result.last_output);
+    assert!(reported.contains("[secret]") && result.last_output.ends_with(&"x".repeat(20)), "{}", result.last_output);
 }
 
 #[tokio::test]

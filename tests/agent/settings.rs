@@ -80,7 +80,7 @@ async fn secrets_are_encrypted_once_and_reach_the_program_undisclosed() {
     assert_eq!(first.matches("secure:").count(), 3, "{first}");
 
     run().await;
-    assert_eq!(settings_file(), first, "nothing is encrypted anew");
+    assert_eq!(settings_file(), first, "nothing is encrypted again");
     workspace.put(&format!("{PROGRAM}  more: 1\n")).await;
     run().await;
     assert_eq!(encrypted(&settings_file()), encrypted(&first), "it goes along into the next source");
@@ -116,8 +116,8 @@ async fn secrets_arrive_unchanged_and_never_on_a_command_line() {
         let result = workspace.run_to_end(&request(&workspace, &config, &[]).await).await;
         assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
         let found = outputs(&result);
-        let told: String = serde_json::from_str(found["token"].0).unwrap();
-        assert!(told == value, "{value:?} became {told:?}");
+        let reported: String = serde_json::from_str(found["token"].0).unwrap();
+        assert!(reported == value, "{value:?} became {reported:?}");
         assert_eq!(found["list"], ("[\"first-hidden\"]", true));
     }
     let commands = std::fs::read_to_string(workspace.path("home/commands")).unwrap();

@@ -7,7 +7,7 @@
     clippy::indexing_slicing,
     clippy::large_futures,
     clippy::cast_precision_loss,
-    reason = "what a measure stands on ends it"
+    reason = "a missing prerequisite ends the benchmark"
 )]
 
 mod api_writes;
@@ -36,10 +36,10 @@ mod table;
 mod conformance;
 #[path = "../fake_agent/mod.rs"]
 mod fake_agent;
-#[allow(dead_code, unused_imports, reason = "measures need a part of what the end-to-end tests stand on")]
+#[allow(dead_code, unused_imports, reason = "the benchmarks use a part of the harness")]
 #[path = "../e2e/harness/mod.rs"]
 mod harness;
-#[allow(dead_code, reason = "a measure needs a part of what the tests of Git stand on")]
+#[allow(dead_code, reason = "the benchmarks use a part of the helpers")]
 #[path = "../git/http_server.rs"]
 mod http_server;
 

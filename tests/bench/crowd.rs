@@ -64,7 +64,7 @@ async fn crowd(scene: &Scene) -> Row {
         Some(total < BUDGET * bare && failed == 0),
     )
     .with_steps(vec![
-        step("until the last workspace is ready; runs go on beside", last_ready - began),
+        step("until the last workspace is ready; runs continue meanwhile", last_ready - began),
         step("until the last run has ended", (last_run - last_ready).max(0.0)),
         step("until the last Stack is Ready", (began + total - last_run.max(last_ready)).max(0.0)),
     ])

@@ -1,5 +1,5 @@
 //! A fake node, which the controller of `tests/cluster/cluster fake-nodes` keeps Ready. Its pods are reported as
-//! running at once, and the fake agent answers for them.
+//! running immediately, and the fake agent answers for them.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -57,8 +57,8 @@ pub async fn measure() -> Vec<Row> {
     restart(&scene).await;
     let done = Done::watch(scene.api());
     let stack_of = |number: usize| scene.stack_on_kind(&name(number), None, &external);
-    let mut beside = Scene::new("bench-push").await;
-    beside.timeline.end();
+    let mut push_scene = Scene::new("bench-push").await;
+    push_scene.timeline.end();
     let mut pushed = None;
     let (mut rows, mut there) = (Vec::new(), 0);
     for (stacks, budget) in wanted() {
@@ -66,12 +66,12 @@ pub async fn measure() -> Vec<Row> {
         if stacks - there <= MAX_RUNS {
             let note = run(&scene, &stack_of, &fake_agent, &done, there..stacks).await;
             rows.push(row(&scene, stacks, budget).await.with_note(note));
-            rows.push(pushed_to(&mut pushed, &beside).await.measure_at_rest(stacks).await);
+            rows.push(pushed_to(&mut pushed, &push_scene).await.measure_at_rest(stacks).await);
         } else {
             if there == 0 {
                 run(&scene, &stack_of, &fake_agent, &done, 0..1).await;
             }
-            let pushed = pushed_to(&mut pushed, &beside).await;
+            let pushed = pushed_to(&mut pushed, &push_scene).await;
             copy(&scene, &fake_agent, there.max(1)..stacks).await;
             rows.push(row_at_work(&scene, &fake_agent, stacks, budget).await);
             rows.push(pushed.measure(&format!("{stacks} Stacks, all just found"), None).await);
@@ -104,7 +104,7 @@ fn wanted() -> Vec<(usize, f64)> {
 /// Restarts the controller, so that its memory does not include earlier measures.
 pub async fn restart(scene: &Scene) {
     let before = Controller::new(&scene.client).kill().await;
-    until_count("the controller was started anew", 1, MIN_LIMIT, async || {
+    until_count("the controller has restarted", 1, MIN_LIMIT, async || {
         let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(scene.client.clone(), "flux-system");
         let gone = api_call("listing pods", pods.list(&Default::default())).await;
         (usize::from(gone.items.iter().all(|pod| pod.uid().as_ref() != Some(&before))), String::new())

@@ -6,7 +6,7 @@
     clippy::expect_used,
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "what a benchmark stands on ends it"
+    reason = "a missing prerequisite ends the benchmark"
 )]
 
 mod lookups;

@@ -10,7 +10,7 @@ const NEWS: Duration = Duration::from_secs(10);
 /// Waits until `count` returns at least `wanted`; panics with the last state at the limit.
 pub async fn until_count(what: &str, wanted: usize, limit: Duration, count: impl AsyncFn() -> (usize, String)) {
     let began = Instant::now();
-    let mut told = began;
+    let mut reported = began;
     loop {
         let (found, state) = count().await;
         if found >= wanted {
@@ -18,8 +18,8 @@ pub async fn until_count(what: &str, wanted: usize, limit: Duration, count: impl
             return;
         }
         assert!(began.elapsed() < limit, "waited {limit:?} for {what}: {found} of {wanted}; {state}");
-        if told.elapsed() >= NEWS {
-            told = Instant::now();
+        if reported.elapsed() >= NEWS {
+            reported = Instant::now();
             println!("{what}: {found} of {wanted} after {:.0} s; {state}", began.elapsed().as_secs_f64());
         }
         sleep(PAUSE).await;

@@ -122,8 +122,8 @@ pub fn fetch(url: &str, folder: &Path) {
             subprocess: Subprocess::of(env!("CARGO_BIN_EXE_pulumi-controller").into()),
         };
         // No Secret is needed.
-        let nobody = Config::new("http://127.0.0.1:1".parse().expect("a URL"));
-        let client = Client::try_from(nobody).expect("a client");
+        let config = Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+        let client = Client::try_from(config).expect("a client");
         let (git, mut woken) = Git::new(client, store.clone(), settings, TaskTracker::new(), CancellationToken::new());
         let spec = json!({"stack": "main", "projectRepo": url, "branch": "main"});
         let spec: StackSpec = serde_json::from_value(spec).expect("a spec");

@@ -6,7 +6,7 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::large_futures,
-    reason = "what a test stands on fails the test"
+    reason = "a missing prerequisite fails the test"
 )]
 
 mod backend;
@@ -15,22 +15,22 @@ mod evidence;
 mod facts;
 mod faults;
 mod many_runs;
-mod person;
 mod plan;
 mod processes;
 mod provider_log;
 mod report;
 mod stage;
 mod storm;
+mod user;
 
-#[allow(dead_code, reason = "the rules are for the end-to-end tests; the harness holds every scene to them")]
+#[allow(dead_code, reason = "used by the harness")]
 #[path = "../e2e/conformance.rs"]
 mod conformance;
 #[path = "../fake_agent/mod.rs"]
 mod fake_agent;
 #[path = "../bench/fake_nodes.rs"]
 mod fake_nodes;
-#[allow(dead_code, unused_imports, reason = "a storm needs a part of what the end-to-end tests stand on")]
+#[allow(dead_code, unused_imports, reason = "the storm uses a part of the harness")]
 #[path = "../e2e/harness/mod.rs"]
 mod harness;
 #[path = "../bench/progress.rs"]
@@ -50,7 +50,7 @@ const SECONDS: u64 = 120;
 #[test]
 fn random_faults_lose_and_duplicate_nothing() {
     if !AwayApiServer::is_possible() {
-        not_run("chaos", "the cluster is not our own, so its processes cannot be killed");
+        not_run("chaos", "the processes of an existing cluster cannot be killed");
         return;
     }
     let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(fastrand::u32(..)));
@@ -80,7 +80,7 @@ async fn storm_in(scene: &Scene, controller: &Controller, seed: u64, length: Dur
         .map(|facts| format!("===== {}\n{}", facts.stack, storm::timeline(scene, &aftermath, facts)))
         .collect();
     let problems = tally.problems().join("\n");
-    assert!(tally.is_good(), "the promise is broken (CHAOS_SEED={seed}):\n{problems}\n{}", timelines.join("\n\n"));
+    assert!(tally.is_good(), "runs were lost or repeated (CHAOS_SEED={seed}):\n{problems}\n{}", timelines.join("\n\n"));
 }
 
 /// Parses a number in the environment; panics if the value is not a number.

@@ -35,7 +35,7 @@ const PREFIX: &str = "many-";
 #[test]
 fn five_hundred_open_runs_block_no_stack_and_survive_a_restart() {
     if !AwayApiServer::is_possible() {
-        not_run("five hundred open runs", "the cluster is not our own, so it has no fake nodes");
+        not_run("five hundred open runs", "an existing cluster has no fake nodes");
         return;
     }
     run_alone(async || {

@@ -87,9 +87,9 @@ mod tests {
     #[test]
     fn processes_outside_the_pods_are_never_found() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let nobodys = BTreeMap::from([("00000000-0000-0000-0000-00000000dead".to_owned(), "s".to_owned())]);
+        let foreign = BTreeMap::from([("00000000-0000-0000-0000-00000000dead".to_owned(), "s".to_owned())]);
         for role in [Role::Controller, Role::Agent, Role::Pulumi, Role::Provider] {
-            assert!(find(&nobodys, role).is_empty());
+            assert!(find(&foreign, role).is_empty());
         }
         assert!(child.try_wait().unwrap().is_none(), "and nothing was done to others");
         child.kill().unwrap();

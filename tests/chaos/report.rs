@@ -74,7 +74,7 @@ impl Tally {
         row("**runs**".to_owned(), self.runs.to_string());
         row("interrupted".to_owned(), self.interrupted.to_string());
         row("recovered".to_owned(), self.recovered.to_string());
-        row("in doubt, answered by a person".to_owned(), self.in_doubt.to_string());
+        row("in doubt, resolved by the user".to_owned(), self.in_doubt.to_string());
         row("**lost**".to_owned(), self.lost().to_string());
         row("**doubled**".to_owned(), self.doubled().to_string());
         let settled = self

@@ -13,11 +13,11 @@ use crate::evidence;
 use crate::facts::{Facts, Operation, Phase};
 use crate::faults::perform;
 use crate::harness::{Controller, Look, Scene, WaitLimit, is_done, wait_until};
-use crate::person::{Answer, answer_all};
 use crate::plan::{Kind, plan};
 use crate::processes::{Role, find};
 use crate::report::Tally;
 use crate::stage::Stage;
+use crate::user::{Answer, answer_all};
 
 /// Interval at which the user checks the Stacks.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
@@ -59,8 +59,8 @@ pub async fn run(scene: &Scene, controller: &Controller, seed: u64, length: Dura
         sleep_until(begin + act.at).await;
         let at = Timestamp::now();
         match perform(&mut stage, controller, act).await {
-            Some(whom) => aftermath.note(at, Some(act.kind), format!("{}: {whom}", act.kind)),
-            None => aftermath.note(at, None, format!("nobody was there for this: {}", act.kind)),
+            Some(target) => aftermath.note(at, Some(act.kind), format!("{}: {target}", act.kind)),
+            None => aftermath.note(at, None, format!("no target for this act: {}", act.kind)),
         }
     }
     settle(&mut stage, &mut aftermath).await;
@@ -102,14 +102,14 @@ async fn until_the_first_run(stage: &Stage<'_>) {
 async fn look_after(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Stack> {
     let stacks = stage.scene.list::<Stack>().await;
     for name in stage.create_again(&stacks).await {
-        aftermath.note(Timestamp::now(), None, format!("{name} was gone, and is created again"));
+        aftermath.note(Timestamp::now(), None, format!("{name} was deleted; created it again"));
     }
     for answer in answer_all(stage, &stacks).await {
         let Answer { stack, removed, baseless } = &answer;
         let what = match (baseless, removed.is_empty()) {
-            (Some(why), _) => format!("a person was asked about {stack} without a reason: {why}"),
-            (None, true) => format!("a person has answered for {stack}: nothing of it exists"),
-            (None, false) => format!("a person has answered for {stack}, and removed {}", removed.join(", ")),
+            (Some(why), _) => format!("the user was asked about {stack} without a reason: {why}"),
+            (None, true) => format!("the user has resolved {stack}: no resource exists"),
+            (None, false) => format!("the user has resolved {stack} and removed {}", removed.join(", ")),
         };
         aftermath.note(Timestamp::now(), None, what);
         aftermath.answers.push(answer);
@@ -119,8 +119,8 @@ async fn look_after(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Sta
 
 /// Waits until each Stack exists and is Ready at the latest revision.
 async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
-    let (begin, mut told) = (Instant::now(), Instant::now());
-    aftermath.note(Timestamp::now(), None, "the storm is over".to_owned());
+    let (begin, mut last_report) = (Instant::now(), Instant::now());
+    aftermath.note(Timestamp::now(), None, "the storm has ended".to_owned());
     while begin.elapsed() < CALM {
         let stacks = look_after(stage, aftermath).await;
         let open: Vec<&String> = stage.stacks.keys().filter(|name| !is_settled(&*stage, name, &stacks)).collect();
@@ -128,8 +128,8 @@ async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
             aftermath.settled_after = Some(begin.elapsed());
             return;
         }
-        if told.elapsed() > Duration::from_secs(15) {
-            told = Instant::now();
+        if last_report.elapsed() > Duration::from_secs(15) {
+            last_report = Instant::now();
             println!(
                 "{:7.2} s after the storm {} Stacks are not settled: {open:?}",
                 begin.elapsed().as_secs_f64(),
@@ -166,11 +166,11 @@ pub fn timeline(scene: &Scene, aftermath: &Aftermath, facts: &Facts) -> String {
     for happening in &aftermath.happenings {
         let at = seconds(happening.at);
         let is_its = happening.what.contains(&facts.stack);
-        let is_everybodys = matches!(
+        let is_global = matches!(
             happening.kind,
             Some(Kind::KillController | Kind::MoveLeader | Kind::StopApiServer | Kind::PushRevision)
         );
-        if is_its || is_everybodys {
+        if is_its || is_global {
             lines.push((at, format!("{at:7.2} s  *** {}", happening.what)));
         }
     }

@@ -22,7 +22,7 @@ fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
         let typed = Program::new("uncompiled").step("step", json!({"value": "${stpe.value}"}));
         source.push(&typed.files()).await;
         let failed = main
-            .until("to name what the program asks for in vain", WaitLimit::Run, |stack| {
+            .until("to name the missing value", WaitLimit::Run, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_FAILED)
                     && condition(stack, READY)
                         .is_some_and(|ready| ["stpe", "not found"].iter().all(|w| ready.message.contains(w)))
@@ -35,7 +35,7 @@ fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
 
         let unknown = "name: uncompiled\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Stpe\n";
         source.push(&[File { path: "Pulumi.yaml".to_owned(), content: unknown.to_owned() }]).await;
-        main.until("to name the type that nobody has", WaitLimit::Run, |stack| {
+        main.until("to name the unknown type", WaitLimit::Run, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.status == "False" && ready.message.contains("Stpe"))
         })
         .await;
@@ -111,7 +111,7 @@ fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
     });
 }
 
-/// Changes the pod: the kubelet syncs a changed pod at once and other pods about every minute.
+/// Changes the pod: the kubelet syncs a changed pod immediately and other pods about every minute.
 async fn bring_into_the_pod(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
     let patch = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": value}}});
     scene.patch::<Pod>(&workspace_pod(&stack.name), patch).await;

@@ -73,10 +73,10 @@ pub async fn until_workspace(
     scene: &Scene,
     name: &str,
     what: &str,
-    patience: WaitLimit,
+    wait_limit: WaitLimit,
     is_so: impl Fn(&Workspace) -> bool,
 ) -> Workspace {
-    wait_until(format!("the Workspace {name} {what}"), patience, async || {
+    wait_until(format!("the Workspace {name} {what}"), wait_limit, async || {
         match scene.api::<Workspace>().get(name).await {
             Ok(workspace) if is_so(&workspace) => Look::Found(workspace),
             Ok(workspace) => {

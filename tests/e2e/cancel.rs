@@ -37,7 +37,7 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
             stack.status.as_ref().and_then(|status| status.handled_cancel.as_deref()) == Some("main-0123456789a")
         })
         .await;
-        assert_eq!(main.log.sentences().await, ["create slow begin"], "the run goes on");
+        assert_eq!(main.log.sentences().await, ["create slow begin"], "the run continues");
 
         main.annotate(ANNOTATION_CANCEL, &update).await;
         let canceled = main.until("to be canceled", WaitLimit::Run, is_canceled).await;
@@ -77,12 +77,12 @@ fn deleting_an_update_records_a_cancel_and_a_request_runs_again() {
         scene.delete::<Update>(&update).await;
         let canceled = main.until("to be canceled", WaitLimit::Run, is_canceled).await;
         assert_eq!(outcomes(&canceled), ["Canceled"]);
-        until_told(&main, "StackUpdateCanceled").await;
+        until_reported(&main, "StackUpdateCanceled").await;
         scene.until_gone::<Update>(&update, WaitLimit::Reaction).await;
 
         // A cancel request without an open run has no effect, also not on the next run.
         main.annotate(ANNOTATION_CANCEL, "now").await;
-        until_told(&main, "NothingToCancel").await;
+        until_reported(&main, "NothingToCancel").await;
         main.annotate(ANNOTATION_REQUESTED_AT, "again").await;
         main.until_applied(&commit).await;
         assert_eq!(main.updates().await.len(), 1);
@@ -116,7 +116,7 @@ fn a_queued_run_is_canceled_too() {
     });
 }
 
-async fn until_told(stack: &StackHandle<'_>, reason: &str) {
+async fn until_reported(stack: &StackHandle<'_>, reason: &str) {
     wait_until(format!("the event {reason}"), WaitLimit::Reaction, async || {
         let events = stack.events().await;
         let reasons: Vec<_> = events.into_iter().filter_map(|event| event.reason).collect();

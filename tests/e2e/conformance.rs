@@ -89,12 +89,12 @@ impl<'a> View<'a> {
             ("FAIL0007", "Ready is True for an older generation", ready && self.observed < Some(self.generation)),
             (
                 "FAIL0008",
-                "Ready is True beside a condition of an older generation",
+                "Ready is True with a condition of an older generation",
                 ready && self.conditions.iter().any(older),
             ),
             (
                 "FAIL0009",
-                "Ready is True beside a condition of another generation",
+                "Ready is True with a condition of another generation",
                 ready && self.conditions.iter().any(other),
             ),
         ]
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn intermediate_states_are_checked_only_by_the_rules_for_them() {
-        assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "nobody has looked at it yet");
+        assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "it was not reconciled yet");
         assert_eq!(of_states(&[stack(1, &["Ready=True@1"])]), Vec::<String>::new(), "its spec was edited a moment ago");
         assert_eq!(of_states(&[stack(1, &["Ready=True@"])]), Vec::<String>::new(), "the operator's");
         assert_eq!(numbers(&of_states(&[stack(2, &["Ready=Unknown@2"])])), ["FAIL0011:"]);

@@ -129,7 +129,7 @@ fn a_failed_destroy_backs_off_until_destroy_on_finalize_is_disabled() {
             })
             .await;
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is not let go");
-        let retry = condition(&stack, RECONCILING).expect("it goes on").message.clone();
+        let retry = condition(&stack, RECONCILING).expect("it continues").message.clone();
         assert!(retry.contains("retrying after 30s"), "{retry}");
         // A destroy does not run the program, so only a change of the resource itself could fix it. The user keeps the
         // resources instead.
@@ -296,7 +296,7 @@ fn deletion_waits_only_for_dependents_that_are_also_being_deleted() {
         top.until_gone().await;
         base.until_gone().await;
         assert_eq!(base.log.sentences().await, once(&["create step", "delete step"]));
-        assert_eq!(stays.log.sentences().await, once(&["create step"]), "nobody has deleted it");
+        assert_eq!(stays.log.sentences().await, once(&["create step"]), "it was not deleted");
         assert!(stays.get().await.metadata.deletion_timestamp.is_none());
     });
 }

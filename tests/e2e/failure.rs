@@ -20,7 +20,7 @@ fn a_failing_program_is_reported_until_the_next_good_commit() {
             })
             .await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-        assert!(message.contains("creating step: it fails because its input failOn is create"), "{message}");
+        assert!(message.contains("creating step: the input failOn is create"), "{message}");
         let first = stack.status.and_then(|status| status.last_update).expect("a run has ended");
         assert_eq!((first.state.as_deref(), first.failures), (Some("failed"), 1));
         assert_eq!(first.last_attempted_commit, Some(bad.revision()));

@@ -83,8 +83,8 @@ fn a_commit_outside_the_selected_paths_updates_only_the_revision() {
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
 
-        let beside = source.push_unseen(&files("one", "b")).await;
-        main.until_applied(&beside).await;
+        let unseen = source.push_unseen(&files("one", "b")).await;
+        main.until_applied(&unseen).await;
         assert_eq!(main.updates().await.len(), 1, "nothing has run");
         let touching = source.push_unseen(&files("two", "b")).await;
         main.annotate(ANNOTATION_RECONCILIATION_REQUEST, "look").await;

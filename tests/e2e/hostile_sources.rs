@@ -179,7 +179,7 @@ fn reverting_to_the_last_good_artifact_needs_no_run() {
         let stack = place.stack.until("to be done again", WaitLimit::Reaction, is_done).await;
         place.assert_last_good_state(&stack, "the artifact before").await;
         let asked = place.stack.workspace().await.spec.artifact.unwrap_or_default();
-        assert_eq!(asked.digest, place.good.digest, "nobody tries the bad one any more");
+        assert_eq!(asked.digest, place.good.digest, "the bad artifact is not requested again");
     });
 }
 
@@ -261,13 +261,13 @@ fn server_errors_are_reported_until_the_artifact_is_available() {
 
 #[test]
 fn retry_after_of_a_server_is_respected() {
-    run("patience", async |scene| {
-        let place = Place::new(scene, "patience").await;
-        let other = place.server.upload("slow-down", archive(&program("patience", "three"))).await;
+    run("slow-down", async |scene| {
+        let place = Place::new(scene, "slow-down").await;
+        let other = place.server.upload("slow-down", archive(&program("slow-down", "three"))).await;
         place.server.behave("slow-down", json!({"status": 429, "retryAfter": "3600"})).await;
         place.expect_wait(&other, &["429", "try again in 600s"]).await;
 
-        let better = place.server.upload("better", archive(&program("patience", "two"))).await;
+        let better = place.server.upload("better", archive(&program("slow-down", "two"))).await;
         place.server.behave("better", json!({"status": 503, "retryAfter": "12", "times": 1})).await;
         place.expect_wait(&better, &["503", "try again in 12s"]).await;
         for _ in 0..5 {

@@ -173,7 +173,7 @@ impl Scene {
         object["apiVersion"] = json!(K::api_version(&()));
         object["kind"] = json!(K::kind(&()));
         let (api, patch) = (self.api::<K>(), Patch::Apply(&object));
-        let doing = format!("applying to {} {name} as somebody else", K::kind(&()));
+        let doing = format!("applying to {} {name} as another field manager", K::kind(&()));
         match status {
             Some(_) => drop(api_call(doing, api.patch_status(name, &parameters, &patch)).await),
             None => drop(api_call(doing, api.patch(name, &parameters, &patch)).await),

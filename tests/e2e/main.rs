@@ -6,7 +6,7 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::large_futures,
-    reason = "what a test stands on fails the test"
+    reason = "a missing prerequisite fails the test"
 )]
 
 mod admission;

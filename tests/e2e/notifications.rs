@@ -69,7 +69,7 @@ fn an_alert_reports_start_success_failure_and_recovery_once_each() {
 
         let calls = scene.calls().await;
         let times = |reason: &str, revision: &str| calls.iter().filter(|call| is_event(call, reason, revision)).count();
-        assert_eq!(times("StackUpdateFailure", &bad.revision()), 1, "the same is not told again: {calls:#?}");
+        assert_eq!(times("StackUpdateFailure", &bad.revision()), 1, "the same event is not sent again: {calls:#?}");
         for commit in [&first, &good] {
             assert_eq!(times("ProcessingCompleted", &commit.revision()), 1, "{calls:#?}");
             assert_eq!(times("StackCreated", &commit.revision()), 1, "{calls:#?}");
@@ -136,7 +136,7 @@ fn every_event_after_the_first_run_names_a_revision() {
         source.offer(&good).await;
         let main = scene.start(scene.stack_on_kind("main", None, &source)).await;
         main.until_revision(&good.revision).await;
-        until_told(&main, "ProcessingCompleted").await;
+        until_reported(&main, "ProcessingCompleted").await;
         let gone = SourceArtifact {
             url: good.url.replace(".tar.gz", "-gone.tar.gz"),
             revision: format!("main@sha1:{}", "0".repeat(40)),
@@ -144,13 +144,13 @@ fn every_event_after_the_first_run_names_a_revision() {
             ..good.clone()
         };
         source.offer(&gone).await;
-        until_told(&main, "SourceUnavailable").await;
+        until_reported(&main, "SourceUnavailable").await;
         main.change(json!({"spec": {"fluxSource": {"dir": "../outside"}}})).await;
-        until_told(&main, "StackConfigInvalid").await;
+        until_reported(&main, "StackConfigInvalid").await;
         main.change(json!({"spec": {"fluxSource": {"dir": null, "sourceRef": {"namespace": "default"}}}})).await;
-        let told = until_told(&main, "AccessDenied").await;
+        let reported = until_reported(&main, "AccessDenied").await;
 
-        let named: BTreeSet<_> = told.iter().map(|event| (event.reason.clone(), revision(event))).collect();
+        let named: BTreeSet<_> = reported.iter().map(|event| (event.reason.clone(), revision(event))).collect();
         let of = |reason: &str, revision: &str| (Some(reason.to_owned()), Some(revision.to_owned()));
         let of_the_run =
             ["StackUpdateDetected", "StackCreated", "ProcessingCompleted", "StackConfigInvalid", "AccessDenied"];
@@ -165,7 +165,7 @@ fn revision(event: &Event) -> Option<String> {
 }
 
 /// Waits for an event of the Stack with this reason and returns all its events.
-async fn until_told(main: &StackHandle<'_>, reason: &str) -> Vec<Event> {
+async fn until_reported(main: &StackHandle<'_>, reason: &str) -> Vec<Event> {
     wait_until(format!("an event {reason}"), WaitLimit::Reaction, async || {
         let events = main.events().await;
         match events.iter().any(|event| event.reason.as_deref() == Some(reason)) {

@@ -78,7 +78,7 @@ fn failing_to_store_outputs_is_reported_without_failing_the_run() {
         let status = stack.status.expect("a status");
         let last = status.last_update.expect("a run");
         assert_eq!((last.name.as_deref(), last.state.as_deref()), (Some(next.as_str()), Some("succeeded")));
-        assert_eq!(json!(status.outputs), json!({"said": "one"}), "as they were, and not somebody else's");
+        assert_eq!(json!(status.outputs), json!({"said": "one"}), "the previous outputs, not those of another Stack");
 
         let third = source.push(&saying("three").files()).await;
         let stack = main.until("to have outputs again", WaitLimit::Run, |stack| {

@@ -106,13 +106,13 @@ fn reclaim_policy_delete_removes_the_workspace_between_runs() {
         main.until_applied(&second).await;
         until_reclaimed(scene).await;
         let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await;
-        let told: i32 = events
+        let reported: i32 = events
             .items
             .iter()
             .filter(|event| event.reason.as_deref() == Some("WorkspaceDeleted"))
             .map(|event| event.count.unwrap_or(1))
             .sum();
-        assert_eq!(told, 2, "once for each");
+        assert_eq!(reported, 2, "once for each");
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "update step", "delete step"]));

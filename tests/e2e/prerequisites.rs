@@ -110,8 +110,8 @@ fn a_dependency_cycle_stalls_its_stacks_until_it_is_broken() {
         let two = scene.start(depending(scene, "two", &source, "one")).await;
         for (stack, other) in [(&one, "two"), (&two, "one")] {
             let name = &stack.name;
-            let told = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
-            let stack = stack.until("to be told of the cycle", WaitLimit::Reaction, told).await;
+            let reported = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
+            let stack = stack.until("to report the cycle", WaitLimit::Reaction, reported).await;
             let message = condition(&stack, STALLED).expect("it is there").message.clone();
             assert!(message.starts_with(&format!("dependency cycle: {name} -> {other} -> {name};")), "{message}");
         }

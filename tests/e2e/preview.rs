@@ -78,11 +78,11 @@ fn unexpected_drift_fails_without_changes_until_it_is_allowed() {
         let literal = Some(LiteralRef { value: "step".to_owned() });
         let gone = ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
         main.change(json!({"spec": {"envRefs": {"PROVIDER_GONE": gone}}})).await;
-        let told = |stack: &Stack| {
+        let reported = |stack: &Stack| {
             says(stack, READY, "False", stack_reason::UPDATE_FAILED)
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains("no changes were expected"))
         };
-        main.until("to say that something has drifted", WaitLimit::Run, told).await;
+        main.until("to report the drift", WaitLimit::Run, reported).await;
         assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was changed");
 
         main.change(json!({"spec": {"expectNoRefreshChanges": null, "envRefs": {"PROVIDER_GONE": null}}})).await;

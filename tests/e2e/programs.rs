@@ -147,7 +147,7 @@ fn a_stack_whose_program_is_gone_is_destroyed_with_the_pods_copy() {
 
 #[test]
 fn a_program_recreated_under_the_same_name_runs() {
-    run("program-anew", async |scene| {
+    run("program-recreated", async |scene| {
         let program = |text: &str| Program::new("app").output("text", json!(text)).object("app");
         scene.create::<ProgramObject>(program("one")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;

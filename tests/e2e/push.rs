@@ -41,7 +41,11 @@ fn a_push_during_a_run_does_not_interrupt_it_and_runs_afterwards() {
 
         let second = source.push(&slow("push-in-run", 1).files()).await;
         source.artifact_of(&second).await;
-        assert_eq!(main.log.sentences().await, ["create slow begin"], "the run was open when the source moved on");
+        assert_eq!(
+            main.log.sentences().await,
+            ["create slow begin"],
+            "the run was open when the source got a new revision"
+        );
 
         main.until_applied(&second).await;
         assert_eq!(main.log.sentences().await, once(&["create slow", "update slow"]), "one after the other");

@@ -115,9 +115,9 @@ fn only_a_correctly_signed_push_runs_the_stack() {
         let (path, pod) = (path_of(scene, "s3cret").await, pod(scene).await);
 
         until_answered(scene, &pod, &path, "s3cret", 200).await;
-        let nobody = webhook_path(b"s3cret", "nobody", &scene.namespace);
+        let unknown = webhook_path(b"s3cret", "nobody", &scene.namespace);
         for (what, path, headers) in [
-            ("an unknown path", &nobody, push("s3cret")),
+            ("an unknown path", &unknown, push("s3cret")),
             ("a wrong signature", &path, push("other")),
             ("no signature", &path, Vec::new()),
         ] {

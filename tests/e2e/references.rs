@@ -26,7 +26,7 @@ fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) 
 }
 
 /// Waits until the message of Ready contains all `words`.
-async fn until_told(main: &StackHandle<'_>, words: &[&str]) -> Stack {
+async fn until_reported(main: &StackHandle<'_>, words: &[&str]) -> Stack {
     main.until(&format!("to say {words:?}"), WaitLimit::Run, |stack| {
         condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
     })
@@ -54,7 +54,7 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         let commit = source.push(&Program::new("late-secret").step("step", json!({"value": "one"})).files()).await;
         let (stack, log) = stack_with_references(scene, &source);
         let main = scene.start(stack).await;
-        let stack = until_told(&main, &["Secret \"provider\"", "ConfigMap \"defaults\"", "envFrom"]).await;
+        let stack = until_reported(&main, &["Secret \"provider\"", "ConfigMap \"defaults\"", "envFrom"]).await;
         assert!(condition(&stack, RECONCILING).is_some() && condition(&stack, STALLED).is_none());
         let workspace = main.workspace().await.status.expect("a status");
         let ready = find(&workspace.conditions, READY).expect("there");
@@ -64,7 +64,7 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
 
         // An empty ConfigMap satisfies a reference.
         scene.create::<ConfigMap>(json!({"metadata": {"name": "defaults"}})).await;
-        until_told(&main, &["Secret \"provider\" (envFrom), which does not exist"]).await;
+        until_reported(&main, &["Secret \"provider\" (envFrom), which does not exist"]).await;
         let created = jiff::Timestamp::now();
         let secret = json!({"metadata": {"name": "provider"}, "stringData": {"PROVIDER_LOG_URL": log}});
         scene.create::<Secret>(secret).await;
@@ -93,7 +93,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         scene.delete::<Secret>("provider").await;
         scene.until_gone::<Secret>("provider", WaitLimit::Reaction).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "one").await;
-        until_told(&main, &["waiting for Secret \"provider\" (envFrom): not found in namespace"]).await;
+        until_reported(&main, &["waiting for Secret \"provider\" (envFrom): not found in namespace"]).await;
         let waiting = main.updates().await.pop().expect("an Update");
         assert_eq!(reason_of_wait(&waiting), Some(update_reason::REFERENCE_NOT_FOUND), "{waiting:?}");
         assert_eq!(waiting.status.and_then(|status| status.run), None, "it takes no place of another run");
@@ -108,7 +108,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         assert!(seconds <= SOON, "the run started {seconds} s after the Secret was created");
 
         main.change(json!({"spec": {"configRef": {"size": {"name": "sizes", "key": "size"}}}})).await;
-        until_told(&main, &["waits for ConfigMap \"sizes\" (config key size)"]).await;
+        until_reported(&main, &["waits for ConfigMap \"sizes\" (config key size)"]).await;
         scene.create::<ConfigMap>(json!({"metadata": {"name": "sizes"}, "data": {"size": "big"}})).await;
         wait_until("the run with the value of the ConfigMap", WaitLimit::Run, async || {
             match main.log.sentences().await {

@@ -42,8 +42,8 @@ fn reconciliation_request_and_requested_at_each_run_the_stack_once() {
 }
 
 /// Sets both annotations in one write, as the Flux CLI does.
-async fn ask(stack: &StackHandle<'_>, beside: &str, value: &str) {
-    let annotations = json!({ANNOTATION_REQUESTED_AT: value, beside: value});
+async fn ask(stack: &StackHandle<'_>, annotation: &str, value: &str) {
+    let annotations = json!({ANNOTATION_REQUESTED_AT: value, annotation: value});
     stack.change(json!({"metadata": {"annotations": annotations}})).await;
 }
 
@@ -96,7 +96,7 @@ fn a_request_reruns_a_failed_stack_and_a_reset_clears_its_failures() {
         main.until("to have failed twice", WaitLimit::Run, failed(2, 2)).await;
         // The next retry is half a minute away.
         ask(&main, ANNOTATION_RESET_AT, "again").await;
-        let stack = main.until("to have failed anew", WaitLimit::Run, failed(3, 1)).await;
+        let stack = main.until("to have failed again", WaitLimit::Run, failed(3, 1)).await;
         assert_eq!(status(&stack).last_handled_reset_at.as_deref(), Some("again"));
         assert_eq!(status(&stack).last_handled_reconcile_at.as_deref(), Some("again"));
         let outcomes: Vec<(String, i64)> = status(&stack)

@@ -130,7 +130,7 @@ fn answered(name: &str, word: &str) {
         let mut sentences = main.log.sentences().await;
         sentences.retain(|sentence| sentence != "create slow cancelled");
         let wanted = ["create slow begin", "create slow begin", "create slow done"];
-        assert_eq!(sentences, wanted, "a person has said so");
+        assert_eq!(sentences, wanted, "the user has resolved it so");
     });
 }
 
@@ -355,7 +355,7 @@ fn a_run_on_a_deleted_node_is_aborted() {
 
 #[test]
 fn a_resolve_annotation_on_an_update_ends_a_lost_run() {
-    run("person-ends", async |scene| {
+    run("user-resolves", async |scene| {
         let node = silent_node(scene).await;
         let update = lost_run(scene, &node).await;
         let answer = |value: &str| json!({"metadata": {"annotations": {ANNOTATION_RESOLVE: value}}});

@@ -31,10 +31,10 @@ pub async fn until_update(
     scene: &Scene,
     name: &str,
     what: &str,
-    patience: WaitLimit,
+    wait_limit: WaitLimit,
     is_so: impl Fn(&Update) -> bool,
 ) -> Update {
-    wait_until(format!("the Update {name} {what}"), patience, async || match scene.api::<Update>().get(name).await {
+    wait_until(format!("the Update {name} {what}"), wait_limit, async || match scene.api::<Update>().get(name).await {
         Ok(update) if is_so(&update) => Look::Found(update),
         other => Look::NotYet(format!("{:?}", other.map(|update| update.status))),
     })

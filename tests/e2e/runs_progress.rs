@@ -24,9 +24,9 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
         })
         .await;
         assert_eq!(update.status.as_ref().and_then(|status| status.phase), Some(UpdatePhase::Running));
-        let told = progress(&update);
-        assert_eq!((told.kind.as_deref(), told.name.as_deref()), (Some("testing:index:Step"), Some("slow")));
-        assert!(told.since.is_some(), "{told:?}");
+        let reported = progress(&update);
+        assert_eq!((reported.kind.as_deref(), reported.name.as_deref()), (Some("testing:index:Step"), Some("slow")));
+        assert!(reported.since.is_some(), "{reported:?}");
         let ready = |stack: &Stack| condition(stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         main.until("to say how far its run is", WaitLimit::Reaction, |stack| {
             ready(stack).ends_with(" of 1 resources") || ready(stack).ends_with(" of 2 resources")
@@ -34,8 +34,9 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
         .await;
         let begun = |update: &Update| update.status.as_ref().is_some_and(|status| status.run.is_some());
         let begun = scene.timeline.first::<Update>(begun).expect("it has begun");
-        let told = scene.timeline.first::<Stack>(|stack| ready(stack).starts_with("running up")).expect("it was told");
-        let late = told.saturating_sub(begun);
+        let reported =
+            scene.timeline.first::<Stack>(|stack| ready(stack).starts_with("running up")).expect("it was reported");
+        let late = reported.saturating_sub(begun);
         assert!(late < Duration::from_secs(2), "the Stack says {late:?} later than the Update that the run has begun");
 
         main.until_applied(&commit).await;

@@ -80,9 +80,9 @@ fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
 
 #[test]
 fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
-    run("person", async |scene| {
+    run("session", async |scene| {
         let source = scene.source("app").await;
-        let commit = source.push(&slow("person", 12).files()).await;
+        let commit = source.push(&slow("session", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
         // A user can type the bare command: project, stack, backend and credentials are set.
@@ -97,10 +97,10 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
             let is_reason = |message: &str| message.starts_with("up of") && message.contains("): ");
             condition(stack, READY).is_some_and(|ready| is_reason(&ready.message))
         };
-        let said = main.until("to say that a person is in the pod", WaitLimit::Reaction, waits).await;
+        let said = main.until("to report the interactive session", WaitLimit::Reaction, waits).await;
         assert!(says(&said, RECONCILING, "True", stack_reason::STACK_PROCESSING));
         let ended = tokio::time::timeout(WaitLimit::Reaction.limit(), destroying.wait()).await;
-        assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "nobody disturbed the person");
+        assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "the session was not disturbed");
 
         let done = main
             .until("to have run then", WaitLimit::Long, |stack| {

@@ -81,9 +81,9 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
         assert_eq!((&found["token"], &found["inline"]), (&json!("[secret]"), &json!("[secret]")));
         let pod = main.pod_and_restarts().await;
         let log = main.pod_log("pulumi").await;
-        let told = serde_json::to_string(&main.get().await.status).expect("json");
+        let reported = serde_json::to_string(&main.get().await.status).expect("json");
         for hidden in ["hidden-token", "hidden-deep", "hidden-inline"] {
-            assert!(!log.contains(hidden) && !told.contains(hidden), "{hidden} is shown");
+            assert!(!log.contains(hidden) && !reported.contains(hidden), "{hidden} is visible");
         }
 
         // Another key of the same Secret and one field less: neither needs a new pod.
@@ -99,7 +99,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
         assert_eq!(main.pod_and_restarts().await, pod);
 
         main.change(json!({"spec": {"config": {"token": "twice"}}})).await;
-        main.until("to be told that a key is given twice", WaitLimit::Reaction, |stack| {
+        main.until("to report the duplicate key", WaitLimit::Reaction, |stack| {
             condition(stack, STALLED).is_some_and(|stalled| {
                 stalled.message.contains("config key token is set in both spec.config and spec.secretsRef")
             })
@@ -145,7 +145,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         let pod = main.pod_and_restarts().await;
 
         scene.patch::<Secret>("log", json!({"stringData": {"url": right}})).await;
-        // The kubelet syncs a changed pod at once and other pods about every minute.
+        // The kubelet syncs a changed pod immediately and other pods about every minute.
         scene
             .patch::<Pod>(
                 &workspace_pod("main"),
@@ -200,8 +200,8 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
         until_output(scene, &main, "length", &json!("another-hidden-token".len())).await;
         assert_eq!(main.updates().await.len(), 3);
         assert_eq!(main.pod_and_restarts().await, pod);
-        let told = serde_json::to_string(&(main.get().await.status, main.workspace().await.status)).expect("json");
-        assert!(!told.contains("hidden-token"), "{told}");
+        let reported = serde_json::to_string(&(main.get().await.status, main.workspace().await.status)).expect("json");
+        assert!(!reported.contains("hidden-token"), "{reported}");
 
         let status = main.get().await.status.expect("a status");
         assert_eq!(

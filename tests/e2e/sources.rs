@@ -74,27 +74,28 @@ fn artifact_origin_is_in_status_events_and_update_message() {
             history,
             [json!({"revision": second, "originRevision": two}), json!({"revision": first, "originRevision": one})]
         );
-        until_told(scene, "StackCreated", &second, two).await;
+        until_reported(scene, "StackCreated", &second, two).await;
     });
 }
 
 /// Waits for an event with this reason that names both revisions.
-async fn until_told(scene: &Scene, reason: &str, revision: &str, origin: &str) {
+async fn until_reported(scene: &Scene, reason: &str, revision: &str, origin: &str) {
     wait_until(format!("an event {reason} on {origin}"), WaitLimit::Reaction, async || {
         let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
-        let told: Vec<Value> = events
+        let reported: Vec<Value> = events
             .iter()
             .filter(|event| event.reason.as_deref() == Some(reason))
             .map(|event| json!(event.metadata.annotations))
             .collect();
-        let is_it =
-            |told: &&Value| told["pulumi.com/revision"] == revision && told["pulumi.com/originRevision"] == origin;
-        match told.iter().find(is_it) {
-            Some(told) => {
-                assert_eq!(told["pulumi.com/commit_status"], "update", "{told}");
+        let is_it = |reported: &&Value| {
+            reported["pulumi.com/revision"] == revision && reported["pulumi.com/originRevision"] == origin
+        };
+        match reported.iter().find(is_it) {
+            Some(reported) => {
+                assert_eq!(reported["pulumi.com/commit_status"], "update", "{reported}");
                 Look::Found(())
             }
-            None => Look::NotYet(format!("{told:?}")),
+            None => Look::NotYet(format!("{reported:?}")),
         }
     })
     .await;

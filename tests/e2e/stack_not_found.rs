@@ -72,7 +72,7 @@ fn a_destroy_against_another_backend_waits_for_a_user_decision() {
     });
 }
 
-/// The kubelet mounts a changed Secret in a new pod at once, and in a running pod within two minutes.
+/// The kubelet mounts a changed Secret in a new pod immediately, and in a running pod within two minutes.
 async fn set_backend(scene: &Scene, url: &str) {
     scene.patch::<Secret>("backend", json!({"stringData": {"url": url}})).await;
     let pod = workspace_pod("main");

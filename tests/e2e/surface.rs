@@ -28,7 +28,7 @@ fn objects(scene: &Scene, kind: &str, version: &str) -> Api<DynamicObject> {
 async fn check(scene: &Scene, object: &Value) -> kube::Result<DynamicObject> {
     let version = object["apiVersion"].as_str().and_then(|version| version.split('/').nth(1)).unwrap_or_default();
     let api = objects(scene, object["kind"].as_str().unwrap_or_default(), version);
-    let mut parameters = PatchParams::apply("a-person");
+    let mut parameters = PatchParams::apply("a-user");
     parameters.dry_run = true;
     parameters.field_validation = Some(ValidationDirective::Strict);
     api.patch(object["metadata"]["name"].as_str().unwrap_or_default(), &parameters, &Patch::Apply(object)).await

@@ -155,6 +155,6 @@ fn a_user_created_update_runs_in_the_workspace_of_a_stack() {
         main.until_applied(&next).await;
         let sentences = main.log.sentences().await;
         let changes: Vec<_> = sentences.into_iter().filter(|sentence| !sentence.starts_with("read")).collect();
-        assert_eq!(changes, once(&["create step", "update step"]), "the Stack goes on as before");
+        assert_eq!(changes, once(&["create step", "update step"]), "the Stack continues as before");
     });
 }

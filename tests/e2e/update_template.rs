@@ -16,7 +16,7 @@ fn the_update_template_sets_run_options_and_ttl() {
         let mut stack = scene.stack("main", &source);
         stack.spec.update_template = Some(json!({"spec": {"type": "destroy"}}));
         let main = scene.start(stack).await;
-        main.until("to be told what a template may not say", WaitLimit::Run, |stack| {
+        main.until("to report the invalid field of the template", WaitLimit::Run, |stack| {
             condition(stack, STALLED)
                 .is_some_and(|stalled| stalled.message == "spec.updateTemplate.spec.type is not supported")
         })

@@ -87,7 +87,7 @@ fn only_config_maps_with_the_watch_label_run_the_stack() {
         .await;
 
         scene.patch::<ConfigMap>("watched", json!({"data": {"UNUSED": "two"}})).await;
-        // The kubelet syncs a changed pod at once. The test does not trigger a reconcile of the Workspace.
+        // The kubelet syncs a changed pod immediately. The test does not trigger a reconcile of the Workspace.
         let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
         scene.patch::<Pod>(&workspace_pod("main"), touched).await;
         wait_until("the run that the label asks for", WaitLimit::Long, async || {

@@ -66,7 +66,7 @@ fn a_source_deleted_before_the_pod_starts_is_cached_and_fetched_once() {
         let (_, url) = artifact.url.split_once("//").expect("a URL has a scheme");
         let (host, path) = url.split_once('/').expect("a URL has a path");
         for word in [host, path] {
-            assert!(!pod.contains(word), "the pod is told of {word}: {pod}");
+            assert!(!pod.contains(word), "the pod contains {word}: {pod}");
         }
 
         scene.delete::<Pod>(&workspace_pod("main")).await;

@@ -108,14 +108,14 @@ fn artifacts_of_other_namespaces_look_like_unknown_ones() {
             workspace(team_b, "by-url", json!({"flux": flux(&artifact)})).await;
             let words = ["waiting for source main@sha1:1 to be fetched"];
             for name in ["known", "unknown"] {
-                until_workspace(team_b, name, "to be told of no artifact", WaitLimit::Run, |workspace| {
+                until_workspace(team_b, name, "to report that there is no artifact", WaitLimit::Run, |workspace| {
                     is(workspace, READY, "False", &words)
                 })
                 .await;
             }
             until_stalled(team_b, "by-url", &["the artifact of a source in another namespace"]).await;
             // An Update with that digest gets the same message.
-            let told = async |workspace: &str, digest: &str| {
+            let reported = async |workspace: &str, digest: &str| {
                 let run = json!({"artifact": {"digest": digest, "revision": "main@sha1:1"}});
                 update(team_b, workspace, workspace, "up", run).await;
                 let waits = |update: &Update| phase(update) == Some(UpdatePhase::Waiting);
@@ -125,7 +125,7 @@ fn artifacts_of_other_namespaces_look_like_unknown_ones() {
                 let (reason, message) = said.expect("a waiting Update says why");
                 format!("{reason}: {}", message.replace(workspace, "WORKSPACE"))
             };
-            assert_eq!(told("known", &artifact.digest).await, told("unknown", &unknown).await);
+            assert_eq!(reported("known", &artifact.digest).await, reported("unknown", &unknown).await);
         })
         .await;
     });
@@ -215,7 +215,7 @@ fn an_image_directory_is_a_source() {
 fn an_init_container_fills_the_workspace_without_a_source() {
     run("alone-none", async |scene| {
         workspace(scene, "main", json!({})).await;
-        until_workspace(scene, "main", "to say that nobody has filled it", WaitLimit::Run, |workspace| {
+        until_workspace(scene, "main", "to report that it is empty", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["no source is given", "no init container has put a Pulumi project"])
         })
         .await;

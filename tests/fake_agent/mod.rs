@@ -47,12 +47,12 @@ pub struct Manner {
     pub run_time: Duration,
     /// Emulates an agent of an older version.
     pub is_older: bool,
-    pub malice: Malice,
+    pub fault: Fault,
 }
 
 /// Hostile behavior of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Malice {
+pub enum Fault {
     #[default]
     None,
     /// Results exceed the size limit of the API server and have timestamps outside the valid range.
@@ -131,7 +131,7 @@ impl FakeAgent {
         self.workspaces.number()
     }
 
-    /// Ends all open runs; later runs end at once.
+    /// Ends all open runs; later runs end immediately.
     pub fn finish_all(&self) {
         self.finished.cancel();
     }

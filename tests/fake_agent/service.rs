@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::older::{self, Older};
 use super::pods::Pods;
 use super::workspace::{Key, Operation, Workspace, Workspaces};
-use super::{Counts, Malice, Manner, Manners};
+use super::{Counts, Fault, Manner, Manners};
 
 pub(super) struct Service {
     pub(super) workspaces: Arc<Workspaces>,
@@ -41,7 +41,7 @@ impl Service {
     /// Returns the workspace of the connection.
     fn key<R>(&self, request: &Request<R>) -> Result<Key, Status> {
         let known = self.only.as_ref().or_else(|| request.extensions().get::<Key>());
-        known.cloned().ok_or_else(|| Status::internal("called by nobody"))
+        known.cloned().ok_or_else(|| Status::internal("unknown caller"))
     }
 
     /// Calls a function with the workspace of the connection.
@@ -101,7 +101,7 @@ impl Agent for Service {
         &self,
         mut request: Request<Streaming<proto::PutSourceRequest>>,
     ) -> Result<Response<proto::PutSourceReply>, Status> {
-        if self.manner(&request)?.malice == Malice::SlowSources {
+        if self.manner(&request)?.fault == Fault::SlowSources {
             request.get_mut().message().await?;
             std::future::pending::<()>().await;
         }
@@ -127,15 +127,15 @@ impl Agent for Service {
         let passage = self.passage(&request)?;
         let attached = Attachment::new(&self.counts);
         let started = (request.get_ref().from == 0).then(|| Attached::Progress(operation.started()));
-        let malice = self.manner(&request)?.malice;
+        let fault = self.manner(&request)?.fault;
         let (result_of, until) = (operation.clone(), operation);
         let result = futures::stream::once(async move {
             // Counts as attached until the result is ready or the client disconnects.
             let _attached = attached;
             result_of.until_it_ended().await;
-            Attached::Result(if malice == Malice::HugeResults { result_of.huge_result() } else { result_of.result() })
+            Attached::Result(if fault == Fault::HugeResults { result_of.huge_result() } else { result_of.result() })
         });
-        let flood = futures::stream::iter((malice == Malice::Floods).then(|| flood(until))).flatten();
+        let flood = futures::stream::iter((fault == Fault::Floods).then(|| flood(until))).flatten();
         let parts = futures::stream::iter(started).chain(flood).chain(result);
         let replies = parts.map(move |part| passage.pass("AttachReply", proto::AttachReply { part: Some(part) }));
         Ok(Response::new(Box::pin(replies)))
@@ -167,9 +167,9 @@ impl Agent for Service {
 /// Sends progress as fast as the client reads it, until the run ends.
 fn flood(operation: Arc<Operation>) -> impl Stream<Item = Attached> + Send {
     let number = futures::stream::iter(1_u32..);
-    let told =
+    let reported =
         number.map(move |number| operation.is_open().then(|| Attached::Progress(operation.another_process(number))));
-    told.take_while(|told| std::future::ready(told.is_some())).filter_map(std::future::ready)
+    reported.take_while(|reported| std::future::ready(reported.is_some())).filter_map(std::future::ready)
 }
 
 /// Guard that counts an open stream.

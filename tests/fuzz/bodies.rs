@@ -61,9 +61,9 @@ pub fn unpacked(bytes: &[u8], limits: &Limits) -> Result<Unpacked, UnpackError> 
     std::fs::create_dir(&into).expect("a directory");
     std::fs::write(&witness, WITNESS).expect("a file");
     let result = unpack(bytes, &into, limits);
-    let beside: BTreeSet<_> =
+    let entries: BTreeSet<_> =
         std::fs::read_dir(place.path()).expect("a directory").flatten().map(|e| e.file_name()).collect();
-    assert_eq!(beside.len(), 2, "something was written outside: {beside:?}");
+    assert_eq!(entries.len(), 2, "a file was written outside: {entries:?}");
     assert_eq!(std::fs::read_to_string(&witness).expect("the witness is there"), WITNESS);
     let mut found = Found::default();
     found.walk(&into, &into, 0, limits);

@@ -1,7 +1,7 @@
 //! Replays the corpora of the fuzz targets with the stable compiler; `make fuzz` continues from them with a nightly
 //! compiler. `REGENERATE=1 cargo test --test fuzz_corpora` rewrites the seeds. Files that the fuzzer found are in the
 //! same folders.
-#![allow(clippy::expect_used, clippy::panic, reason = "what a test stands on fails the test")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 #[path = "../fuzz/bodies.rs"]
 mod bodies;

@@ -245,7 +245,7 @@ async fn until_in_use(controller: &Controller, slots: usize) {
     }
 }
 
-/// How long a namespace without a slot waits for a commit of a server that answers at once.
+/// How long a namespace without a slot waits for a commit of a server that answers immediately.
 async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;

@@ -89,7 +89,7 @@ async fn a_custom_ca_is_trusted_per_secret_or_for_all_stacks() {
     let login = [("username", "me"), ("password", "hunter2"), ("ca.crt", tls.authority.as_str())];
     let mut controller = Controller::new().await;
     controller.secrets.set("git", &login[..2]);
-    let said = controller.resolve(&fields).await.expect_err("nobody trusts it");
+    let said = controller.resolve(&fields).await.expect_err("the certificate is not trusted");
     assert!(said.contains("cannot be reached") && said.contains("certificate"), "{said}");
     let mut controller = Controller::new().await;
     controller.secrets.set("git", &login);

@@ -142,10 +142,10 @@ impl Controller {
                     return;
                 }
             }
-            panic!("nobody is woken any more");
+            panic!("no Stack is woken any more");
         };
         let woken = tokio::time::timeout(TEST_TIMEOUT, woken).await;
-        assert!(woken.is_ok(), "{stack} was not woken in {TEST_TIMEOUT:?}; it was told: {what}");
+        assert!(woken.is_ok(), "{stack} was not woken in {TEST_TIMEOUT:?}: {what}");
     }
 
     /// Returns the files of an artifact by name: kind and content or target.

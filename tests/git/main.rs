@@ -8,7 +8,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::large_futures,
-    reason = "what helps a test fails as the test does"
+    reason = "a missing prerequisite fails the test"
 )]
 
 mod attacks;

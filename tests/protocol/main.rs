@@ -1,5 +1,5 @@
 //! The protocol between controllers and agents of different versions.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used, reason = "what a test stands on fails the test")]
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used, reason = "a missing prerequisite fails the test")]
 
 mod compatibility;
 #[path = "../fake_agent/mod.rs"]

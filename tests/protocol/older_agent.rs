@@ -84,7 +84,7 @@ async fn run(client: &AgentClient) -> proto::Result {
     let mut parts = client.attach("update", 0).await.expect("it tells of the run");
     let mut has_started = false;
     loop {
-        match parts.next().await.expect("the stream goes on").expect("there is a result before its end").part {
+        match parts.next().await.expect("the stream continues").expect("there is a result before its end").part {
             Some(Part::Progress(progress)) => {
                 has_started |= matches!(progress.event, Some(proto::progress::Event::Started(_)));
             }

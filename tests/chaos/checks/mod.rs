@@ -103,6 +103,8 @@ fn not_applied(facts: &Facts) -> Vec<String> {
 fn left_in_doubt(facts: &Facts) -> Vec<String> {
     let names = facts.state.pending_creates.iter().map(|urn| name_of(urn));
     names
-        .map(|name| format!("the state still has a creation of {name} that was cut off, and nobody was asked"))
+        .map(|name| {
+            format!("the state still has a creation of {name} that was interrupted and not reported to the user")
+        })
         .collect()
 }

@@ -170,7 +170,7 @@ fn valid_histories_pass_all_checks() {
             }),
         ),
         (
-            "what a person has removed may be created again",
+            "a resource that the user has removed may be created again",
             with(|facts| {
                 and_then(facts, "create first@1 begin #2; create first@1 done #2");
                 facts.removed_by_hand.push(removed_by_hand("first", 8));
@@ -178,7 +178,7 @@ fn valid_histories_pass_all_checks() {
             }),
         ),
         (
-            "an operation of a process that was killed lasts for ever, and that is no second run",
+            "an operation of a killed process never ends and is not a second run",
             with(|facts| {
                 and_then(facts, "update first@1 begin; update first@1 begin #2; update first@1 done #2");
                 second_run(facts, failed("UpdateFailed"));
@@ -277,7 +277,7 @@ fn histories_with_violations_are_reported() {
             "u2 has failed (UpdateFailed: it broke), but nothing was done to it",
         ),
         (
-            "a run was ended that nobody asked to end",
+            "a run ended without a request",
             with(|facts| facts.runs.push(run("u2", 1, 9, failed("Canceled")))),
             Kind::FalseVerdict,
             "u2 has failed (Canceled: it broke), but nothing was done to it",
@@ -293,7 +293,7 @@ fn histories_with_violations_are_reported() {
         ),
         ("stuck", with(|facts| facts.stuck = Some("Stalled: given up".to_owned())), Kind::Stuck, "given up"),
         (
-            "a creation in doubt that nobody was asked about",
+            "a pending creation that was not reported to the user",
             with(|facts| facts.state.pending_creates.extend([urn("turn2")])),
             Kind::CreationLeftInDoubt,
             "a creation of turn2",

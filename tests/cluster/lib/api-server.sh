@@ -38,5 +38,5 @@ signal_api_server() {
 }
 
 users_cluster_api_server() {
-    die "the API server of a cluster of yours is not ours to stop"
+    die "cannot stop the API server of an existing cluster"
 }

@@ -37,7 +37,7 @@ service_address() {
 
 own_node_environment() {
     require_running_node
-    [[ -f $run_folder/addresses ]] || die "the cluster is not whole: run '$cluster_folder/cluster up' first"
+    [[ -f $run_folder/addresses ]] || die "the cluster is incomplete: run '$cluster_folder/cluster up' first"
     printf '%s\n' "TEST_NODE=own" "KUBECONFIG=$run_folder/kubeconfig" "CLUSTER_RUN_DIR=$run_folder" "FAKE_POD_ADDRESS=$node_address"
     cat "$run_folder/addresses"
     print_common_environment

@@ -8,7 +8,7 @@ own_node_fake_nodes() {
     is_running kube-apiserver || die "the cluster is not up: run '$cluster_folder/cluster up' first"
     build_missing_part kwok "tool for fake nodes"
     if is_running kwok; then
-        say "fake nodes are spoken for already"
+        say "KWOK is already running"
         return
     fi
     start_process kwok "$(tool kwok kwok)" \
@@ -19,9 +19,9 @@ own_node_fake_nodes() {
         --node-lease-duration-seconds 40 \
         --server-address 127.0.0.1:10247
     wait_for 30 "KWOK to answer" "show_log kwok" http_ok 127.0.0.1 10247 /healthz
-    say "fake nodes are spoken for: their pods say that they are at $node_address"
+    say "KWOK is running: pods of fake nodes have the address $node_address"
 }
 
 users_cluster_fake_nodes() {
-    die "fake nodes are for our own node: on a cluster of yours, install KWOK yourself"
+    die "cannot start KWOK on an existing cluster: install it there yourself"
 }

@@ -86,7 +86,7 @@ build_image() {
     } >"$log" 2>&1 9>&-; then
         tail -n 20 "$log" >&2
         rm -rf "$scratch"
-        die "buildah could not build the image $name (see above)"
+        die "failed to build the image $name (see above)"
     fi
     mv "$scratch/image.tar" "${image_archives[$image]}"
     rm -rf "$scratch"

@@ -59,7 +59,7 @@ wait_for() {
     deadline=$(($(now) + limit * 1000))
     until "$@" >/dev/null 2>&1; do
         if (($(now) > deadline)); then
-            say "$program: waited $limit seconds for $what, in vain. The state:"
+            say "$program: timed out after $limit seconds waiting for $what. The state:"
             $explain >&2 || true
             exit 1
         fi
@@ -68,5 +68,5 @@ wait_for() {
 }
 
 require_root() {
-    ((EUID == 0)) || die "a node needs root (network namespaces, mounts, cgroups). Run this as root, or name a cluster of yours with TEST_KUBECONFIG."
+    ((EUID == 0)) || die "a node needs root (network namespaces, mounts, cgroups): run this as root, or select an existing cluster with TEST_KUBECONFIG"
 }

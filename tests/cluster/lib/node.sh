@@ -146,7 +146,7 @@ start_proxy() {
         --metrics-bind-address 127.0.0.1:10249
 }
 
-# A process on the node's address, so that it runs before any pod. No cache, so that new Services are visible at once.
+# A process on the node's address, so that it runs before any pod. No cache, so that new Services are visible immediately.
 start_dns() {
     cat >"$run_folder/Corefile" <<END
 cluster.local in-addr.arpa {
@@ -170,9 +170,9 @@ END
 # import_image NAME ARCHIVE
 import_image() {
     local name=$1 archive=$2 answer known
-    answer=$(containerd_client images import "$archive" 2>&1) || die "containerd could not import $archive: $answer"
+    answer=$(containerd_client images import "$archive" 2>&1) || die "failed to import $archive into containerd: $answer"
     known=$(containerd_client images ls --quiet)
     # containerd adds a default host to a name without a host.
     grep -qxE "(.*/)?$name" <<<"$known" ||
-        die "$archive does not hold the image $name. It holds: $(sed -n 's/^unpacking \([^ ]*\).*/\1/p' <<<"$answer" | tr '\n' ' ')"
+        die "$archive does not contain the image $name. It contains: $(sed -n 's/^unpacking \([^ ]*\).*/\1/p' <<<"$answer" | tr '\n' ' ')"
 }

@@ -7,13 +7,13 @@ own_node_up() {
     build_images
     render_flux
     if [[ -e $run_folder ]] && own_node_is_healthy; then
-        say "the cluster is up"
+        say "the cluster is already up"
         return
     fi
     local start
     start=$(now)
     if anything_is_left; then
-        step "removed what an earlier cluster left" remove_everything
+        step "removed the previous cluster" remove_everything
     fi
     bring_up
     say "the cluster is up after $(seconds_since "$start") s"
@@ -24,12 +24,12 @@ own_node_processes=(etcd containerd kube-apiserver kube-controller-manager kube-
 own_node_is_healthy() {
     local process
     [[ $(cat "$run_folder/made-from" 2>/dev/null) == "$(own_node_made_from)" ]] || {
-        say "what runs was made from other programs or manifests than these, or is not whole: starting afresh"
+        say "the running cluster is incomplete or has other programs or manifests: recreating it"
         return 1
     }
     for process in "${own_node_processes[@]}"; do
         is_running "$process" || {
-            say "$process is not running: starting afresh"
+            say "$process is not running: recreating the cluster"
             return 1
         }
     done
@@ -58,7 +58,7 @@ bring_up() {
     chmod 711 "$run_folder" "$data_folder"
     create_cgroups
     create_network
-    step "made the network and the credentials" create_credentials
+    step "created the network and the credentials" create_credentials
     local containers control_plane
     step "containerd runs, images imported" start_containerd_with_images &
     containers=$!
@@ -68,7 +68,7 @@ bring_up() {
     start_controllers
     start_dns
     start_proxy
-    wait_for 30 "containerd to be recorded" "show_log containerd" test -S "$containerd_socket"
+    wait_for 30 "the socket of containerd" "show_log containerd" test -S "$containerd_socket"
     start_kubelet
     local applied
     step "applied Flux and the test services" apply_everything &
@@ -111,7 +111,7 @@ own_node_down() {
         return
     fi
     require_root
-    step "the cluster is gone" remove_everything
+    step "removed the cluster" remove_everything
 }
 
 remove_everything() {
@@ -127,7 +127,7 @@ remove_everything() {
 remove_mounts() {
     local folder
     while read -r folder; do
-        umount "$folder" || umount --lazy "$folder" || die "cannot unmount $folder. Look with: fuser -vm $folder"
+        umount "$folder" || umount --lazy "$folder" || die "failed to unmount $folder. Find its users with: fuser -vm $folder"
     done < <(our_mounts | sort -r)
 }
 
@@ -144,7 +144,7 @@ our_cgroups() {
 
 own_node_status() {
     if ! anything_is_left; then
-        say "there is no cluster; 'up' makes one"
+        say "there is no cluster: start one with 'up'"
         return 1
     fi
     local process
@@ -160,7 +160,7 @@ own_node_status() {
 
 own_node_load_image() {
     (($# == 2)) || die "usage: cluster load-image NAME ARCHIVE"
-    [[ -f $2 ]] || die "there is no archive $2"
+    [[ -f $2 ]] || die "the archive $2 does not exist"
     is_running containerd || die "the cluster is not up: run '$cluster_folder/cluster up' first"
     step "loaded $1" import_image "$1" "$2"
 }

@@ -31,7 +31,7 @@ install_packages() {
     done
     ((${#missing[@]} > 0)) || return 0
     require_root
-    type -P apt-get >/dev/null || die "missing: ${missing[*]}, and there is no apt-get to install them with. Install them yourself, or name a cluster of yours with TEST_KUBECONFIG."
+    type -P apt-get >/dev/null || die "missing packages: ${missing[*]}. There is no apt-get: install them yourself, or select an existing cluster with TEST_KUBECONFIG"
     step "installed Debian packages: ${missing[*]}" install_missing "${missing[@]}"
 }
 
@@ -41,7 +41,7 @@ install_missing() {
     if ! without_starting_services apt_get_install "$@" >"$log" 2>&1 9>&-; then
         tail -n 15 "$log" >&2
         rm -f "$log"
-        die "apt-get could not install $* (see above). Install them yourself, then run this again."
+        die "failed to install $* (see above): install them yourself, then run this again"
     fi
     rm -f "$log"
 }

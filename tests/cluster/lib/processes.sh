@@ -18,7 +18,7 @@ daemon_cgroup() {
             return
         fi
     done
-    die "no cgroups are mounted below /sys/fs/cgroup: a node cannot run here. Name a cluster of yours with TEST_KUBECONFIG."
+    die "no cgroups are mounted below /sys/fs/cgroup: a node cannot run here. Select an existing cluster with TEST_KUBECONFIG"
 }
 
 # Tested with v1 and a "unified" mount; support for pure v2 is untested.
@@ -26,7 +26,7 @@ create_cgroups() {
     local hierarchy
     for hierarchy in $(cgroup_hierarchies); do
         mkdir -p "$hierarchy/$cluster_name" ||
-            die "cannot make the cgroup $hierarchy/$cluster_name: cgroups are not writable here. Name a cluster of yours with TEST_KUBECONFIG."
+            die "failed to create the cgroup $hierarchy/$cluster_name: cgroups are not writable here. Select an existing cluster with TEST_KUBECONFIG"
         share_controllers "$hierarchy"
     done
     mkdir -p "$(daemon_cgroup)"
@@ -112,7 +112,7 @@ end_processes() {
     while pids=$(processes_in_our_cgroups) && [[ -n $pids ]]; do
         # shellcheck disable=SC2086 # a list
         kill -KILL $pids 2>/dev/null || true
-        (($(now) < deadline)) || die "these processes of the cluster do not end: ${pids//$'\n'/ }. Look with: ps -o pid,stat,wchan,args -p ${pids//$'\n'/,}"
+        (($(now) < deadline)) || die "processes of the cluster do not end: ${pids//$'\n'/ }. Inspect them with: ps -o pid,stat,wchan,args -p ${pids//$'\n'/,}"
         sleep 0.05
     done
 }

@@ -1,5 +1,6 @@
-# Programs of the cluster, built from Go modules into the cache. Each part is a folder with a go.mod and a complete
-# go.sum.
+# Programs of the cluster, built from Go modules into the cache. Each part is a folder with a go.mod and a complete go.sum.
+# All parts share the build cache and the module cache of Go: tools/align keeps the versions of their modules equal, so that
+# each package is compiled once.
 # shellcheck shell=bash
 
 parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller kustomize-controller notification-controller coredns kubernetes services)
@@ -11,6 +12,10 @@ declare -A part_minutes=(
     [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [registry]=2 [source-controller]=4 [kustomize-controller]=2
     [notification-controller]=2 [coredns]=2 [kubernetes]=8 [services]=1 [kwok]=2
 )
+
+# Compiles without debug information, which the linker flags remove anyway. It is not an input of a part, because the
+# binaries are the same. tests/run tests the services with these flags.
+go_flags="-mod=readonly -buildvcs=false -trimpath -gcflags=all=-dwarf=false"
 
 part_folder() {
     if [[ $1 == services ]]; then
@@ -91,13 +96,13 @@ build_missing_part() {
         return
     fi
     require_go
-    say "$2: $part, about ${part_minutes[$part]} min on two cores when nothing of it was built before"
+    say "$2: $part, at most about ${part_minutes[$part]} min on two cores"
     step "built $part" build_part "$part"
     remove_old_builds "$part"
 }
 
 require_go() {
-    type -P go >/dev/null || die "the tools are built with Go 1.26 or newer, and there is no go on PATH. Install it from the packages of your system or from go.dev, then run this again."
+    type -P go >/dev/null || die "go is not on PATH: install Go 1.26 or later, then run this again"
 }
 
 # Builds into a temporary folder and renames it, so that an interrupted build leaves no partial result.
@@ -108,12 +113,12 @@ build_part() {
     scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")
     if ! (
         cd "$(part_folder "$part")" &&
-            GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false" GOBIN=$scratch/bin CGO_ENABLED=0 \
-                go install -trimpath -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
+            GOWORK=off GOFLAGS="$go_flags" GOBIN=$scratch/bin CGO_ENABLED=0 GOGC=${GOGC:-400} \
+                go install -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
     ) >"$scratch/log" 2>&1; then
         tail -n 20 "$scratch/log" >&2
         rm -rf "$scratch"
-        die "building $part in $(part_folder "$part") failed (see above). With the module proxy out of reach, nothing can be built: check with 'go env GOPROXY'."
+        die "failed to build $part in $(part_folder "$part") (see above). The build needs the module proxy: check 'go env GOPROXY'"
     fi
     # The Go package of the etcd server is named "server".
     [[ $part != etcd ]] || mv "$scratch/bin/server" "$scratch/bin/etcd"

@@ -12,9 +12,9 @@ users_cluster_up() {
     build_images
     render_flux
     say "using the cluster of $TEST_KUBECONFIG: $(describe_users_cluster)"
-    users_cluster_kubectl --request-timeout 10s get --raw /version >/dev/null || die "the cluster of $TEST_KUBECONFIG does not answer (see above)"
+    users_cluster_kubectl --request-timeout 10s get --raw /version >/dev/null || die "failed to connect to the cluster of $TEST_KUBECONFIG (see above)"
     if flux_is_there; then
-        say "Flux is there already; it stays as it is"
+        say "Flux is already installed"
     else
         local controller
         for controller in "${flux_controllers[@]}"; do load_image_by_hook "$controller"; done
@@ -27,7 +27,7 @@ users_cluster_up() {
 }
 
 require_test_kubeconfig() {
-    [[ -f $TEST_KUBECONFIG ]] || die "TEST_KUBECONFIG names $TEST_KUBECONFIG, and there is no such file"
+    [[ -f $TEST_KUBECONFIG ]] || die "the file of TEST_KUBECONFIG does not exist: $TEST_KUBECONFIG"
     TEST_KUBECONFIG=$(realpath "$TEST_KUBECONFIG")
 }
 
@@ -67,14 +67,14 @@ hand_over_image() {
 
 users_cluster_load_image() {
     (($# == 2)) || die "usage: cluster load-image NAME ARCHIVE"
-    [[ -f $2 ]] || die "there is no archive $2"
+    [[ -f $2 ]] || die "the archive $2 does not exist"
     hand_over_image "$1" "$2"
 }
 
 users_cluster_down() {
     require_test_kubeconfig
     find_flux_manifests
-    say "leaving the cluster of $TEST_KUBECONFIG: $(describe_users_cluster)"
+    say "removing the test services from the cluster of $TEST_KUBECONFIG: $(describe_users_cluster)"
     if is_ours namespace "$services_namespace"; then
         step "removed the test services" quietly users_cluster_kubectl delete namespace "$services_namespace" --timeout=120s
     fi
@@ -85,7 +85,7 @@ users_cluster_down() {
 
 # Definitions first, while the controllers can still remove the finalizers of their objects.
 remove_flux() {
-    [[ -d $flux_manifests ]] || die "the manifests that Flux was installed from are not in $cache_folder any more: run 'up' again, then 'down'"
+    [[ -d $flux_manifests ]] || die "the manifests of Flux are not in $cache_folder: run 'up' again, then 'down'"
     quietly users_cluster_kubectl delete --filename "$flux_manifests/crds.yaml" --ignore-not-found --timeout=120s
     quietly users_cluster_kubectl delete --filename "$flux_manifests/controllers.yaml" --ignore-not-found --timeout=120s
     if is_ours namespace flux-system; then
@@ -117,7 +117,7 @@ users_cluster_run() {
     settings=$(users_cluster_environment)
     local -a environment
     mapfile -t environment <<<"$settings"
-    is_ours namespace "$services_namespace" || die "the test services are not in the cluster of $TEST_KUBECONFIG: run '$cluster_folder/cluster up' first"
+    is_ours namespace "$services_namespace" || die "the test services are not installed in the cluster of $TEST_KUBECONFIG: run '$cluster_folder/cluster up' first"
     forwards_folder=$(mktemp -d)
     : >"$forwards_folder/pids"
     trap end_forwards EXIT

@@ -85,12 +85,12 @@ impl<'a> Fleet<'a> {
     pub async fn until_kustomization(
         &self,
         name: &str,
-        patience: WaitLimit,
+        wait_limit: WaitLimit,
         what: &str,
         is_so: impl Fn(&Value) -> bool,
     ) -> Value {
         let api = self.api(&self.kustomization());
-        wait_until(format!("the Kustomization {name} {what}"), patience, async || match api.get(name).await {
+        wait_until(format!("the Kustomization {name} {what}"), wait_limit, async || match api.get(name).await {
             Ok(object) => {
                 let status = object.data.get("status").cloned().unwrap_or_default();
                 if is_so(&status) { Look::Found(status) } else { Look::NotYet(format!("{:#}", status["conditions"])) }

@@ -65,7 +65,7 @@ async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>
     let main = scene.found("main", &stack);
     main.log.wait_for("create", "step", "begin").await;
     let status = fleet.until_kustomization("apps", WaitLimit::Reaction, "to say how it is", |_| true).await;
-    assert_ne!(ready(&status), Some("True"), "the run goes on: {:#}", status["conditions"]);
+    assert_ne!(ready(&status), Some("True"), "the run continues: {:#}", status["conditions"]);
     fleet.until_kustomization("apps", WaitLimit::Run, "to be healthy", |status| ready(status) == Some("True")).await;
     assert!(is_done(&main.get().await));
     main.until_applied(&commit).await;

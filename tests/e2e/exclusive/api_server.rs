@@ -14,7 +14,7 @@ use crate::harness::{
 /// Runs a test if the API server can be stopped.
 fn run_where_it_can_go(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
     if !AwayApiServer::is_possible() {
-        not_run(name, "the cluster is not our own, so its API server is not ours to stop");
+        not_run(name, "the API server of an existing cluster cannot be stopped");
         return;
     }
     run_alone(async || {

@@ -37,6 +37,25 @@ fn sixty_stacks_created_at_once_on_one_source_all_succeed() {
     });
 }
 
+/// The shorter check of `make test`.
+#[test]
+fn six_stacks_created_at_once_run_within_the_limit() {
+    run_alone(async || {
+        in_scene("crowd-four", async |four| {
+            in_scene("crowd-two", async |two| {
+                let crowd = Crowd::start(&[(four, 4), (two, 2)]).await;
+                println!("{}", crowd.until_done(WaitLimit::Long).await);
+                let scenes = [four, two];
+                each_ran_once_and_none_failed(&crowd, &scenes).await;
+                no_more_ran_at_a_time_than_may(&scenes).await;
+                the_artifact_was_fetched_once(&crowd).await;
+            })
+            .await;
+        })
+        .await;
+    });
+}
+
 async fn each_ran_once_and_none_failed(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     let updates: Vec<Update> = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Update>()).collect();
     let conditions = |update: &Update| update.status.clone().unwrap_or_default().conditions;

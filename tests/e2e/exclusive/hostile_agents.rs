@@ -8,7 +8,7 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::fake_agent::{FakeAgent, Malice, Manner};
+use crate::fake_agent::{FakeAgent, Fault, Manner};
 use crate::fake_nodes;
 use crate::harness::{
     File, FluxObject, Look, Program, Scene, StackHandle, WaitLimit, in_scene, is_done, not_run, run_alone, wait_until,
@@ -25,17 +25,17 @@ const DELAY: Duration = Duration::from_secs(5);
 #[test]
 fn hostile_agents_are_recorded_and_delay_no_other_namespace() {
     if !fake_nodes::are_there() {
-        not_run("b4", "nobody speaks for fake nodes: run `tests/cluster/cluster fake-nodes`");
+        not_run("hostile", "there are no fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;
     }
     run_alone(async || {
         in_scene("quiet", async |quiet| {
             in_scene("hostile", async |hostile| {
                 fake_nodes::create(&quiet.client).await;
-                let manner = |name: &str| Manner { run_time: RUN_TIME, malice: malice(name), ..Manner::default() };
+                let manner = |name: &str| Manner { run_time: RUN_TIME, fault: fault(name), ..Manner::default() };
                 let fake_agent = FakeAgent::start_with(quiet.client.clone(), fake_nodes::address(), manner).await;
                 let _stand_in = fake_agent.expect("a fake agent");
-                beside_each_other(quiet, hostile).await;
+                compare_with_hostile_agents(quiet, hostile).await;
             })
             .await;
         })
@@ -44,16 +44,16 @@ fn hostile_agents_are_recorded_and_delay_no_other_namespace() {
 }
 
 /// Returns the fault of the agent, selected by the first part of the Stack's name.
-fn malice(name: &str) -> Malice {
+fn fault(name: &str) -> Fault {
     match name.split('-').next() {
-        Some("huge") => Malice::HugeResults,
-        Some("slow") => Malice::SlowSources,
-        Some("flood") => Malice::Floods,
-        _ => Malice::None,
+        Some("huge") => Fault::HugeResults,
+        Some("slow") => Fault::SlowSources,
+        Some("flood") => Fault::Floods,
+        _ => Fault::None,
     }
 }
 
-async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
+async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     let (quiet_source, hostile_source) = (served(quiet).await, served(hostile).await);
     let alone = timed(quiet, &quiet_source, "quiet-alone").await;
 
@@ -74,11 +74,11 @@ async fn beside_each_other(quiet: &Scene, hostile: &Scene) {
     })
     .await;
     for name in ["quiet-one", "quiet-two"] {
-        let beside = timed(quiet, &quiet_source, name).await;
-        println!("{name} took {beside:?} beside hostile agents, and a first one {alone:?} alone");
+        let alongside = timed(quiet, &quiet_source, name).await;
+        println!("{name} took {alongside:?} next to hostile agents, and a first one {alone:?} alone");
         assert!(
-            beside < alone + DELAY,
-            "{name} took {beside:?} beside hostile agents, and a first one {alone:?} alone"
+            alongside < alone + DELAY,
+            "{name} took {alongside:?} next to hostile agents, and a first one {alone:?} alone"
         );
     }
 

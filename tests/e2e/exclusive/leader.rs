@@ -9,8 +9,8 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::harness::{
-    AuditLog, Controller, Look, Program, Scene, StoppedProcess, WaitLimit, client, holders, in_scene, once, run_alone,
-    wait_until,
+    AuditLog, Controller, Look, Program, Scene, StoppedProcess, WaitLimit, client, holders, in_scene, not_run, once,
+    run_alone, wait_until,
 };
 
 /// Runs a test with two replicas and scales back to one.
@@ -116,9 +116,7 @@ async fn both_lead(scene: &Scene) {
 #[test]
 fn a_leader_that_hung_past_its_lease_writes_nothing_on_resume() {
     let Some(audit) = AuditLog::open() else {
-        println!(
-            "not run: the cluster is not our own, so its processes cannot be stopped and its audit log not be read"
-        );
+        not_run("leader-hung", "the processes and the audit log of an existing cluster are not accessible");
         return;
     };
     run_with_two_replicas("leader-hung", async |controller, scene| {

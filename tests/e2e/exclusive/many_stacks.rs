@@ -29,7 +29,7 @@ const FIRST_LOOK: Duration = Duration::from_secs(60);
 #[test]
 fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
     if !fake_nodes::are_there() {
-        not_run("r10", "nobody speaks for fake nodes: run `tests/cluster/cluster fake-nodes`");
+        not_run("many", "there are no fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;
     }
     run_alone(async || {

@@ -68,16 +68,16 @@ fn a_single_namespace_controller_has_no_rights_elsewhere() {
     run_alone(async || {
         instead(async || {
             in_scene("single-namespace", async |scene| {
-                in_scene("beside", async |beside| {
+                in_scene("neighbor", async |neighbor| {
                     apply("kustomize/overlays/single-namespace", ("pulumi-team", &scene.namespace)).await;
                     let own = format!("{}-system", scene.namespace);
                     until_available(&own).await;
-                    let foreign = beside.source("app").await;
+                    let foreign = neighbor.source("app").await;
                     foreign.push(&program("two").files()).await;
-                    let other = beside.start(beside.stack("other", &foreign)).await;
+                    let other = neighbor.start(neighbor.stack("other", &foreign)).await;
                     runs_and_goes(scene).await;
                     let said = other.get().await.status.map(|status| status.conditions).unwrap_or_default();
-                    assert_eq!(said, [], "nobody here has a right to say anything of it");
+                    assert_eq!(said, [], "no controller has the permission to write its status");
                     other.delete().await;
                     other.until_gone().await;
                     kubectl(&["delete", "namespace", &own, "--wait=false"], "").await;
@@ -120,7 +120,7 @@ fn without_flux_stacks_follow_repositories_and_accept_webhooks() {
                     "/api/v1/namespaces/pulumi-controller/services/pulumi-webhook-receiver:80/proxy/hook/none";
                 let request = axum::http::Request::post(service).body(kube::client::Body::empty()).expect("a request");
                 let answer = api_call("calling a webhook", scene.client.send(request)).await;
-                assert_eq!(answer.status().as_u16(), 404, "somebody listens, and knows of no such webhook");
+                assert_eq!(answer.status().as_u16(), 404, "the receiver does not know this webhook");
                 main.delete().await;
                 main.until_gone().await;
                 let namespaces: Api<Namespace> = Api::all(scene.client.clone());
@@ -330,7 +330,7 @@ async fn run_in_shards(controller: &Controller, scene: &Scene) {
         let name = format!("pulumi-controller-leader-election-{end}");
         let lease = api_call(format!("reading the Lease {name}"), leases.get(&name)).await;
         let holder = lease.spec.and_then(|lease| lease.holder_identity);
-        assert!(holder.is_some_and(|holder| !holder.is_empty()), "somebody holds {name}");
+        assert!(holder.is_some_and(|holder| !holder.is_empty()), "{name} has a holder");
     }
     for stack in [&main, &labelled] {
         stack.delete().await;

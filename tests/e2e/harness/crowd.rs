@@ -68,7 +68,7 @@ impl<'a> Crowd<'a> {
     }
 
     /// Waits until each Stack has applied the commit. Uses a watch, since polling sixty Stacks would add load.
-    pub async fn until_done(&self, patience: WaitLimit) -> Course {
+    pub async fn until_done(&self, wait_limit: WaitLimit) -> Course {
         let mut latest: BTreeMap<(String, String), Stack> = BTreeMap::new();
         let mut done: BTreeMap<(String, String), Duration> = BTreeMap::new();
         let watching = async {
@@ -85,13 +85,13 @@ impl<'a> Crowd<'a> {
                 latest.insert(key, stack);
             }
         };
-        let in_time = timeout(patience.limit(), watching).await.is_ok();
+        let in_time = timeout(wait_limit.limit(), watching).await.is_ok();
         let open: Vec<Stack> =
             latest.into_iter().filter(|(key, _)| !done.contains_key(key)).map(|(_, stack)| stack).collect();
         assert!(
             in_time,
             "waited {:?} for {} Stacks to be done; {} are. The others:\n{}",
-            patience.limit(),
+            wait_limit.limit(),
             self.stacks.len(),
             done.len(),
             describe(&open)

@@ -37,7 +37,7 @@ use tokio::sync::RwLock;
 pub use api_server::{Absence, AwayApiServer, not_run};
 pub use controller::Controller;
 pub use crowd::{Course, Crowd};
-#[allow(unused_imports, reason = "for the benchmarks, which stand on this harness, too")]
+#[allow(unused_imports, reason = "used by the benchmarks")]
 pub use environment::Environment;
 pub use fault_server::FaultServer;
 pub use flux_notification::Call;
@@ -78,7 +78,7 @@ pub fn run(name: &str, test: impl AsyncFnOnce(&Scene)) {
 /// Runs a test while no other test runs. The test creates its scenes with `in_scene`.
 pub fn run_alone(test: impl AsyncFnOnce()) {
     RUNTIME.block_on(async {
-        let _nobody_else_runs = CONTROLLER_IS_LEFT_ALONE.write().await;
+        let _others_wait = CONTROLLER_IS_LEFT_ALONE.write().await;
         test().await;
     });
 }

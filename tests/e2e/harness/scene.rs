@@ -94,11 +94,11 @@ impl Scene {
     }
 
     /// Waits until the object does not exist.
-    pub async fn until_gone<K>(&self, name: &str, patience: WaitLimit)
+    pub async fn until_gone<K>(&self, name: &str, wait_limit: WaitLimit)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        wait_until(format!("the {} {name} to be gone", K::kind(&())), patience, async || {
+        wait_until(format!("the {} {name} to be gone", K::kind(&())), wait_limit, async || {
             match self.api::<K>().get_opt(name).await {
                 Ok(None) => Look::Found(()),
                 Ok(Some(object)) => Look::NotYet(format!("{object:?}")),

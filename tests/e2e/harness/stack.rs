@@ -126,8 +126,8 @@ impl StackHandle<'_> {
     }
 
     /// Waits until `is_so` returns true for the Stack.
-    pub async fn until(&self, what: &str, patience: WaitLimit, is_so: impl Fn(&Stack) -> bool) -> Stack {
-        wait_until(format!("the Stack {} {what}", self.name), patience, async || {
+    pub async fn until(&self, what: &str, wait_limit: WaitLimit, is_so: impl Fn(&Stack) -> bool) -> Stack {
+        wait_until(format!("the Stack {} {what}", self.name), wait_limit, async || {
             match self.scene.api::<Stack>().get(&self.name).await {
                 Ok(stack) if is_so(&stack) => Look::Found(stack),
                 Ok(stack) => Look::NotYet(describe(&[stack])),
@@ -142,8 +142,8 @@ impl StackHandle<'_> {
         self.until_applied_within(WaitLimit::Run, commit).await
     }
 
-    pub async fn until_applied_within(&self, patience: WaitLimit, commit: &Commit) -> Stack {
-        self.until_revision_within(patience, &commit.revision()).await
+    pub async fn until_applied_within(&self, wait_limit: WaitLimit, commit: &Commit) -> Stack {
+        self.until_revision_within(wait_limit, &commit.revision()).await
     }
 
     /// Waits until the Stack is done with its current spec at this revision.
@@ -151,8 +151,8 @@ impl StackHandle<'_> {
         self.until_revision_within(WaitLimit::Run, revision).await
     }
 
-    pub async fn until_revision_within(&self, patience: WaitLimit, revision: &str) -> Stack {
-        self.until(&format!("to be Ready on {revision}"), patience, |stack| {
+    pub async fn until_revision_within(&self, wait_limit: WaitLimit, revision: &str) -> Stack {
+        self.until(&format!("to be Ready on {revision}"), wait_limit, |stack| {
             is_done(stack) && stack.status.as_ref().and_then(|s| s.last_applied_revision.as_deref()) == Some(revision)
         })
         .await

@@ -65,7 +65,7 @@ impl Timeline {
     }
 
     /// Stops the watches: with thousands of objects, recording would dominate the load.
-    #[allow(dead_code, reason = "for the benchmarks, which stand on this harness, too")]
+    #[allow(dead_code, reason = "used by the benchmarks")]
     pub fn end(&mut self) {
         self.watches.abort_all();
     }

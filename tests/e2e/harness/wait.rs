@@ -40,18 +40,18 @@ impl WaitLimit {
 const PAUSE: Duration = Duration::from_millis(150);
 
 /// Polls until `look` returns `Found`; panics with the last observed state when the limit is reached.
-pub async fn wait_until<T>(what: impl Display, patience: WaitLimit, mut look: impl AsyncFnMut() -> Look<T>) -> T {
-    let end = Instant::now() + patience.limit();
+pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut look: impl AsyncFnMut() -> Look<T>) -> T {
+    let end = Instant::now() + wait_limit.limit();
     let mut seen = "nothing yet".to_owned();
     loop {
         match timeout(WaitLimit::Call.limit(), look()).await {
             Ok(Look::Found(found)) => return found,
             Ok(Look::NotYet(state)) => seen = state,
             Err(_) => {
-                panic!("waited {:?} for {what}; the last look did not end. Seen before: {seen}", patience.limit())
+                panic!("waited {:?} for {what}; the last look did not end. Seen before: {seen}", wait_limit.limit())
             }
         }
-        assert!(Instant::now() < end, "waited {:?} for {what}. Seen last: {seen}", patience.limit());
+        assert!(Instant::now() < end, "waited {:?} for {what}. Seen last: {seen}", wait_limit.limit());
         sleep(PAUSE).await;
     }
 }

@@ -26,7 +26,7 @@ var generators = map[string]func(*tar.Writer) error{
 func generate(name string, to io.Writer) error {
 	write, known := generators[name]
 	if !known {
-		return fmt.Errorf("no archive is called %q; there are entries and bomb", name)
+		return fmt.Errorf("unknown archive %q: must be entries or bomb", name)
 	}
 	compressed, err := gzip.NewWriterLevel(to, gzip.BestSpeed)
 	if err != nil {

@@ -47,8 +47,8 @@ func (server *Server) note(response http.ResponseWriter, request *http.Request) 
 	_, _ = io.WriteString(response, "{}\n")
 }
 
-// tellCalls lists the recorded calls of an owner, oldest first.
-func (server *Server) tellCalls(response http.ResponseWriter, request *http.Request) {
+// serveCalls lists the recorded calls of an owner, oldest first.
+func (server *Server) serveCalls(response http.ResponseWriter, request *http.Request) {
 	server.mutex.Lock()
 	calls := append([]Call{}, server.calls[request.PathValue("owner")]...)
 	server.mutex.Unlock()

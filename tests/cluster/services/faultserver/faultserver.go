@@ -90,7 +90,7 @@ func (server *Server) Handler() http.Handler {
 	routes.HandleFunc("PUT /control/content/{name...}", server.upload)
 	routes.HandleFunc("PUT /control/behaviour/{name...}", server.behave)
 	routes.HandleFunc("GET /control/described/{name...}", server.describe)
-	routes.HandleFunc("GET /control/calls/{owner}", server.tellCalls)
+	routes.HandleFunc("GET /control/calls/{owner}", server.serveCalls)
 	routes.HandleFunc("/hooks/{owner}/{rest...}", server.note)
 	routes.HandleFunc("/api/v3/repos/{owner}/{rest...}", server.note)
 	// A client that comments on a pull request first queries its own user.
@@ -108,12 +108,12 @@ func (server *Server) Handler() http.Handler {
 func (server *Server) upload(response http.ResponseWriter, request *http.Request) {
 	name := request.PathValue("name")
 	if !namePattern.MatchString(name) {
-		http.Error(response, fmt.Sprintf("%q is no name of a file here: %s", name, namePattern), http.StatusBadRequest)
+		http.Error(response, fmt.Sprintf("invalid file name %q: must match %s", name, namePattern), http.StatusBadRequest)
 		return
 	}
 	content, err := io.ReadAll(http.MaxBytesReader(response, request.Body, server.capacity))
 	if err != nil {
-		http.Error(response, fmt.Sprintf("reading the content of %s: %v", name, err), http.StatusBadRequest)
+		http.Error(response, fmt.Sprintf("failed to read the content of %s: %v", name, err), http.StatusBadRequest)
 		return
 	}
 	measured := newMeasured()
@@ -126,7 +126,7 @@ func (server *Server) upload(response http.ResponseWriter, request *http.Request
 		before = int64(len(old.content))
 	}
 	if server.used-before+measured.size > server.capacity {
-		http.Error(response, fmt.Sprintf("there is no room for %s: %d bytes are kept", name, server.used), http.StatusInsufficientStorage)
+		http.Error(response, fmt.Sprintf("no space left for %s: %d bytes are in use", name, server.used), http.StatusInsufficientStorage)
 		return
 	}
 	server.used += measured.size - before
@@ -141,7 +141,7 @@ func (server *Server) behave(response http.ResponseWriter, request *http.Request
 	decoder := json.NewDecoder(http.MaxBytesReader(response, request.Body, 64*1024))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&behaviour); err != nil {
-		http.Error(response, fmt.Sprintf("reading the behaviour of %s: %v", name, err), http.StatusBadRequest)
+		http.Error(response, fmt.Sprintf("failed to read the behaviour of %s: %v", name, err), http.StatusBadRequest)
 		return
 	}
 	if err := behaviour.check(); err != nil {
@@ -160,7 +160,7 @@ func (server *Server) behave(response http.ResponseWriter, request *http.Request
 	known := server.files[name]
 	if known == nil {
 		if !namePattern.MatchString(name) {
-			http.Error(response, fmt.Sprintf("%q is no name of a file here: %s", name, namePattern), http.StatusBadRequest)
+			http.Error(response, fmt.Sprintf("invalid file name %q: must match %s", name, namePattern), http.StatusBadRequest)
 			return
 		}
 		known = &file{described: Described{Digest: newMeasured().digest()}}
@@ -177,13 +177,13 @@ func (behaviour Behaviour) check() error {
 	switch behaviour.Hang {
 	case "", "header", "body":
 	default:
-		return fmt.Errorf("hang %q is none of header and body", behaviour.Hang)
+		return fmt.Errorf("invalid hang %q: must be header or body", behaviour.Hang)
 	}
 	if behaviour.Status != 0 && (behaviour.Status < 200 || behaviour.Status > 599) {
-		return fmt.Errorf("status %d is none that a server answers", behaviour.Status)
+		return fmt.Errorf("invalid status %d", behaviour.Status)
 	}
 	if behaviour.Pieces < 0 || behaviour.Times < 0 || (behaviour.Pause != 0 && behaviour.Pieces == 0) {
-		return errors.New("pieces and times are not negative, and a pause needs pieces")
+		return errors.New("pieces and times must not be negative, and a pause needs pieces")
 	}
 	return nil
 }

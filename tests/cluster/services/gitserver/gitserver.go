@@ -40,14 +40,14 @@ type Server struct {
 // New returns a server for the repositories in a directory.
 func New(root string) (*Server, error) {
 	if root == "" {
-		return nil, errors.New("no directory for the repositories: give --root DIR")
+		return nil, errors.New("the directory of the repositories is not set: use --root DIR")
 	}
 	root, err := filepath.Abs(root)
 	if err != nil {
-		return nil, fmt.Errorf("finding the directory %s: %w", root, err)
+		return nil, fmt.Errorf("failed to find the directory %s: %w", root, err)
 	}
 	if err := os.MkdirAll(root, 0o755); err != nil {
-		return nil, fmt.Errorf("making the directory for the repositories: %w", err)
+		return nil, fmt.Errorf("failed to create the directory of the repositories: %w", err)
 	}
 	if err := removeUnfinished(root); err != nil {
 		return nil, err
@@ -67,15 +67,15 @@ func New(root string) (*Server, error) {
 func findGit() (git, backend string, err error) {
 	git, err = exec.LookPath("git")
 	if err != nil {
-		return "", "", fmt.Errorf("looking for git on PATH: %w", err)
+		return "", "", fmt.Errorf("failed to find git on PATH: %w", err)
 	}
 	directory, err := exec.Command(git, "--exec-path").Output()
 	if err != nil {
-		return "", "", fmt.Errorf("asking git for its programs' directory (git --exec-path): %w", err)
+		return "", "", fmt.Errorf("failed to run git --exec-path: %w", err)
 	}
 	backend = filepath.Join(strings.TrimSpace(string(directory)), "git-http-backend")
 	if _, err := os.Stat(backend); err != nil {
-		return "", "", fmt.Errorf("looking for git's program for HTTP, which comes with the package git: %w", err)
+		return "", "", fmt.Errorf("failed to find git-http-backend, which is part of the package git: %w", err)
 	}
 	return git, backend, nil
 }
@@ -109,7 +109,7 @@ func (server *Server) ServeHTTP(response http.ResponseWriter, request *http.Requ
 		return
 	}
 	if request.URL.Path == "/requests" {
-		server.tellRequests(response, request)
+		server.serveRequests(response, request)
 		return
 	}
 	http.Error(response, fmt.Sprintf("no such path: %s; repositories are at /NAME.git, and NAME consists of "+
@@ -152,12 +152,12 @@ func (server *Server) serveGit(response http.ResponseWriter, request *http.Reque
 	case "git-upload-pack":
 		server.count(name, action == "info/refs")
 		if !server.exists(name) {
-			http.Error(response, fmt.Sprintf("no such repository: %s; make it with PUT /%s.git or push to it", name, name),
+			http.Error(response, fmt.Sprintf("no such repository: %s; create it with PUT /%s.git or a push", name, name),
 				http.StatusNotFound)
 			return
 		}
 	default:
-		http.Error(response, fmt.Sprintf("no such service: %q; this server speaks Git's smart HTTP protocol only", service),
+		http.Error(response, fmt.Sprintf("no such service: %q; this server supports only the smart HTTP protocol of Git", service),
 			http.StatusForbidden)
 		return
 	}
@@ -170,6 +170,6 @@ func (server *Server) serveGit(response http.ResponseWriter, request *http.Reque
 
 func refuseMethod(response http.ResponseWriter, request *http.Request, allowed string) {
 	response.Header().Set("Allow", allowed)
-	http.Error(response, fmt.Sprintf("%s %s: only %s works here", request.Method, request.URL.Path, allowed),
+	http.Error(response, fmt.Sprintf("%s %s: the method must be %s", request.Method, request.URL.Path, allowed),
 		http.StatusMethodNotAllowed)
 }

@@ -27,19 +27,19 @@ func (server *Server) ensure(name string) (made bool, err error) {
 	}
 	directory, err := os.MkdirTemp(server.root, unfinished)
 	if err != nil {
-		return false, fmt.Errorf("making the repository %s: %w", name, err)
+		return false, fmt.Errorf("failed to create the repository %s: %w", name, err)
 	}
 	defer os.RemoveAll(directory)
 	command := exec.Command(server.git, "init", "--quiet", "--bare", "--template=", "--initial-branch=main", directory)
 	command.Env = gitEnvironment()
 	if output, err := command.CombinedOutput(); err != nil {
-		return false, fmt.Errorf("making the repository %s: git init: %w: %s", name, err, strings.TrimSpace(string(output)))
+		return false, fmt.Errorf("failed to create the repository %s: git init: %w: %s", name, err, strings.TrimSpace(string(output)))
 	}
 	if err := os.Chmod(directory, 0o755); err != nil {
-		return false, fmt.Errorf("making the repository %s: %w", name, err)
+		return false, fmt.Errorf("failed to create the repository %s: %w", name, err)
 	}
 	if err := os.Rename(directory, server.path(name)); err != nil {
-		return false, fmt.Errorf("making the repository %s: %w", name, err)
+		return false, fmt.Errorf("failed to create the repository %s: %w", name, err)
 	}
 	return true, nil
 }
@@ -48,11 +48,11 @@ func (server *Server) ensure(name string) (made bool, err error) {
 func removeUnfinished(root string) error {
 	left, err := filepath.Glob(filepath.Join(root, unfinished+"*"))
 	if err != nil {
-		return fmt.Errorf("looking for unfinished repositories in %s: %w", root, err)
+		return fmt.Errorf("failed to list unfinished repositories in %s: %w", root, err)
 	}
 	for _, directory := range left {
 		if err := os.RemoveAll(directory); err != nil {
-			return fmt.Errorf("removing an unfinished repository: %w", err)
+			return fmt.Errorf("failed to remove an unfinished repository: %w", err)
 		}
 	}
 	return nil

@@ -29,8 +29,8 @@ func (server *Server) count(name string, begins bool) {
 	server.counted[name] = counted
 }
 
-// tellRequests responds with the sum over the repositories with a name prefix.
-func (server *Server) tellRequests(response http.ResponseWriter, request *http.Request) {
+// serveRequests responds with the sum over the repositories with a name prefix.
+func (server *Server) serveRequests(response http.ResponseWriter, request *http.Request) {
 	if request.Method != http.MethodGet {
 		refuseMethod(response, request, http.MethodGet)
 		return

@@ -22,7 +22,7 @@ func Run(address string, handler http.Handler) error {
 	defer stop()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return fmt.Errorf("listening on %s: %w", address, err)
+		return fmt.Errorf("failed to listen on %s: %w", address, err)
 	}
 	fmt.Fprintf(os.Stderr, "listening on %s\n", listener.Addr())
 	return serve(ctx, listener, handler)
@@ -39,13 +39,13 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	go func() { served <- server.Serve(listener) }()
 	select {
 	case err := <-served:
-		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
+		return fmt.Errorf("failed to serve on %s: %w", listener.Addr(), err)
 	case <-ctx.Done():
 	}
 	finish, cancel := context.WithTimeout(context.Background(), finishTime)
 	defer cancel()
 	if err := server.Shutdown(finish); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("closing the server on %s: %w", listener.Addr(), err)
+		return fmt.Errorf("failed to close the server on %s: %w", listener.Addr(), err)
 	}
 	return nil
 }

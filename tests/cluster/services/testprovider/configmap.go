@@ -75,20 +75,20 @@ type cluster struct {
 func connect() (*cluster, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, errors.New("the input configMap works in a pod only: " +
+		return nil, errors.New("the input configMap requires a pod: " +
 			"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
 	}
 	token, err := os.ReadFile(filepath.Join(serviceAccountDirectory, "token"))
 	if err != nil {
-		return nil, fmt.Errorf("reading the ServiceAccount's token, which the pod must mount: %w", err)
+		return nil, fmt.Errorf("failed to read the ServiceAccount token, which the pod must mount: %w", err)
 	}
 	certificates, err := os.ReadFile(filepath.Join(serviceAccountDirectory, "ca.crt"))
 	if err != nil {
-		return nil, fmt.Errorf("reading the cluster's certificate authority: %w", err)
+		return nil, fmt.Errorf("failed to read the cluster's certificate authority: %w", err)
 	}
 	authorities := x509.NewCertPool()
 	if !authorities.AppendCertsFromPEM(certificates) {
-		return nil, fmt.Errorf("reading the cluster's certificate authority: no certificate in %s/ca.crt",
+		return nil, fmt.Errorf("failed to read the cluster's certificate authority: no certificate in %s/ca.crt",
 			serviceAccountDirectory)
 	}
 	return &cluster{
@@ -111,7 +111,7 @@ func (cluster *cluster) create(ctx context.Context, configMap ConfigMap) error {
 		"data":     configMap.Data,
 	})
 	if err != nil {
-		return fmt.Errorf("making the %s: %w", configMap, err)
+		return fmt.Errorf("failed to create the %s: %w", configMap, err)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func (cluster *cluster) patch(ctx context.Context, old, wanted ConfigMap) error 
 	_, err := cluster.call(ctx, http.MethodPatch, wanted.path(), "application/merge-patch+json",
 		map[string]any{"data": data})
 	if err != nil {
-		return fmt.Errorf("changing the %s: %w", wanted, err)
+		return fmt.Errorf("failed to change the %s: %w", wanted, err)
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (cluster *cluster) patch(ctx context.Context, old, wanted ConfigMap) error 
 func (cluster *cluster) delete(ctx context.Context, configMap ConfigMap) error {
 	status, err := cluster.call(ctx, http.MethodDelete, configMap.path(), "", nil)
 	if err != nil && status != http.StatusNotFound {
-		return fmt.Errorf("deleting the %s: %w", configMap, err)
+		return fmt.Errorf("failed to delete the %s: %w", configMap, err)
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func (cluster *cluster) call(ctx context.Context, method, path, contentType stri
 		var status struct{ Message string }
 		// A response that is not from Kubernetes has no message; its status is sufficient.
 		_ = json.NewDecoder(io.LimitReader(response.Body, 64*1024)).Decode(&status)
-		return response.StatusCode, fmt.Errorf("Kubernetes answered %s: %s", response.Status, status.Message)
+		return response.StatusCode, fmt.Errorf("Kubernetes responded with %s: %s", response.Status, status.Message)
 	}
 	return response.StatusCode, nil
 }

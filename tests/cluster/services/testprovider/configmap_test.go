@@ -111,7 +111,7 @@ func TestAConfigMapIsMadeChangedMovedAndDeleted(t *testing.T) {
 	expect("map[/api/v1/namespaces/team/configmaps/a:map[one:1 two:2]]")
 
 	_, err = Step{}.Create(ctx, infer.CreateRequest[StepInputs]{Inputs: first})
-	if err == nil || !strings.Contains(err.Error(), "making the ConfigMap team/a: Kubernetes answered 409") {
+	if err == nil || !strings.Contains(err.Error(), "failed to create the ConfigMap team/a: Kubernetes responded with 409") {
 		t.Fatalf("a second creation answered %v", err)
 	}
 
@@ -176,7 +176,7 @@ func TestWhatWasMadeAndCouldNotBeReportedIsKeptInTheState(t *testing.T) {
 func TestOutsideOfAPodAConfigMapIsRefused(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	err := changeConfigMap(context.Background(), nil, &ConfigMap{"team", "a", nil})
-	if err == nil || !strings.Contains(err.Error(), "in a pod only") {
+	if err == nil || !strings.Contains(err.Error(), "requires a pod") {
 		t.Fatalf("it answered %v", err)
 	}
 }

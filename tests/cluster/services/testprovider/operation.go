@@ -51,7 +51,7 @@ func (operation operation) attempt(ctx context.Context, act func(context.Context
 		return err
 	}
 	if operation.inputs.FailOn == operation.name {
-		return fmt.Errorf("it fails because its input failOn is %s", operation.name)
+		return fmt.Errorf("the input failOn is %s", operation.name)
 	}
 	return act(ctx)
 }

@@ -22,7 +22,7 @@ type urnKey struct{}
 func New() (provider.Provider, error) {
 	inferred, err := infer.NewProviderBuilder().WithResources(infer.Resource(Step{})).Build()
 	if err != nil {
-		return provider.Provider{}, fmt.Errorf("making the provider %s: %w", Name, err)
+		return provider.Provider{}, fmt.Errorf("failed to create the provider %s: %w", Name, err)
 	}
 	return withURN(inferred), nil
 }

@@ -18,7 +18,7 @@ import (
 // logVariable is the environment variable with the base URL of the provider log; without it nothing is reported.
 const logVariable = "PROVIDER_LOG_URL"
 
-// reportTime is the timeout of one report; the log is in the same cluster and responds at once.
+// reportTime is the timeout of one report; the log is in the same cluster and responds immediately.
 const reportTime = 10 * time.Second
 
 // reporter reports the phases of one operation to the provider log.
@@ -53,7 +53,7 @@ func (reporter reporter) send(ctx context.Context, phase string, failure error) 
 		event.Error = failure.Error()
 	}
 	if err := reporter.post(ctx, event); err != nil {
-		return fmt.Errorf("reporting %s of %s %s to the provider log at %s (from %s): %w",
+		return fmt.Errorf("failed to report %s of %s %s to the provider log at %s (from %s): %w",
 			phase, event.Operation, event.Resource, reporter.url, logVariable, err)
 	}
 	return nil
@@ -79,7 +79,7 @@ func (reporter reporter) post(ctx context.Context, event eventlog.Event) error {
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusCreated {
 		answer, _ := io.ReadAll(io.LimitReader(response.Body, 1024))
-		return fmt.Errorf("it answered %s: %s", response.Status, strings.TrimSpace(string(answer)))
+		return fmt.Errorf("response %s: %s", response.Status, strings.TrimSpace(string(answer)))
 	}
 	return nil
 }

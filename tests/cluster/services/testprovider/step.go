@@ -51,7 +51,7 @@ type StepState struct {
 // Annotate describes the resource to Pulumi.
 func (step *Step) Annotate(annotator infer.Annotator) {
 	annotator.SetToken("index", "Step")
-	annotator.Describe(&step, "Does what a test tells it to, and reports it to the provider log.")
+	annotator.Describe(&step, "Performs the configured operation and reports it to the provider log.")
 }
 
 // Annotate describes the inputs to Pulumi.

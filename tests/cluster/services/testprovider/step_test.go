@@ -73,20 +73,20 @@ func TestAStepFailsOnTheOperationThatItIsToldTo(t *testing.T) {
 	project := newProject(t)
 	up := []string{"up", "--yes", "--skip-preview"}
 	project.program(map[string]any{"failOn": "create"})
-	project.mustFail("creating first: it fails because its input failOn is create", up...)
+	project.mustFail("creating first: the input failOn is create", up...)
 	project.expectEvents("create begin", "create failed")
 
 	project.program(nil)
 	project.up()
 	project.expectEvents("create begin", "create done")
 	project.program(map[string]any{"failOn": "update"})
-	project.mustFail("updating first: it fails because its input failOn is update", up...)
+	project.mustFail("updating first: the input failOn is update", up...)
 	project.expectEvents("update begin", "update failed")
 
 	project.program(map[string]any{"failOn": "delete"})
 	project.up()
 	project.expectEvents("update begin", "update done")
-	project.mustFail("deleting first: it fails because its input failOn is delete", "destroy", "--yes", "--skip-preview")
+	project.mustFail("deleting first: the input failOn is delete", "destroy", "--yes", "--skip-preview")
 	project.expectEvents("delete begin", "delete failed")
 
 	project.program(nil)

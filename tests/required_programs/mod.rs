@@ -1,0 +1,22 @@
+//! Programs that a test starts. A test without its programs does not run, except with the environment variable `CI`: there it
+//! fails, so that a continuous integration job cannot pass without its tests.
+
+/// Reports whether all programs are on `PATH`. Panics if `CI` is set and one is missing.
+pub fn has_programs(test: &str, programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_on_path = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+    match programs.iter().find(|name| !is_on_path(name)) {
+        None => true,
+        Some(missing) => {
+            not_run(test, &format!("{missing} is not on PATH"));
+            false
+        }
+    }
+}
+
+/// Reports that a test does not run. Panics if `CI` is set.
+pub fn not_run(test: &str, why: &str) {
+    let is_in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
+    assert!(!is_in_ci, "{test} must run because the environment variable CI is set: {why}");
+    eprintln!("NOT RUN: {test}: {why}");
+}
