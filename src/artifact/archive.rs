@@ -88,7 +88,7 @@ impl<W: Write> Archive<W> {
     /// # Errors
     /// Fails if writing fails.
     pub fn finish(self) -> Result<(W, Packed), PackError> {
-        let failed = |cause| failed(Path::new("its end"), cause);
+        let failed = |cause| failed(Path::new("the end mark"), cause);
         let mut into = self.builder.into_inner().and_then(GzEncoder::finish).map_err(failed)?;
         into.flush().map_err(failed)?;
         Ok((into, self.packed))
@@ -139,10 +139,10 @@ mod tests {
     fn entries_that_could_not_be_unpacked_are_rejected() {
         let mut archive = Archive::new(io::sink(), Limits::default());
         assert!(archive.file(b"../x", false, b"").unwrap_err().to_string().contains(".."));
-        assert!(archive.link(b"a", b"/etc/passwd").unwrap_err().to_string().contains("it is absolute"));
+        assert!(archive.link(b"a", b"/etc/passwd").unwrap_err().to_string().contains("must not be absolute"));
         let few = Limits { entries: 2, ..Limits::default() };
-        assert!(made(few).unwrap_err().to_string().contains("more than 2 entries"));
+        assert!(made(few).unwrap_err().to_string().contains("limit of 2 entries"));
         let small = Limits { unpacked_bytes: 3, ..Limits::default() };
-        assert!(made(small).unwrap_err().to_string().contains("more than 3 bytes"));
+        assert!(made(small).unwrap_err().to_string().contains("limit of 3 bytes"));
     }
 }

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use super::quote::quoted;
 
 /// Supported algorithms, as listed in error messages.
-const SUPPORTED: &str = "sha256, sha384, sha512 and blake3";
+const SUPPORTED: &str = "sha256, sha384, sha512 or blake3";
 
 /// A hash algorithm for verifying artifacts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,17 +69,17 @@ pub struct Digest {
 /// The reason why a text is not a usable digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    #[error("the digest is empty: without one the artifact cannot be verified")]
+    #[error("digest is empty: it is required to verify the artifact")]
     Empty,
-    #[error("digest {text} names no algorithm: the form is algorithm:hex, for example sha256:1f40...")]
+    #[error("digest {text} has no algorithm: must have the form algorithm:hex, for example sha256:1f40...")]
     NoAlgorithm { text: String },
-    #[error("digest algorithm {algorithm} does not protect against forgery: supported are {SUPPORTED}")]
+    #[error("insecure digest algorithm {algorithm}: must be {SUPPORTED}")]
     Broken { algorithm: &'static str },
-    #[error("digest algorithm {algorithm} is not known here: supported are {SUPPORTED}")]
+    #[error("unsupported digest algorithm {algorithm}: must be {SUPPORTED}")]
     Unknown { algorithm: String },
-    #[error("a {algorithm} digest has {wanted} hexadecimal digits, this one has {found}")]
-    Length { algorithm: Algorithm, wanted: usize, found: usize },
-    #[error("a {algorithm} digest is made of the digits 0-9 and a-f, this one contains {found:?}")]
+    #[error("invalid {algorithm} digest: must have {expected} hexadecimal digits, not {found}")]
+    Length { algorithm: Algorithm, expected: usize, found: usize },
+    #[error("invalid {algorithm} digest: must consist of 0-9 and a-f, but contains {found:?}")]
     Character { algorithm: Algorithm, found: char },
 }
 
@@ -136,9 +136,9 @@ impl FromStr for Digest {
         if let Some(found) = hex.chars().find(|character| !matches!(character, '0'..='9' | 'a'..='f')) {
             return Err(DigestError::Character { algorithm, found });
         }
-        let wanted = algorithm.hex_digits();
-        if hex.len() != wanted {
-            return Err(DigestError::Length { algorithm, wanted, found: hex.len() });
+        let expected = algorithm.hex_digits();
+        if hex.len() != expected {
+            return Err(DigestError::Length { algorithm, expected, found: hex.len() });
         }
         Ok(Self { algorithm, hex: hex.to_owned() })
     }
@@ -239,16 +239,16 @@ mod tests {
     fn an_invalid_digest_is_rejected_with_the_reason() {
         let digits = "a".repeat(64);
         let table = [
-            (String::new(), "the digest is empty"),
-            (digits.clone(), "names no algorithm"),
-            (format!("sha1:{}", "a".repeat(40)), "algorithm sha1 does not protect against forgery"),
-            (format!("md5:{}", "a".repeat(32)), "algorithm md5 does not protect against forgery"),
-            (format!("crc32:{digits}"), "algorithm \"crc32\" is not known here"),
-            (format!("SHA256:{digits}"), "algorithm \"SHA256\" is not known here"),
-            (format!(":{digits}"), "algorithm \"\" is not known here"),
-            ("sha256:".to_owned(), "has 64 hexadecimal digits, this one has 0"),
-            (format!("sha256:{digits}a"), "this one has 65"),
-            (format!("sha512:{digits}"), "has 128 hexadecimal digits, this one has 64"),
+            (String::new(), "digest is empty"),
+            (digits.clone(), "has no algorithm"),
+            (format!("sha1:{}", "a".repeat(40)), "insecure digest algorithm sha1"),
+            (format!("md5:{}", "a".repeat(32)), "insecure digest algorithm md5"),
+            (format!("crc32:{digits}"), "unsupported digest algorithm \"crc32\""),
+            (format!("SHA256:{digits}"), "unsupported digest algorithm \"SHA256\""),
+            (format!(":{digits}"), "unsupported digest algorithm \"\""),
+            ("sha256:".to_owned(), "must have 64 hexadecimal digits, not 0"),
+            (format!("sha256:{digits}a"), "not 65"),
+            (format!("sha512:{digits}"), "must have 128 hexadecimal digits, not 64"),
             (format!("sha256:{}", "A".repeat(64)), "contains 'A'"),
             (format!("sha256:{} ", "a".repeat(63)), "contains ' '"),
             (format!("sha256:sha256:{digits}"), "contains 's'"),

@@ -10,43 +10,43 @@ use super::limits::Limits;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryName(PathBuf);
 
-/// The reason why the name of an entry is refused.
+/// The rule that the name of an entry breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    #[error("it is empty")]
+    #[error("must not be empty")]
     Empty,
-    #[error("it contains a NUL character")]
+    #[error("must not contain a NUL character")]
     Nul,
-    #[error("it contains a backslash")]
+    #[error("must not contain a backslash")]
     Backslash,
-    #[error("it is absolute")]
+    #[error("must not be absolute")]
     Absolute,
-    #[error("it contains \"..\"")]
+    #[error("must not contain \"..\"")]
     Parent,
-    #[error("it is {length} bytes long, the most is {limit}")]
+    #[error("must not exceed {limit} bytes, has {length}")]
     TooLong { length: usize, limit: usize },
-    #[error("a name in it is {length} bytes long, the most is {limit}")]
+    #[error("must not have a component of more than {limit} bytes, has one of {length}")]
     ComponentTooLong { length: usize, limit: usize },
-    #[error("it is {depth} levels deep, the most is {limit}")]
+    #[error("must not be more than {limit} levels deep, has {depth}")]
     TooDeep { depth: usize, limit: usize },
 }
 
-/// The reason why the target of a symbolic link is refused.
+/// The rule that the target of a symbolic link breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    #[error("it is empty")]
+    #[error("must not be empty")]
     Empty,
-    #[error("it contains a NUL character")]
+    #[error("must not contain a NUL character")]
     Nul,
-    #[error("it contains a backslash")]
+    #[error("must not contain a backslash")]
     Backslash,
-    #[error("it is absolute")]
+    #[error("must not be absolute")]
     Absolute,
-    #[error("it leads out of the archive")]
-    LeadsOut,
-    #[error("it contains \"..\" behind a name: if that name is a link as well, it leads anywhere")]
-    ParentBehindName,
-    #[error("it is {length} bytes long, the most is {limit}")]
+    #[error("must not leave the archive")]
+    Outside,
+    #[error("must not contain \"..\" after a name, which can be a link")]
+    ParentAfterName,
+    #[error("must not exceed {limit} bytes, has {length}")]
     TooLong { length: usize, limit: usize },
 }
 
@@ -117,10 +117,10 @@ impl EntryName {
         }
         let steps_up = components(target).take_while(|component| *component == b"..").count();
         if components(target).skip(steps_up).any(|component| component == b"..") {
-            return Err(LinkError::ParentBehindName);
+            return Err(LinkError::ParentAfterName);
         }
         let depth = self.0.parent().map_or(0, |parent| parent.components().count());
-        if steps_up > depth { Err(LinkError::LeadsOut) } else { Ok(()) }
+        if steps_up > depth { Err(LinkError::Outside) } else { Ok(()) }
     }
 }
 
@@ -179,12 +179,12 @@ mod tests {
             (b"d/l", b"../a", Ok(())),
             (b"d/e/l", b"../../a", Ok(())),
             (b"d/e/l", b"../..", Ok(())),
-            (b"l", b"..", Err(LinkError::LeadsOut)),
-            (b"d/l", b"../../a", Err(LinkError::LeadsOut)),
-            (b"d/l", b".././../a", Err(LinkError::LeadsOut)),
+            (b"l", b"..", Err(LinkError::Outside)),
+            (b"d/l", b"../../a", Err(LinkError::Outside)),
+            (b"d/l", b".././../a", Err(LinkError::Outside)),
             (b"l", b"/etc/passwd", Err(LinkError::Absolute)),
-            (b"d/l", b"a/../b", Err(LinkError::ParentBehindName)),
-            (b"l", b"a/..", Err(LinkError::ParentBehindName)),
+            (b"d/l", b"a/../b", Err(LinkError::ParentAfterName)),
+            (b"l", b"a/..", Err(LinkError::ParentAfterName)),
             (b"l", b"", Err(LinkError::Empty)),
             (b"l", b"a\\b", Err(LinkError::Backslash)),
             (b"l", b"a\0b", Err(LinkError::Nul)),

@@ -30,21 +30,21 @@ pub struct Packed {
 /// The reason why packing failed. The output written before the failure is not a valid archive.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
-    #[error("cannot pack {path}: {cause}")]
+    #[error("failed to pack {path}: {cause}")]
     Read { path: PathBuf, cause: io::Error },
-    #[error("cannot pack {path}: it changed while it was read")]
+    #[error("failed to pack {path}: file changed during reading")]
     Changed { path: PathBuf },
-    #[error("cannot pack an entry whose name is refused, {name}: {why}")]
+    #[error("failed to pack {name}: name {why}")]
     Name { name: String, why: NameError },
-    #[error("cannot pack the symbolic link {name} to {target}: {why}")]
+    #[error("failed to pack symbolic link {name} to {target}: target {why}")]
     Link { name: String, target: String, why: LinkError },
-    #[error("cannot pack {path}: it is neither a file, nor a directory, nor a symbolic link")]
+    #[error("failed to pack {path}: must be a file, a directory or a symbolic link")]
     Kind { path: PathBuf },
-    #[error("cannot pack {path}: there are more than {limit} entries")]
+    #[error("failed to pack {path}: limit of {limit} entries exceeded")]
     TooManyEntries { path: PathBuf, limit: u64 },
-    #[error("cannot pack more than {limit} bytes of files")]
+    #[error("failed to pack: files exceed the limit of {limit} bytes")]
     TooManyBytes { limit: u64 },
-    #[error("cannot write the archive of {path}: {cause}")]
+    #[error("failed to write {path} to the archive: {cause}")]
     Write { path: PathBuf, cause: io::Error },
 }
 
@@ -266,7 +266,7 @@ mod tests {
             names.push((name.to_string_lossy().into_owned(), header.mode().unwrap()));
         }
         let long = "long".repeat(50);
-        let wanted = [
+        let expected = [
             ("a link", 0o777),
             ("b", 0o750),
             ("b/deep", 0o750),
@@ -275,7 +275,7 @@ mod tests {
             (long.as_str(), 0o600),
             ("run", 0o700),
         ];
-        assert_eq!(names, wanted.map(|(name, mode)| (name.to_owned(), mode)));
+        assert_eq!(names, expected.map(|(name, mode)| (name.to_owned(), mode)));
     }
 
     #[test]
@@ -291,22 +291,25 @@ mod tests {
     fn entries_that_could_not_be_unpacked_are_not_packed() {
         type Prepare = fn(&Path);
         let cases: [(Prepare, &str); 4] = [
-            (|root| symlink("/etc/passwd", root.join("link")).unwrap(), "\"link\" to \"/etc/passwd\": it is absolute"),
-            (|root| symlink("..", root.join("link")).unwrap(), "it leads out of the archive"),
-            (|root| fs::write(root.join("a\\b"), "").unwrap(), "\"a\\\\b\": it contains a backslash"),
+            (
+                |root| symlink("/etc/passwd", root.join("link")).unwrap(),
+                "\"link\" to \"/etc/passwd\": target must not be absolute",
+            ),
+            (|root| symlink("..", root.join("link")).unwrap(), "must not leave the archive"),
+            (|root| fs::write(root.join("a\\b"), "").unwrap(), "\"a\\\\b\": name must not contain a backslash"),
             (
                 |root| drop(std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap()),
-                "socket: it is neither a file",
+                "socket: must be a file",
             ),
         ];
         for (prepare, message) in cases {
             let directory = TempDir::new().unwrap();
             prepare(directory.path());
             let error = pack(directory.path(), io::sink()).unwrap_err().to_string();
-            assert!(error.contains(message), "wanted {message}: {error}");
+            assert!(error.contains(message), "expected {message}: {error}");
         }
         let error = pack(Path::new("/not/there"), io::sink()).unwrap_err().to_string();
-        assert!(error.contains("cannot pack /not/there"), "{error}");
+        assert!(error.contains("failed to pack /not/there"), "{error}");
     }
 
     #[test]

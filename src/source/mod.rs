@@ -25,41 +25,40 @@ pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
             Ok(Reference { kind: program::kind(), name, namespace: None, directory })
         }
         (Some(_), Some(_)) => Err(Unavailable::Invalid(
-            "spec.fluxSource and spec.programRef are both given, and a Stack has one source: remove one of them"
-                .to_owned(),
+            "spec.fluxSource and spec.programRef are mutually exclusive: remove one of them".to_owned(),
         )),
-        (None, None) => Err(Unavailable::Invalid(
-            "the Stack names no object as its source: neither spec.fluxSource nor spec.programRef is given".to_owned(),
-        )),
+        (None, None) => {
+            Err(Unavailable::Invalid("Stack has no source object: set spec.fluxSource or spec.programRef".to_owned()))
+        }
     }
 }
 
 /// Returns the source of a Stack that refers to neither an object nor a repository: the inline source of its `workspaceTemplate`,
 /// or else the files of its init containers. Returns `None` if the Stack refers to an object or a repository.
 pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable> {
-    let written = template_source(spec)?;
+    let inline = template_source(spec)?;
     let object = [
         ("fluxSource", spec.flux_source.is_some()),
         ("programRef", spec.program_ref.is_some()),
         (git::field(spec).unwrap_or("projectRepo"), git::names_git(spec)),
     ];
-    match (object.into_iter().find(|(_, is_given)| *is_given), written.first()) {
+    match (object.into_iter().find(|(_, is_set)| *is_set), inline.first()) {
         (Some((object, _)), Some(field)) => Err(Unavailable::Invalid(format!(
-            "spec.{object} and spec.workspaceTemplate.spec.{field} are both given, and a Stack has one source: remove one of them"
+            "spec.{object} and spec.workspaceTemplate.spec.{field} are mutually exclusive: remove one of them"
         ))),
         (Some(_), None) => Ok(None),
-        (None, Some("git")) => written.repository("").map(|_| None).map_err(in_template),
-        (None, _) => Ok(Some(written.resolve().map_err(in_template)?.unwrap_or_else(inline::from_init_containers))),
+        (None, Some("git")) => inline.repository("").map(|_| None).map_err(in_template),
+        (None, _) => Ok(Some(inline.resolve().map_err(in_template)?.unwrap_or_else(inline::from_init_containers))),
     }
 }
 
 /// Returns the repository of a Stack, from its own fields or from its `workspaceTemplate`, if it has one.
 pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::RepositorySpec>, Unavailable> {
-    if let Some(wanted) = git::wanted(spec, namespace)? {
-        return Ok(Some(wanted));
+    if let Some(repository) = git::RepositorySpec::of_stack(spec, namespace).map_err(Unavailable::Invalid)? {
+        return Ok(Some(repository));
     }
-    let written = template_source(spec)?.repository(namespace).map_err(in_template)?;
-    Ok(written.map(|wanted| git::RepositorySpec { every: git::interval(spec), ..wanted }))
+    let repository = template_source(spec)?.repository(namespace).map_err(in_template)?;
+    Ok(repository.map(|repository| git::RepositorySpec { every: git::interval(spec), ..repository }))
 }
 
 /// Returns the inline source of the `workspaceTemplate` of a Stack.
@@ -86,8 +85,8 @@ pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, St
 }
 
 /// Returns the given namespace, or `own` if it is missing or empty.
-pub fn within<'n>(said: Option<&'n str>, own: &'n str) -> &'n str {
-    said.filter(|namespace| !namespace.is_empty()).unwrap_or(own)
+pub fn within<'n>(namespace: Option<&'n str>, own: &'n str) -> &'n str {
+    namespace.filter(|namespace| !namespace.is_empty()).unwrap_or(own)
 }
 
 #[cfg(test)]

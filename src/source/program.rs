@@ -27,7 +27,7 @@ pub struct Made {
     pub digest: Digest,
     /// The generation of the Program.
     pub revision: String,
-    /// Requirements on the config of the stacks that run the Program, for messages.
+    /// Requirements on the config of the stacks that run the Program.
     pub needs: Vec<String>,
 }
 
@@ -64,11 +64,9 @@ pub fn listed(sentences: &[String]) -> String {
 /// Returns the current artifact of a Program.
 pub fn artifact(object: &DynamicObject, directory: Directory) -> Result<Resolved, Unavailable> {
     let what = format!("Program {}/{}", object.namespace().unwrap_or_default(), object.name_any());
-    let program: Program = object
-        .clone()
-        .try_parse()
-        .map_err(|error| Unavailable::Stalled(format!("{what} is not as its definition says: {error}")))?;
-    let made = make(&program).map_err(|problems| Unavailable::Invalid(format!("{what} is not valid: {problems}")))?;
+    let program: Program =
+        object.clone().try_parse().map_err(|error| Unavailable::Stalled(format!("failed to parse {what}: {error}")))?;
+    let made = make(&program).map_err(|problems| Unavailable::Invalid(format!("invalid {what}: {problems}")))?;
     Ok(Resolved {
         origin: Origin::Made(made.bytes.into()),
         revision: made.revision,

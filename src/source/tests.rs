@@ -26,18 +26,18 @@ fn a_stack_has_one_source_and_is_triggered_only_by_it() {
         (flux(None, "Bucket", "app"), program("app"), None),
         (None, None, None),
     ];
-    for (flux_source, program_ref, wanted) in rows {
+    for (flux_source, program_ref, expected) in rows {
         let spec = StackSpec { flux_source, program_ref, ..StackSpec::default() };
-        match (reference(&spec), wanted) {
+        match (reference(&spec), expected) {
             (Ok(found), Some((kind, name))) => {
                 assert_eq!((&found.kind, found.name.as_str()), (kind, name));
                 let object = (kind.clone(), ("apps".to_owned(), name.to_owned()));
                 assert_eq!(named_objects(&spec, "apps"), [object], "{spec:?}");
             }
-            (Err(Unavailable::Invalid(said)), None) => {
-                assert!(said.contains("spec.fluxSource") && said.contains("spec.programRef"), "{said}");
+            (Err(Unavailable::Invalid(message)), None) => {
+                assert!(message.contains("spec.fluxSource") && message.contains("spec.programRef"), "{message}");
             }
-            (found, wanted) => panic!("{found:?}, not {wanted:?}"),
+            (found, expected) => panic!("{found:?}, not {expected:?}"),
         }
     }
 }
@@ -60,9 +60,9 @@ fn without_a_source_object_the_template_or_init_containers_provide_it() {
     let both = StackSpec { flux_source: flux(None, "Bucket", "app"), ..local };
     assert_eq!(
         refused(&both),
-        "spec.fluxSource and spec.workspaceTemplate.spec.local are both given, and a Stack has one source: remove one of them"
+        "spec.fluxSource and spec.workspaceTemplate.spec.local are mutually exclusive: remove one of them"
     );
     let two = spec(json!({"spec": {"local": {"dir": "/app"}, "projectInfo": {"name": "a", "runtime": "yaml"}}}));
-    assert!(refused(&two).starts_with("spec.workspaceTemplate.spec: local and projectInfo are both given"));
-    assert!(refused(&spec(json!({"spec": {"local": 1}}))).contains("is not as the definition of the Workspace says"));
+    assert!(refused(&two).starts_with("spec.workspaceTemplate.spec: local and projectInfo are mutually exclusive"));
+    assert!(refused(&spec(json!({"spec": {"local": 1}}))).contains("spec.workspaceTemplate.spec: invalid source: "));
 }

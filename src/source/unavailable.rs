@@ -1,6 +1,6 @@
-//! Why a source has no artifact.
+//! The reason why a source has no artifact.
 
-/// Why a source has no artifact.
+/// The reason why a source has no artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     /// The source is not ready yet or cannot be read at the moment. A retry can succeed.

@@ -32,7 +32,7 @@ fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
         Some(path) => {
             let (_, refused) = roots.add_parsable_certificates(read(path)?);
             if refused > 0 || roots.is_empty() {
-                let why = format!("{} holds no certificates, or {refused} that cannot be used", path.display());
+                let why = format!("no certificates in {}, or invalid ones ({refused})", path.display());
                 return Err(FetchError::Settings { why });
             }
         }
@@ -50,6 +50,6 @@ fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
 fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, FetchError> {
     let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     certificates.map_err(|cause| FetchError::Settings {
-        why: format!("cannot read the certificates for artifact servers in {}: {cause}", path.display()),
+        why: format!("failed to read the certificate authorities in {}: {cause}", path.display()),
     })
 }

@@ -7,39 +7,40 @@ use super::super::digest::Digest;
 /// The reason why an artifact could not be fetched. Callers that share one download share its error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
-    #[error("cannot set up artifact downloads: {why}")]
+    #[error("failed to set up artifact downloads: {why}")]
     Settings { why: String },
-    #[error("the artifact's URL {url} cannot be used: {why}")]
+    #[error("invalid artifact URL {url}: {why}")]
     Url { url: String, why: String },
     #[error(
-        "refused to fetch {url}: {host} is neither a Service in the controller's namespace nor an allowed artifact host; \
-         --artifact-hosts allows more"
+        "refused to fetch {url}: {host} is neither a Service in the controller's namespace nor allowed by --artifact-hosts"
     )]
     RefusedHost { url: String, host: String },
     #[error(
-        "refused to fetch {url} for namespace {namespace}: it is the artifact of a source in another namespace, and this \
-         controller runs with --no-cross-namespace-refs"
+        "refused to fetch {url} for namespace {namespace}: the artifact belongs to a source in another namespace, and \
+         --no-cross-namespace-refs is set"
     )]
     ForeignArtifact { url: String, namespace: String },
-    #[error("{url} was not found (404): the source no longer serves this artifact, or does not serve it yet")]
+    #[error(
+        "failed to fetch {url}: not found (HTTP 404): the source no longer serves the artifact, or does not serve it yet"
+    )]
     NotFound { url: String },
-    #[error("{url} answered with status {status}{}", explain(*status, *retry_after))]
+    #[error("failed to fetch {url}: HTTP status {status}{}", explain(*status, *retry_after))]
     Status { url: String, status: u16, retry_after: Option<Duration> },
     /// The server sent `Retry-After`, and that time is not reached yet.
     #[error("{error}")]
     Postponed { error: Box<FetchError>, left: Duration },
     /// The message omits the digest of the received bytes: a caller that may not read an artifact must not learn its digest.
-    #[error("the {bytes} bytes of {url} do not have the digest that the source says, {wanted}")]
-    DigestMismatch { url: String, wanted: Digest, bytes: u64 },
-    #[error("{url} is larger than {limit} bytes, the most that is downloaded (--artifact-max-size)")]
+    #[error("failed to verify {url}: its {bytes} bytes do not match the digest {expected}")]
+    DigestMismatch { url: String, expected: Digest, bytes: u64 },
+    #[error("failed to fetch {url}: it exceeds the limit of {limit} bytes (--artifact-max-size)")]
     TooLarge { url: String, limit: u64 },
-    #[error("cannot connect to fetch {url}: {cause}")]
+    #[error("failed to fetch {url}: connection failed: {cause}")]
     Connect { url: String, cause: String },
-    #[error("fetching {url} was given up: {what} took more than {limit:?}")]
+    #[error("failed to fetch {url}: {what} timed out after {limit:?}")]
     Timeout { url: String, what: &'static str, limit: Duration },
-    #[error("the connection broke after {received} bytes of {url}: {cause}")]
+    #[error("failed to fetch {url}: connection closed after {received} bytes: {cause}")]
     Truncated { url: String, received: u64, cause: String },
-    #[error("cannot keep artifact {digest}: {cause}")]
+    #[error("failed to store artifact {digest}: {cause}")]
     Store { digest: Digest, cause: String },
 }
 
@@ -62,7 +63,7 @@ impl FetchError {
 fn explain(status: u16, retry_after: Option<Duration>) -> String {
     match (status, retry_after) {
         (300..=399, _) => ": redirects are not followed".to_owned(),
-        (_, Some(wait)) => format!(" and asks to try again in {wait:?}"),
+        (_, Some(wait)) => format!(", retrying after {wait:?}"),
         _ => String::new(),
     }
 }

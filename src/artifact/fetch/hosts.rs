@@ -25,7 +25,7 @@ struct Named {
 
 /// Error for a text that is not a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("allowed artifact host {text:?} is not a host name or address, with or without a port: {why}")]
+#[error("invalid artifact host {text:?}: must be a host name or address, optionally with a port: {why}")]
 pub struct InvalidHost {
     pub text: String,
     pub why: String,
@@ -98,13 +98,13 @@ pub(super) fn split_port(text: &str) -> Result<(Host, Option<u16>), InvalidHost>
     let (name, port) = match text.rsplit_once(':') {
         // An IPv6 address without brackets contains colons that do not separate a port.
         Some((name, port)) if !port.contains(']') && (name.starts_with('[') || !name.contains(':')) => {
-            let port = port.parse().map_err(|_| invalid("the port is not a number from 0 to 65535"))?;
+            let port = port.parse().map_err(|_| invalid("port must be a number from 0 to 65535"))?;
             (name, Some(port))
         }
         _ => (text, None),
     };
     if name.is_empty() {
-        return Err(invalid("the name is empty"));
+        return Err(invalid("name must not be empty"));
     }
     let bracketed = if name.contains(':') && !name.starts_with('[') { format!("[{name}]") } else { name.to_owned() };
     let host = Host::parse(&bracketed).map_err(|cause| invalid(&cause.to_string()))?;

@@ -18,7 +18,7 @@ const MAX_URLS: usize = 1024;
 /// URLs that must not be requested before a given time. Until then, callers receive the original error of the server.
 #[derive(Debug, Default)]
 pub(super) struct RetryAfter {
-    asked: Mutex<HashMap<Url, ServerRequest>>,
+    requests: Mutex<HashMap<Url, ServerRequest>>,
 }
 
 #[derive(Clone, Debug)]
@@ -32,29 +32,29 @@ impl RetryAfter {
     pub(super) fn note(&self, url: &Url, error: &FetchError) {
         let Some(wait) = error.retry_after().filter(|wait| !wait.is_zero()) else { return };
         let now = Instant::now();
-        let mut asked = self.lock();
-        asked.retain(|_, asked| asked.until > now);
-        if asked.len() >= MAX_URLS {
-            let first = asked.iter().min_by_key(|(_, asked)| asked.until).map(|(url, _)| url.clone());
-            first.map(|url| asked.remove(&url));
+        let mut requests = self.lock();
+        requests.retain(|_, request| request.until > now);
+        if requests.len() >= MAX_URLS {
+            let first = requests.iter().min_by_key(|(_, request)| request.until).map(|(url, _)| url.clone());
+            first.map(|url| requests.remove(&url));
         }
-        asked.insert(url.clone(), ServerRequest { until: now + wait.min(MAX_RETRY_AFTER), error: error.clone() });
+        requests.insert(url.clone(), ServerRequest { until: now + wait.min(MAX_RETRY_AFTER), error: error.clone() });
     }
 
     /// Returns the recorded error if the URL must not be requested yet.
     pub(super) fn refusal(&self, url: &Url) -> Option<FetchError> {
-        let mut known = self.lock();
-        let asked = known.get(url)?;
-        let left = asked.until.saturating_duration_since(Instant::now());
+        let mut requests = self.lock();
+        let request = requests.get(url)?;
+        let left = request.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            known.remove(url);
+            requests.remove(url);
             return None;
         }
-        Some(FetchError::Postponed { error: Box::new(asked.error.clone()), left })
+        Some(FetchError::Postponed { error: Box::new(request.error.clone()), left })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Url, ServerRequest>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,29 +73,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_url_is_not_requested_until_its_bounded_retry_after_has_passed() {
-        let patience = RetryAfter::default();
-        patience.note(&url(1), &busy(30));
-        patience.note(&url(2), &busy(100_000));
+        let postponed = RetryAfter::default();
+        postponed.note(&url(1), &busy(30));
+        postponed.note(&url(2), &busy(100_000));
         tokio::time::advance(Duration::from_secs(10)).await;
-        let error = patience.refusal(&url(1)).unwrap();
-        assert_eq!(error.to_string(), busy(30).to_string(), "the words stay the same while the time passes");
+        let error = postponed.refusal(&url(1)).unwrap();
+        assert_eq!(error.to_string(), busy(30).to_string(), "the message does not change over time");
         assert_eq!(error.retry_after(), Some(Duration::from_secs(20)));
-        assert_eq!(patience.refusal(&url(2)).and_then(|error| error.retry_after()), Some(Duration::from_secs(590)));
-        assert_eq!(patience.refusal(&url(3)), None);
+        assert_eq!(postponed.refusal(&url(2)).and_then(|error| error.retry_after()), Some(Duration::from_secs(590)));
+        assert_eq!(postponed.refusal(&url(3)), None);
         tokio::time::advance(Duration::from_secs(20)).await;
-        assert_eq!(patience.refusal(&url(1)), None);
+        assert_eq!(postponed.refusal(&url(1)), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_number_of_remembered_urls_is_bounded() {
-        let patience = RetryAfter::default();
+        let postponed = RetryAfter::default();
         for number in 0..=MAX_URLS {
-            patience.note(&url(number), &busy(10 + number as u64 / 4));
+            postponed.note(&url(number), &busy(10 + number as u64 / 4));
         }
-        assert_eq!(patience.lock().len(), MAX_URLS);
-        assert!(patience.refusal(&url(MAX_URLS)).is_some());
+        assert_eq!(postponed.lock().len(), MAX_URLS);
+        assert!(postponed.refusal(&url(MAX_URLS)).is_some());
         tokio::time::advance(MAX_RETRY_AFTER).await;
-        patience.note(&url(0), &busy(1));
-        assert_eq!(patience.lock().len(), 1, "what is over is forgotten");
+        postponed.note(&url(0), &busy(1));
+        assert_eq!(postponed.lock().len(), 1, "expired entries are removed");
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Shared {
     pub(super) settings: FetchSettings,
     pub(super) store: Store,
     pub(super) downloads: SingleFlight,
-    pub(super) patience: RetryAfter,
+    pub(super) postponed: RetryAfter,
     pub(super) fetches: AtomicU64,
 }
 
@@ -31,8 +31,8 @@ impl Shared {
 
     /// Returns the artifact from the store. The first access to a file of an earlier process reads the whole file to verify it.
     pub(super) async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
-        let (store, wanted) = (self.store.clone(), digest.clone());
-        let opened = tokio::task::spawn_blocking(move || store.open_artifact(&wanted)).await;
+        let (store, expected) = (self.store.clone(), digest.clone());
+        let opened = tokio::task::spawn_blocking(move || store.open_artifact(&expected)).await;
         let failed = |cause: String| FetchError::Store { digest: digest.clone(), cause };
         opened.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
     }
@@ -42,8 +42,8 @@ impl Shared {
 pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> SharedDownload {
     let mut table = shared.downloads.lock();
     let key = (digest.clone(), target.url.clone());
-    if let Some(landing) = table.under_way.get(&key).and_then(|entry| entry.landing.upgrade()) {
-        return landing;
+    if let Some(download) = table.in_progress.get(&key).and_then(|entry| entry.download.upgrade()) {
+        return download;
     }
     table.next_number += 1;
     let number = table.next_number;
@@ -64,11 +64,11 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
         tracing::info!(%digest, bytes = artifact.size(), "fetched artifact");
         Ok(artifact)
     };
-    let landing = download.boxed().shared();
-    if let Some(weak) = landing.downgrade() {
-        table.under_way.insert(key, Entry { number, landing: weak });
+    let download = download.boxed().shared();
+    if let Some(weak) = download.downgrade() {
+        table.in_progress.insert(key, Entry { number, download: weak });
     }
-    landing
+    download
 }
 
 /// Entry of a download in the table; removed on drop.
@@ -82,8 +82,8 @@ impl Drop for Listing {
     fn drop(&mut self) {
         let mut table = self.shared.downloads.lock();
         // After a cancellation, another download may have replaced this entry before the drop.
-        if table.under_way.get(&self.key).is_some_and(|entry| entry.number == self.number) {
-            table.under_way.remove(&self.key);
+        if table.in_progress.get(&self.key).is_some_and(|entry| entry.number == self.number) {
+            table.in_progress.remove(&self.key);
         }
     }
 }

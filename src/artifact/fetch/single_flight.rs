@@ -21,7 +21,7 @@ pub(super) struct SingleFlight {
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    pub(super) under_way: HashMap<Key, Entry>,
+    pub(super) in_progress: HashMap<Key, Entry>,
     pub(super) next_number: u64,
 }
 
@@ -31,7 +31,7 @@ pub(super) type Key = (Digest, Url);
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) number: u64,
-    pub(super) landing: WeakShared<BoxFuture<'static, Result<Pinned, FetchError>>>,
+    pub(super) download: WeakShared<BoxFuture<'static, Result<Pinned, FetchError>>>,
 }
 
 impl SingleFlight {
@@ -41,6 +41,6 @@ impl SingleFlight {
 
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.lock().under_way.len()
+        self.lock().in_progress.len()
     }
 }

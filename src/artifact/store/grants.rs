@@ -72,15 +72,15 @@ mod tests {
         let mut grants = Grants::read(path.clone());
         assert!(!grants.has("team-a"));
         for namespace in ["team-a", "team-b", "team-a"] {
-            grants.add(namespace).expect("the disk takes it");
+            grants.add(namespace).expect("written");
         }
         assert_eq!(fs::read_to_string(&path).expect("a file"), "team-a\nteam-b\n");
-        fs::write(&path, "team-a\nteam-bc").expect("the disk takes it");
+        fs::write(&path, "team-a\nteam-bc").expect("written");
         let again = Grants::read(path.clone());
         assert_eq!([again.has("team-a"), again.has("team-b"), again.has("team-bc")], [true, false, false]);
-        again.remove().expect("the disk lets go of it");
+        again.remove().expect("removed");
         assert!(!Grants::read(path).has("team-a"));
-        again.remove().expect("it is gone already");
+        again.remove().expect("removing it again succeeds");
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("sha256-1");
         let mut grants = Grants::read(path.clone());
-        (0..=MAX_NAMESPACES).for_each(|number| grants.add(&format!("n{number}")).expect("the disk takes it"));
+        (0..=MAX_NAMESPACES).for_each(|number| grants.add(&format!("n{number}")).expect("written"));
         for grants in [grants, Grants::read(path)] {
             assert_eq!((grants.namespaces.len(), grants.has("n0"), grants.has("n1024")), (MAX_NAMESPACES, false, true));
         }

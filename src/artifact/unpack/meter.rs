@@ -77,7 +77,7 @@ impl<R> Decompressed<R> {
     /// Records the breach in the meter, because the layers above discard the error.
     fn stop(&self, breach: Breach) -> io::Error {
         self.meter.breach.set(Some(breach));
-        io::Error::other("the archive exceeds a limit")
+        io::Error::other("archive exceeds a limit")
     }
 }
 

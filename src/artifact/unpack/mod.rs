@@ -90,7 +90,7 @@ fn entry_place(name: &[u8]) -> String {
 
 /// `place` is the last entry that was started, if any.
 fn too_much(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
-    let place = if place.is_empty() { "before its first entry" } else { place }.to_owned();
+    let place = if place.is_empty() { "before the first entry" } else { place }.to_owned();
     match breach {
         Breach::TooLarge => UnpackError::TooLarge { limit: limits.unpacked_bytes, place },
         Breach::TooCompressed => UnpackError::TooCompressed { ratio: limits.ratio, place },
@@ -102,12 +102,12 @@ fn open_empty(into: &Path) -> Result<Dir, UnpackError> {
     let refused = |why: String| UnpackError::Destination { path: into.to_owned(), why };
     let metadata = fs::symlink_metadata(into).map_err(|cause| refused(cause.to_string()))?;
     if !metadata.is_dir() {
-        return Err(refused("it is not a directory".to_owned()));
+        return Err(refused("not a directory".to_owned()));
     }
     let root = Dir::open_ambient_dir(into, ambient_authority()).map_err(|cause| refused(cause.to_string()))?;
     let mut content = root.entries().map_err(|cause| refused(cause.to_string()))?;
     if content.next().is_some() {
-        return Err(refused("it is not empty".to_owned()));
+        return Err(refused("not empty".to_owned()));
     }
     Ok(root)
 }
@@ -134,7 +134,7 @@ impl Unpacking<'_> {
             self.add(&member, &mut entry)?;
         }
         if extended.pending {
-            return Err(UnpackError::Broken { cause: "it ends behind an extension header".to_owned() });
+            return Err(UnpackError::Broken { cause: "ends after an extension header".to_owned() });
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Unpacking<'_> {
             match rest.read(&mut buffer) {
                 Ok(0) => return Ok(()),
                 Ok(count) if buffer.iter().take(count).all(|byte| *byte == 0) => {}
-                Ok(_) => return Err(UnpackError::Broken { cause: "there is data behind its end mark".to_owned() }),
+                Ok(_) => return Err(UnpackError::Broken { cause: "data after the end mark".to_owned() }),
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) => return Err(self.explain(&cause)),
             }

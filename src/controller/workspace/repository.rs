@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use super::context::Context;
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::{READY, find};
-use crate::source::git::{Git, Known, Question, RepositorySpec};
+use crate::source::git::{Git, Known, Lookup, RepositorySpec};
 use crate::source::inline::InlineSource;
 use crate::source::{Origin, Unavailable};
 
@@ -18,16 +18,16 @@ pub(super) fn resolve(workspace: &mut Workspace, context: &Context) -> Result<Op
 
 fn look(workspace: &mut Workspace, git: &Git) -> Result<Option<Origin>, Unavailable> {
     let follower = (workspace.namespace().unwrap_or_default(), workspace.name_any());
-    let wanted = match repository(workspace) {
-        Ok(Some(wanted)) => wanted,
+    let repository = match repository(workspace) {
+        Ok(Some(repository)) => repository,
         other => {
             git.forget(&follower);
             return other.map(|_| None);
         }
     };
     let known = known(workspace);
-    let question = Question { known, ..Question::default() };
-    match git.look(&follower, &wanted, &question) {
+    let lookup = Lookup { known, ..Lookup::default() };
+    match git.look(&follower, &repository, &lookup) {
         Ok(resolved) => {
             let artifact = ArtifactReference {
                 digest: resolved.digest.to_string(),

@@ -81,7 +81,7 @@ mod tests {
         assert!(from_stack.expect("valid").is_in_pod());
 
         let both = found(json!({"artifact": {"digest": digest}, "local": {"dir": "/app"}})).expect_err("refused");
-        assert_eq!(both, "artifact and local are both given, and a Workspace has one source: remove one of them");
+        assert_eq!(both, "artifact and local are mutually exclusive: remove one of them");
         assert!(found(json!({"artifact": {"digest": "x"}})).expect_err("refused").starts_with("artifact.digest: "));
         assert!(found(json!({"local": {}})).expect_err("refused").starts_with("local.dir is missing"));
     }

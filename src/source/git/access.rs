@@ -25,7 +25,7 @@ impl Shared {
             return Ok(Access::Ssh { key: key.clone(), passphrase: passphrase.clone(), known_hosts });
         }
         if matches!((key.repository.place(), &credentials.login), (Place::Ssh(_), Login::Nothing)) {
-            let what = format!("{} is reached by SSH, and the optional key for it does not exist", key.repository);
+            let what = format!("{} is an SSH URL, but the optional SSH key does not exist", key.repository);
             return Err(GitError::Credentials(what));
         }
         let (own, for_all) = (credentials.authorities, read(&trust.join("ca.crt")).await?);
@@ -51,12 +51,12 @@ impl Shared {
 
 /// Reads an optional file.
 async fn read(path: &Path) -> Result<Option<String>, GitError> {
-    let failed = |why: String| GitError::Credentials(format!("cannot read {}: {why}", path.display()));
+    let failed = |why: String| GitError::Credentials(format!("failed to read {}: {why}", path.display()));
     match tokio::fs::metadata(path).await {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error.to_string())),
         Ok(metadata) if metadata.len() > MAX_FILE => {
-            return Err(failed(format!("it is larger than {MAX_FILE} bytes")));
+            return Err(failed(format!("file exceeds the limit of {MAX_FILE} bytes")));
         }
         Ok(_) => {}
     }

@@ -52,10 +52,10 @@ pub fn most_memory() -> u64 {
 /// Queries the server for the commit of a reference.
 pub async fn list(subprocess: &Subprocess, list: List) -> Result<Tip, GitError> {
     let limits = Limits { wall: list.limits.list_time + GRACE, ..CONVERSATION };
-    let tip: Tip = run(subprocess, "asking the server", &Request::List(list), &limits).await?;
+    let tip: Tip = run(subprocess, "querying the server", &Request::List(list), &limits).await?;
     match tip.is_plausible() {
         true => Ok(tip),
-        false => Err(GitError::Protocol("what it names is no commit".to_owned())),
+        false => Err(GitError::Protocol("the reference does not resolve to a commit".to_owned())),
     }
 }
 
@@ -83,7 +83,7 @@ pub async fn pack(subprocess: &Subprocess, pack: Pack) -> Result<Packed, GitErro
         answer: ANSWER + 128 * u64::try_from(pack.choices.len()).unwrap_or(u64::MAX),
         ..CONVERSATION
     };
-    run(subprocess, "packing the files of the commit", &Request::Pack(pack), &limits).await
+    run(subprocess, "packing the commit", &Request::Pack(pack), &limits).await
 }
 
 async fn run<T: DeserializeOwned>(

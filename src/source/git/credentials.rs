@@ -77,16 +77,16 @@ pub async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
 /// Reads a Secret. Returns `None` if it does not exist and is not required.
 async fn read_secret(client: &Client, namespace: &str, name: &str, is_needed: bool) -> Result<Option<Data>, GitError> {
     if !names::is_object_name(name) {
-        return Err(GitError::Credentials(format!("{name:?} is not the name of a Secret")));
+        return Err(GitError::Credentials(format!("invalid Secret name {name:?}: must be an RFC 1123 subdomain")));
     }
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let failed = |why: String| GitError::Credentials(format!("cannot read the Secret {namespace}/{name}: {why}"));
+    let failed = |why: String| GitError::Credentials(format!("failed to read Secret {namespace}/{name}: {why}"));
     match tokio::time::timeout(READ_TIMEOUT, api.get_opt(name)).await {
         Ok(Ok(Some(secret))) => Ok(Some(secret.data.unwrap_or_default())),
         Ok(Ok(None)) if !is_needed => Ok(None),
-        Ok(Ok(None)) => Err(GitError::Credentials(format!("the Secret {namespace}/{name} does not exist"))),
+        Ok(Ok(None)) => Err(GitError::Credentials(format!("failed to read Secret {namespace}/{name}: not found"))),
         Ok(Err(error)) => Err(failed(error.to_string())),
-        Err(_) => Err(failed(format!("no answer within {} s", READ_TIMEOUT.as_secs()))),
+        Err(_) => Err(failed(format!("timed out after {} s", READ_TIMEOUT.as_secs()))),
     }
 }
 
@@ -134,11 +134,9 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
         Value::Key { secret, key, optional } => (secret, key, *optional),
     };
     match secrets.get(secret).and_then(|data| data.get(key)) {
-        Some(found) => {
-            text(found).map(Some).ok_or_else(|| format!("the key {key} of the Secret {secret} is not UTF-8"))
-        }
+        Some(found) => text(found).map(Some).ok_or_else(|| format!("key {key} of Secret {secret} is not valid UTF-8")),
         None if optional => Ok(None),
-        None => Err(format!("the Secret {secret} has no key {key}")),
+        None => Err(format!("Secret {secret} has no key {key}")),
     }
 }
 
@@ -146,7 +144,7 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
 /// Operator. A Secret with only host keys or certificates contains no credentials, and is valid.
 fn login_of(name: &str, data: &Data) -> Result<Login, String> {
     let get = |key: &str| match data.get(key) {
-        Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("the key {key} of the Secret {name} is not UTF-8")),
+        Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("key {key} of Secret {name} is not valid UTF-8")),
         None => Ok(None),
     };
     if let Some(key) = get("sshPrivateKey")? {
@@ -160,7 +158,7 @@ fn login_of(name: &str, data: &Data) -> Result<Login, String> {
         (None, None) if ["ca.crt", "caFile", "known_hosts"].iter().any(|key| data.contains_key(*key)) => {
             Ok(Login::Nothing)
         }
-        _ => Err(format!("the Secret {name} holds none of sshPrivateKey, accessToken, and username with password")),
+        _ => Err(format!("Secret {name} has no credentials: set sshPrivateKey, accessToken, or username and password")),
     }
 }
 
@@ -208,12 +206,12 @@ mod tests {
             (&[("ca.crt", "c")], "nothing"),
             (&[("known_hosts", "h")], "nothing"),
         ];
-        for (entries, wanted) in rows {
-            assert_eq!(described(&auth, entries).as_deref(), Ok(wanted), "{entries:?}");
+        for (entries, expected) in rows {
+            assert_eq!(described(&auth, entries).as_deref(), Ok(expected), "{entries:?}");
         }
         for entries in [&[][..], &[("username", "u")], &[("token", "t")]] {
-            let said = described(&auth, entries).expect_err("it holds nothing");
-            assert!(said.contains("the Secret s holds none of sshPrivateKey"), "{said}");
+            let message = described(&auth, entries).expect_err("it holds nothing");
+            assert!(message.contains("Secret s has no credentials: set sshPrivateKey"), "{message}");
         }
     }
 
@@ -222,8 +220,8 @@ mod tests {
         let auth = Auth::Token(Value::Key { secret: "s".to_owned(), key: "t".to_owned(), optional: false });
         let made = make(&auth, &secrets(&[("t", "x"), ("ca.crt", "c"), ("known_hosts", "h")]), "h").unwrap();
         assert_eq!((made.authorities, made.known_hosts), (vec!["c".to_owned()], vec!["h".to_owned()]));
-        let said = described(&auth, &[]).expect_err("the key is missing");
-        assert_eq!(said, "the Secret s has no key t");
+        let message = described(&auth, &[]).expect_err("the key is missing");
+        assert_eq!(message, "Secret s has no key t");
     }
 
     #[test]
@@ -242,8 +240,8 @@ mod tests {
             (&ssh, &[("p", "x")], "nothing"),
             (&app, &[("a", "1"), ("i", "2")], "nothing"),
         ];
-        for (auth, entries, wanted) in rows {
-            assert_eq!(described(auth, entries).as_deref(), Ok(wanted), "{auth:?} {entries:?}");
+        for (auth, entries, expected) in rows {
+            assert_eq!(described(auth, entries).as_deref(), Ok(expected), "{auth:?} {entries:?}");
             assert!(!auth.needs("s"), "{auth:?}");
         }
         let needed = Auth::Basic {

@@ -82,7 +82,7 @@ impl Proxies {
 /// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Servers at loopback and link-local
 /// addresses are refused unless `local_addresses` is set.
 pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) -> Result<reqwest::Client, GitError> {
-    let refused = |why: String| GitError::Credentials(format!("the certificate authorities cannot be used: {why}"));
+    let refused = |why: String| GitError::Credentials(format!("invalid certificate authorities: {why}"));
     let mut roots = rustls::RootCertStore::empty();
     let system = CertificateDer::pem_file_iter(SYSTEM_CERTIFICATES).map(|found| found.flatten().collect::<Vec<_>>());
     roots.add_parsable_certificates(system.unwrap_or_default());
@@ -90,7 +90,7 @@ pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) 
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
         let (added, _) = roots.add_parsable_certificates(found.map_err(|error| refused(error.to_string()))?);
         if added == 0 {
-            return Err(refused("there is no certificate among them, as PEM".to_owned()));
+            return Err(refused("no certificate in PEM format found".to_owned()));
         }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -110,9 +110,9 @@ pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) 
             let refusal = addresses::refusal(attempt.url()).filter(|_| !local_addresses);
             let from = attempt.previous().last().map(|url| url.scheme().to_owned());
             if attempt.previous().len() > MAX_REDIRECTS {
-                attempt.error("it is redirected too often")
+                attempt.error("too many redirects")
             } else if from.as_deref() == Some("https") && attempt.url().scheme() != "https" {
-                attempt.error("it is redirected from https to http")
+                attempt.error("redirect from https to http is not allowed")
             } else if let Some(why) = refusal {
                 attempt.error(why)
             } else {
@@ -179,8 +179,8 @@ fn parsed(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
 }
 
 impl Http for Connection {
-    type Headers = AnswerHeaders;
-    type ResponseBody = AnswerBody;
+    type Headers = ResponseHeaders;
+    type ResponseBody = ResponseBody;
     type PostBody = RequestBody;
 
     fn get(
@@ -196,13 +196,13 @@ impl Http for Connection {
             Some(base) if base != base_url => self.base = Some(base.to_owned()),
             Some(_) => {}
             None => {
-                let said = "the server redirects to where no repository is".to_owned();
-                return Err(gix_error::Error::from_error(self.budget.fail(GitError::Protocol(said))));
+                let message = "server redirects to a URL that is not a repository".to_owned();
+                return Err(gix_error::Error::from_error(self.budget.fail(GitError::Protocol(message))));
             }
         }
         let exchange = Arc::new(Mutex::new(exchange));
-        let body = AnswerBody::new(Arc::clone(&exchange));
-        Ok(GetResponse { headers: AnswerHeaders::new(exchange), body })
+        let body = ResponseBody::new(Arc::clone(&exchange));
+        Ok(GetResponse { headers: ResponseHeaders::new(exchange), body })
     }
 
     fn post(
@@ -215,8 +215,8 @@ impl Http for Connection {
         let exchange = Arc::new(Mutex::new(self.exchange(Method::POST, url, parsed(headers))));
         Ok(PostResponse {
             post_body: RequestBody(Arc::clone(&exchange)),
-            headers: AnswerHeaders::new(Arc::clone(&exchange)),
-            body: AnswerBody::new(exchange),
+            headers: ResponseHeaders::new(Arc::clone(&exchange)),
+            body: ResponseBody::new(exchange),
         })
     }
 
@@ -240,7 +240,7 @@ struct Exchange {
 
 enum State {
     Collecting { method: Method, url: String, headers: HeaderMap, body: Vec<u8> },
-    Answered { content_type: String, response: Option<Response> },
+    Responded { content_type: String, response: Option<Response> },
     Failed,
 }
 
@@ -248,7 +248,7 @@ impl Exchange {
     /// Sends the request. Returns the URL of the response after redirects.
     fn send(&mut self) -> io::Result<String> {
         let State::Collecting { method, url, headers, body } = std::mem::replace(&mut self.state, State::Failed) else {
-            return Err(io::Error::other("the request was sent before"));
+            return Err(io::Error::other("request was already sent"));
         };
         let request = self.client.request(method, &url).headers(headers).body(body).send();
         let response = self.budget.wait(request)?;
@@ -260,7 +260,7 @@ impl Exchange {
         let led_to = response.url().to_string();
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().to_owned();
-        self.state = State::Answered { content_type, response: Some(response) };
+        self.state = State::Responded { content_type, response: Some(response) };
         Ok(led_to)
     }
 
@@ -272,15 +272,16 @@ impl Exchange {
 /// Returns the error for a response with an error status.
 fn refusal(response: &Response, authorized: bool) -> Option<GitError> {
     let status = response.status();
-    let said = format!("HTTP {}", status.as_u16());
+    let text = format!("HTTP {}", status.as_u16());
     match status {
         status if status.is_success() => None,
-        StatusCode::UNAUTHORIZED if !authorized => Some(GitError::CredentialsMissing(said)),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(GitError::CredentialsRefused(said)),
-        StatusCode::NOT_FOUND | StatusCode::GONE => Some(GitError::NotFound(said)),
+        StatusCode::UNAUTHORIZED if !authorized => Some(GitError::CredentialsMissing(text)),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(GitError::CredentialsRefused(text)),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Some(GitError::NotFound(text)),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-            let after = asked
+            let requested =
+                response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+            let after = requested
                 .map_or(RETRY_AFTER_RANGE.0, Duration::from_secs)
                 .clamp(Duration::from_secs(1), RETRY_AFTER_RANGE.1);
             Some(GitError::Busy { status: status.as_u16(), after })
@@ -305,8 +306,8 @@ impl Write for RequestBody {
                 body.extend_from_slice(bytes);
                 Ok(bytes.len())
             }
-            State::Collecting { .. } => Err(io::Error::other("the request is too large")),
-            _ => Err(io::Error::other("the request was sent before")),
+            State::Collecting { .. } => Err(io::Error::other("request exceeds the limit")),
+            _ => Err(io::Error::other("request was already sent")),
         }
     }
 
@@ -317,12 +318,12 @@ impl Write for RequestBody {
 
 /// The `Content-Type` header, the only one that the library reads, as a line. The first read of the headers or of the body sends
 /// the request.
-pub struct AnswerHeaders {
+pub struct ResponseHeaders {
     exchange: Shared,
     line: Option<io::Cursor<Vec<u8>>>,
 }
 
-impl AnswerHeaders {
+impl ResponseHeaders {
     fn new(exchange: Shared) -> Self {
         Self { exchange, line: None }
     }
@@ -331,21 +332,21 @@ impl AnswerHeaders {
         if self.line.is_none() {
             let mut exchange = lock(&self.exchange);
             exchange.sent()?;
-            if let State::Answered { content_type, .. } = &exchange.state {
+            if let State::Responded { content_type, .. } = &exchange.state {
                 self.line = Some(io::Cursor::new(format!("Content-Type: {content_type}\n").into_bytes()));
             }
         }
-        self.line.as_mut().ok_or_else(|| io::Error::other("there is no answer"))
+        self.line.as_mut().ok_or_else(|| io::Error::other("no response"))
     }
 }
 
-impl Read for AnswerHeaders {
+impl Read for ResponseHeaders {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.line()?.read(buffer)
     }
 }
 
-impl BufRead for AnswerHeaders {
+impl BufRead for ResponseHeaders {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.line()?.fill_buf()
     }
@@ -358,13 +359,13 @@ impl BufRead for AnswerHeaders {
 }
 
 /// Reads the body of the response, within the budget.
-pub struct AnswerBody {
+pub struct ResponseBody {
     exchange: Shared,
     response: Option<Response>,
     chunk: io::Cursor<Vec<u8>>,
 }
 
-impl AnswerBody {
+impl ResponseBody {
     fn new(exchange: Shared) -> Self {
         Self { exchange, response: None, chunk: io::Cursor::default() }
     }
@@ -373,7 +374,7 @@ impl AnswerBody {
         let mut exchange = lock(&self.exchange);
         exchange.sent()?;
         if self.response.is_none()
-            && let State::Answered { response, .. } = &mut exchange.state
+            && let State::Responded { response, .. } = &mut exchange.state
         {
             self.response = response.take();
         }
@@ -388,7 +389,7 @@ impl AnswerBody {
     }
 }
 
-impl Read for AnswerBody {
+impl Read for ResponseBody {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let available = self.fill_buf()?;
         let count = available.len().min(buffer.len());
@@ -399,7 +400,7 @@ impl Read for AnswerBody {
     }
 }
 
-impl BufRead for AnswerBody {
+impl BufRead for ResponseBody {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.chunk.fill_buf()?.is_empty() {
             self.chunk = io::Cursor::new(self.next()?);

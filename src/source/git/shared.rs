@@ -11,7 +11,7 @@ use crate::artifact::Store;
 use crate::source::git::cache::Cache;
 use crate::source::git::clients::Clients;
 use crate::source::git::github_app::Tokens;
-use crate::source::git::question::Follower;
+use crate::source::git::lookup::Follower;
 use crate::source::git::settings::Settings;
 
 pub(super) struct Shared {
@@ -24,11 +24,11 @@ pub(super) struct Shared {
     pub(super) tasks: TaskTracker,
     pub(super) end: CancellationToken,
     /// Locked for short sections only, never across an await.
-    pub(super) answers: Mutex<Cache>,
+    pub(super) cache: Mutex<Cache>,
 }
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, Cache> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::api::pulumi::{GitAuth, ResourceRef, StackSpec};
 use crate::artifact::Directory;
-use crate::source::Unavailable;
 use crate::source::git::paths::Paths;
 use crate::source::git::reference::Reference;
 use crate::source::git::semver_range::SemverRange;
@@ -83,12 +82,14 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Parses the repository fields of a Stack. Returns `None` if no such field is set.
-pub fn wanted(spec: &StackSpec, namespace: &str) -> Result<Option<RepositorySpec>, Unavailable> {
-    if !names_git(spec) {
-        return Ok(None);
+impl RepositorySpec {
+    /// Parses the repository fields of a Stack. Returns `None` if no such field is set.
+    ///
+    /// # Errors
+    /// Returns the reason why the fields are invalid.
+    pub fn of_stack(spec: &StackSpec, namespace: &str) -> Result<Option<Self>, String> {
+        names_git(spec).then(|| parse(spec, namespace)).transpose()
     }
-    parse(spec, namespace).map(Some).map_err(Unavailable::Invalid)
 }
 
 /// Returns whether any field of a Stack selects a Git repository as its source.
@@ -114,22 +115,19 @@ pub fn field(spec: &StackSpec) -> Option<&'static str> {
 fn parse(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, String> {
     let objects = [("fluxSource", spec.flux_source.is_some()), ("programRef", spec.program_ref.is_some())];
     if let (Some(one), Some((other, _))) = (field(spec), objects.into_iter().find(|(_, is_given)| *is_given)) {
-        return Err(format!(
-            "spec.{one} and spec.{other} are both given, and a Stack has one source: remove one of them"
-        ));
+        return Err(exclusive(one, other));
     }
-    let fields = "branch, commit, gitRef, repoDir, gitAuth, gitAuthSecret and paths";
     let url = spec.project_repo.as_deref().map(str::trim).filter(|url| !url.is_empty());
-    let url = url.ok_or_else(|| {
-        format!("spec.projectRepo is missing: {fields} say how a Git repository is read, but not which")
-    })?;
-    let repository = RepositoryUrl::parse(url).map_err(|why| format!("spec.projectRepo is not valid: {why}"))?;
+    let url = url.ok_or(
+        "spec.projectRepo is missing: branch, commit, gitRef, repoDir, gitAuth, gitAuthSecret and paths require it",
+    )?;
+    let repository = RepositoryUrl::parse(url).map_err(|why| format!("invalid spec.projectRepo: {why}"))?;
     let auth = auth(spec, namespace)?;
     let ssh_fields = "spec.gitAuth.sshAuth (or spec.gitAuthSecret)";
     check_fit(&repository, &auth, ssh_fields)?;
     let directory = spec.repo_dir.as_deref().unwrap_or_default();
-    let directory = directory.parse().map_err(|error| format!("spec.repoDir is not valid: {error}"))?;
-    let paths = Paths::parse(&spec.paths).map_err(|why| format!("spec.paths is not valid: {why}"))?;
+    let directory = directory.parse().map_err(|error| format!("invalid spec.repoDir: {error}"))?;
+    let paths = Paths::parse(&spec.paths).map_err(|why| format!("invalid spec.paths: {why}"))?;
     let namespace = if auth.names_secret() { namespace.to_owned() } else { String::new() };
     let key =
         Key { repository, reference: reference(spec)?, full_history: spec.shallow == Some(false), auth, namespace };
@@ -151,10 +149,9 @@ fn reference(spec: &StackSpec) -> Result<Reference, String> {
         (None, None, Some(range)) => {
             SemverRange::parse(&range).map(Reference::Semver).map_err(|why| format!("spec.gitRef.semver: {why}"))
         }
-        (None, None, None) => Err(
-            "nothing says what is followed in spec.projectRepo: give spec.branch, spec.commit or spec.gitRef.semver"
-                .to_owned(),
-        ),
+        (None, None, None) => {
+            Err("spec.projectRepo requires a reference: set spec.branch, spec.commit or spec.gitRef.semver".to_owned())
+        }
         (Some(_), Some(_), _) => Err(exclusive("branch", "commit")),
         (Some(_), None, Some(_)) => Err(exclusive("branch", "gitRef.semver")),
         (None, Some(_), Some(_)) => Err(exclusive("commit", "gitRef.semver")),
@@ -162,7 +159,7 @@ fn reference(spec: &StackSpec) -> Result<Reference, String> {
 }
 
 fn exclusive(one: &str, other: &str) -> String {
-    format!("spec.{one} and spec.{other} are both given, and exclude each other: remove one of them")
+    format!("spec.{one} and spec.{other} are mutually exclusive: remove one of them")
 }
 
 fn auth(spec: &StackSpec, namespace: &str) -> Result<Auth, String> {
@@ -212,33 +209,29 @@ fn structured(given: &GitAuth, namespace: &str) -> Result<Auth, String> {
 }
 
 fn value(field: &str, reference: &ResourceRef, namespace: &str) -> Result<Value, String> {
-    let refused = |what: &str| Err(format!("spec.gitAuth.{field}: {what}"));
+    let invalid = |what: &str| Err(format!("spec.gitAuth.{field}: {what}"));
     match (reference.kind.as_str(), &reference.secret, &reference.literal) {
         ("Secret", Some(secret), _) => {
             match secret.namespace.as_deref().filter(|other| !other.is_empty() && *other != namespace) {
-                Some(_) => refused("cross-namespace refs are not allowed"),
+                Some(_) => invalid("cross-namespace refs are not allowed"),
                 None => Ok(Value::Key { secret: secret.name.clone(), key: secret.key.clone(), optional: false }),
             }
         }
-        ("Secret", None, _) => refused("type is Secret, but `secret.name` and `secret.key` are missing"),
+        ("Secret", None, _) => invalid("type Secret requires `secret.name` and `secret.key`"),
         ("Literal", _, Some(literal)) => Ok(Value::Literal(literal.value.clone())),
-        _ => refused(
-            "what a repository is read with is kept in a Secret: give type Secret, with `secret.name` and `secret.key`",
-        ),
+        _ => invalid("credentials must be in a Secret: set type Secret, `secret.name` and `secret.key`"),
     }
 }
 
 /// Checks that the type of the credentials fits the URL. `ssh_fields` names the fields for an SSH key in the error.
 pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> Result<(), String> {
     match (repository.place(), auth) {
-        (Place::Http(_), Auth::Ssh { .. }) => {
-            Err(format!("{ssh_fields} is of no use for {repository}: that is not reached by SSH"))
-        }
+        (Place::Http(_), Auth::Ssh { .. }) => Err(format!("{ssh_fields} requires an SSH URL, not {repository}")),
         (Place::Ssh(_), Auth::Token(_) | Auth::Basic { .. } | Auth::GitHubApp { .. }) => Err(format!(
-            "{repository} is reached by SSH, which takes a key: give {ssh_fields}; tokens and passwords are for https URLs"
+            "{repository} is an SSH URL, which requires a key: set {ssh_fields}; tokens and passwords require an https URL"
         )),
         (Place::Ssh(_), Auth::Nothing) => {
-            Err(format!("{repository} is reached by SSH, which takes a key: give {ssh_fields}"))
+            Err(format!("{repository} is an SSH URL, which requires a key: set {ssh_fields}"))
         }
         _ => Ok(()),
     }
@@ -296,10 +289,10 @@ mod tests {
 
     use super::*;
 
-    fn read(fields: &Json) -> Result<Option<RepositorySpec>, Unavailable> {
+    fn read(fields: &Json) -> Result<Option<RepositorySpec>, String> {
         let mut spec = json!({"stack": "dev"});
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        wanted(&serde_json::from_value(spec).unwrap(), "apps")
+        RepositorySpec::of_stack(&serde_json::from_value(spec).unwrap(), "apps")
     }
 
     fn secret(key: &str) -> Json {
@@ -320,7 +313,7 @@ mod tests {
         assert_eq!(key(json!({"projectRepo": HTTPS, "branch": "main", "repoDir": "a", "paths": ["/a"]})), main);
         assert_ne!(key(json!({"projectRepo": HTTPS, "branch": "dev"})), main);
         assert_ne!(key(json!({"projectRepo": HTTPS, "branch": "main", "shallow": false})), main);
-        assert_eq!(main.namespace, "", "what needs no Secret is shared by all namespaces");
+        assert_eq!(main.namespace, "", "namespaces share a repository without a Secret");
         let private = key(json!({"projectRepo": HTTPS, "branch": "main", "gitAuthSecret": "s"}));
         assert_eq!((private.namespace.as_str(), private.auth.secrets()), ("apps", vec!["s"]));
     }
@@ -332,8 +325,8 @@ mod tests {
             read(&fields).unwrap().unwrap().every.as_secs()
         };
         let rows = [(json!(null), 60), (json!(1), 60), (json!(-5), 60), (json!(60), 60), (json!(300), 300)];
-        for (seconds, wanted) in rows {
-            assert_eq!(every(seconds.clone()), wanted, "{seconds}");
+        for (seconds, expected) in rows {
+            assert_eq!(every(seconds.clone()), expected, "{seconds}");
         }
     }
 
@@ -348,7 +341,7 @@ mod tests {
         assert_eq!(auth(HTTPS, json!({"gitAuth": {"accessToken": secret("t")}})), Auth::Token(at("t")));
         let basic =
             json!({"gitAuth": {"basicAuth": {"userName": secret("u"), "password": secret("p")}}, "gitAuthSecret": "x"});
-        assert_eq!(auth(HTTPS, basic), Auth::Basic { user: at("u"), password: at("p") }, "gitAuth wins");
+        assert_eq!(auth(HTTPS, basic), Auth::Basic { user: at("u"), password: at("p") }, "gitAuth takes precedence");
         let ssh = json!({"gitAuth": {"sshAuth": {"sshPrivateKey": secret("k"), "password": secret("p")}}});
         assert_eq!(auth("git@host:app", ssh), Auth::Ssh { key: at("k"), passphrase: Some(at("p")) });
         let app = json!({"gitAuth": {"githubApp": {"appID": {"type": "Literal", "literal": {"value": "hidden"}},
@@ -367,46 +360,49 @@ mod tests {
         let rows = [
             (json!({"repoDir": "a"}), "spec.projectRepo is missing"),
             (json!({"paths": ["/a"]}), "spec.projectRepo is missing"),
-            (json!({"projectRepo": HTTPS}), "nothing says what is followed"),
+            (json!({"projectRepo": HTTPS}), "spec.projectRepo requires a reference"),
             (
                 json!({"projectRepo": HTTPS, "branch": "a", "commit": "b"}),
-                "spec.branch and spec.commit are both given, and exclude each other",
+                "spec.branch and spec.commit are mutually exclusive",
             ),
             (
                 json!({"projectRepo": HTTPS, "commit": "a", "gitRef": {"semver": "1"}}),
-                "spec.commit and spec.gitRef.semver are both given",
+                "spec.commit and spec.gitRef.semver are mutually exclusive",
             ),
-            (json!({"projectRepo": HTTPS, "gitRef": {"semver": "newest"}}), "spec.gitRef.semver: \"newest\""),
+            (
+                json!({"projectRepo": HTTPS, "gitRef": {"semver": "newest"}}),
+                "spec.gitRef.semver: invalid version range \"newest\"",
+            ),
             (
                 json!({"projectRepo": HTTPS, "branch": "a", "fluxSource": flux}),
-                "spec.projectRepo and spec.fluxSource are both given, and a Stack has one source: remove one of them",
+                "spec.projectRepo and spec.fluxSource are mutually exclusive: remove one of them",
             ),
             (
                 json!({"projectRepo": HTTPS, "branch": "a", "programRef": {"name": "p"}}),
-                "spec.projectRepo and spec.programRef are both given",
+                "spec.projectRepo and spec.programRef are mutually exclusive",
             ),
-            (json!({"branch": "a", "fluxSource": flux}), "spec.branch and spec.fluxSource are both given"),
-            (json!({"projectRepo": "/srv/app", "branch": "a"}), "spec.projectRepo is not valid"),
-            (json!({"projectRepo": HTTPS, "branch": "a", "repoDir": "../b"}), "spec.repoDir is not valid"),
-            (json!({"projectRepo": HTTPS, "branch": "a", "paths": [""]}), "spec.paths is not valid"),
-            (json!({"projectRepo": ssh, "branch": "a"}), "takes a key"),
+            (json!({"branch": "a", "fluxSource": flux}), "spec.branch and spec.fluxSource are mutually exclusive"),
+            (json!({"projectRepo": "/srv/app", "branch": "a"}), "invalid spec.projectRepo"),
+            (json!({"projectRepo": HTTPS, "branch": "a", "repoDir": "../b"}), "invalid spec.repoDir"),
+            (json!({"projectRepo": HTTPS, "branch": "a", "paths": [""]}), "invalid spec.paths"),
+            (json!({"projectRepo": ssh, "branch": "a"}), "requires a key"),
             (
                 json!({"projectRepo": ssh, "branch": "a", "gitAuth": {"accessToken": secret("t")}}),
                 "spec.gitAuth.sshAuth",
             ),
             (
                 json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"sshAuth": {"sshPrivateKey": secret("k")}}}),
-                "of no use",
+                "requires an SSH URL",
             ),
             (json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": other}}), "cross-namespace"),
             (
                 json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": {"type": "FS"}}}),
-                "kept in a Secret",
+                "credentials must be in a Secret",
             ),
         ];
-        for (fields, wanted) in rows {
-            let Err(Unavailable::Invalid(said)) = read(&fields) else { panic!("{fields}") };
-            assert!(said.contains(wanted), "{fields}: {said}");
+        for (fields, expected) in rows {
+            let Err(message) = read(&fields) else { panic!("{fields}") };
+            assert!(message.contains(expected), "{fields}: {message}");
         }
     }
 }

@@ -34,7 +34,7 @@ fn answer<T: Serialize>(answer: &Result<T, GitError>) -> io::Result<()> {
 
 impl List {
     fn run(&self) -> Result<Tip, GitError> {
-        let mut remote = Remote::open(&self.repository, &self.access, "asking the server", self.limits.listing())?;
+        let mut remote = Remote::open(&self.repository, &self.access, "querying the server", self.limits.listing())?;
         match remote.list(&self.reference.prefixes(), |listed| self.reference.select(listed))? {
             Some(tip) => Ok(tip),
             None => Err(remote.list(&[], |listed| self.reference.missing(listed))?),

@@ -8,23 +8,28 @@ use crate::source::git::url::RepositoryUrl;
 /// Reference that is followed by default.
 const DEFAULT_REFERENCE: &str = "HEAD";
 
-/// Returns the repository of a Workspace in this namespace.
-pub fn of_workspace(given: &GitRepository, namespace: &str) -> Result<RepositorySpec, String> {
-    let repository = RepositoryUrl::parse(given.url.trim()).map_err(|why| format!("git.url is not valid: {why}"))?;
-    let auth = auth(given.auth.as_ref())?;
-    check_fit(&repository, &auth, "git.auth.sshPrivateKey")?;
-    let directory = given.dir.as_deref().unwrap_or_default();
-    let directory = directory.parse().map_err(|error| format!("git.dir is not valid: {error}"))?;
-    let reference = given.reference.as_deref().map(str::trim).filter(|reference| !reference.is_empty());
-    let namespace = if auth.names_secret() { namespace.to_owned() } else { String::new() };
-    let key = Key {
-        repository,
-        reference: Reference::commit_or_name(reference.unwrap_or(DEFAULT_REFERENCE)),
-        full_history: given.shallow == Some(false),
-        auth,
-        namespace,
-    };
-    Ok(RepositorySpec { key, directory, paths: None, every: MIN_INTERVAL })
+impl RepositorySpec {
+    /// Parses the repository of a Workspace in this namespace.
+    ///
+    /// # Errors
+    /// Returns the reason why the fields are invalid.
+    pub fn of_workspace(given: &GitRepository, namespace: &str) -> Result<Self, String> {
+        let repository = RepositoryUrl::parse(given.url.trim()).map_err(|why| format!("invalid git.url: {why}"))?;
+        let auth = auth(given.auth.as_ref())?;
+        check_fit(&repository, &auth, "git.auth.sshPrivateKey")?;
+        let directory = given.dir.as_deref().unwrap_or_default();
+        let directory = directory.parse().map_err(|error| format!("invalid git.dir: {error}"))?;
+        let reference = given.reference.as_deref().map(str::trim).filter(|reference| !reference.is_empty());
+        let namespace = if auth.names_secret() { namespace.to_owned() } else { String::new() };
+        let key = Key {
+            repository,
+            reference: Reference::commit_or_name(reference.unwrap_or(DEFAULT_REFERENCE)),
+            full_history: given.shallow == Some(false),
+            auth,
+            namespace,
+        };
+        Ok(RepositorySpec { key, directory, paths: None, every: MIN_INTERVAL })
+    }
 }
 
 fn auth(given: Option<&GitRepositoryAuth>) -> Result<Auth, String> {
@@ -45,7 +50,7 @@ fn auth(given: Option<&GitRepositoryAuth>) -> Result<Auth, String> {
             base_url: None,
         }),
         _ => {
-            Err("git.auth: give one of sshPrivateKey (with its password), token, username with password, and githubApp"
+            Err("git.auth must have exactly one of sshPrivateKey (optionally with password), token, username with password, and githubApp"
                 .to_owned())
         }
     }
@@ -63,7 +68,7 @@ mod tests {
     use super::*;
 
     fn read(fields: Json) -> Result<RepositorySpec, String> {
-        of_workspace(&serde_json::from_value(fields).unwrap(), "apps")
+        RepositorySpec::of_workspace(&serde_json::from_value(fields).unwrap(), "apps")
     }
 
     fn at(key: &str) -> Json {
@@ -74,17 +79,17 @@ mod tests {
 
     #[test]
     fn a_repository_is_parsed_as_in_the_operator() {
-        let wanted = read(json!({"url": HTTPS, "ref": "v1", "dir": "deploy", "shallow": false})).unwrap();
-        assert_eq!(wanted.key.reference, Reference::Name("v1".to_owned()));
-        assert_eq!((wanted.directory.as_str(), wanted.key.full_history), ("deploy", true));
-        assert_eq!(wanted.key.namespace, "", "what needs no Secret is shared by all namespaces");
+        let expected = read(json!({"url": HTTPS, "ref": "v1", "dir": "deploy", "shallow": false})).unwrap();
+        assert_eq!(expected.key.reference, Reference::Name("v1".to_owned()));
+        assert_eq!((expected.directory.as_str(), expected.key.full_history), ("deploy", true));
+        assert_eq!(expected.key.namespace, "", "namespaces share a repository without a Secret");
         let plain = read(json!({"url": HTTPS})).unwrap();
         assert_eq!((plain.key.reference, plain.key.full_history), (Reference::Name("HEAD".to_owned()), false));
     }
 
     #[test]
     fn every_auth_method_is_parsed() {
-        let auth = |url: &str, auth: Json| read(json!({"url": url, "auth": auth})).map(|wanted| wanted.key.auth);
+        let auth = |url: &str, auth: Json| read(json!({"url": url, "auth": auth})).map(|expected| expected.key.auth);
         let key = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: key == "o" };
         assert_eq!(auth(HTTPS, json!({"token": at("t")})), Ok(Auth::Token(key("t"))));
         let optional = json!({"token": {"name": "s", "key": "o", "optional": true}});
@@ -100,16 +105,19 @@ mod tests {
     #[test]
     fn invalid_git_specs_are_rejected_with_a_reason() {
         let rows = [
-            (json!({}), "git.url is not valid"),
-            (json!({"url": HTTPS, "dir": "../a"}), "git.dir is not valid"),
-            (json!({"url": HTTPS, "auth": {"username": at("u")}}), "git.auth: give one of"),
-            (json!({"url": HTTPS, "auth": {"token": at("t"), "sshPrivateKey": at("k")}}), "git.auth: give one of"),
-            (json!({"url": HTTPS, "auth": {"sshPrivateKey": at("k")}}), "git.auth.sshPrivateKey is of no use"),
-            (json!({"url": "git@host:app"}), "give git.auth.sshPrivateKey"),
+            (json!({}), "invalid git.url"),
+            (json!({"url": HTTPS, "dir": "../a"}), "invalid git.dir"),
+            (json!({"url": HTTPS, "auth": {"username": at("u")}}), "git.auth must have exactly one of"),
+            (
+                json!({"url": HTTPS, "auth": {"token": at("t"), "sshPrivateKey": at("k")}}),
+                "git.auth must have exactly one of",
+            ),
+            (json!({"url": HTTPS, "auth": {"sshPrivateKey": at("k")}}), "git.auth.sshPrivateKey requires an SSH URL"),
+            (json!({"url": "git@host:app"}), "set git.auth.sshPrivateKey"),
         ];
-        for (fields, wanted) in rows {
-            let said = read(fields.clone()).expect_err("it cannot be followed");
-            assert!(said.contains(wanted), "{fields}: {said}");
+        for (fields, expected) in rows {
+            let message = read(fields.clone()).expect_err("invalid");
+            assert!(message.contains(expected), "{fields}: {message}");
         }
     }
 }

@@ -47,7 +47,7 @@ impl Declarations {
 }
 
 /// Returns a cycle in the dependencies between variables and resources, if there is one. The first and the last name are equal.
-pub fn circle(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
+pub fn cycle(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
     let mut walk = Walk { dependencies, path: Vec::new(), on_path: BTreeSet::new(), done: BTreeSet::new() };
     dependencies.keys().find_map(|name| walk.from(name))
 }
@@ -66,7 +66,7 @@ impl<'a> Walk<'a> {
         self.enter(start);
         while let Some((name, below)) = self.path.last_mut() {
             match below.next() {
-                Some(other) if self.on_path.contains(other.as_str()) => return Some(self.circle_at(other)),
+                Some(other) if self.on_path.contains(other.as_str()) => return Some(self.cycle_at(other)),
                 Some(other) => self.enter(other),
                 None => {
                     self.on_path.remove(*name);
@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn circle_at(&self, name: &str) -> Vec<String> {
+    fn cycle_at(&self, name: &str) -> Vec<String> {
         let names = self.path.iter().map(|(name, _)| *name).skip_while(|on_path| *on_path != name);
         names.chain([name]).map(str::to_owned).collect()
     }
@@ -105,17 +105,17 @@ mod tests {
             (&[("a", &["b"]), ("b", &["a"])], Some(&["a", "b", "a"])),
             (&[("a", &["b", "c"]), ("b", &["d"]), ("c", &["d"]), ("d", &[])], None),
         ];
-        for (edges, wanted) in rows {
+        for (edges, expected) in rows {
             let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
             let dependencies =
                 edges.iter().map(|(name, next)| ((*name).to_owned(), names(next).into_iter().collect())).collect();
-            assert_eq!(circle(&dependencies), wanted.map(names), "{edges:?}");
+            assert_eq!(cycle(&dependencies), expected.map(names), "{edges:?}");
         }
     }
 
     #[test]
     fn a_long_dependency_chain_is_followed() {
         let edge = |n: u32| (format!("v{n:06}"), [format!("v{:06}", n + 1)].into());
-        assert_eq!(circle(&(0..50_000).map(edge).collect()), None);
+        assert_eq!(cycle(&(0..50_000).map(edge).collect()), None);
     }
 }

@@ -28,14 +28,15 @@ pub fn read(text: &str) -> Result<Text, String> {
             found.has_more = true;
             rest = after;
         } else if let Some(reference) = rest.strip_prefix("${") {
-            let (root, after) = access(reference).map_err(|what| format!("the reference {} {what}", quoted(rest)))?;
+            let (root, after) =
+                access(reference).map_err(|what| format!("invalid reference {}: {what}", quoted(rest)))?;
             found.roots.push(root);
             rest = after;
         } else {
             found.has_more = true;
-            let mut signs = rest.chars();
-            signs.next();
-            rest = signs.as_str();
+            let mut characters = rest.chars();
+            characters.next();
+            rest = characters.as_str();
         }
     }
     Ok(found)
@@ -54,13 +55,13 @@ fn access(reference: &str) -> Result<(String, &str), &'static str> {
     let mut root = None;
     let mut rest = reference;
     loop {
-        let mut signs = rest.chars();
-        match signs.next() {
-            None => return Err("is not closed by a brace"),
-            Some('}') => return root.map(|root| (root, signs.as_str())).ok_or("is empty"),
-            Some('.') => rest = signs.as_str(),
+        let mut characters = rest.chars();
+        match characters.next() {
+            None => return Err("missing closing brace"),
+            Some('}') => return root.map(|root| (root, characters.as_str())).ok_or("empty name"),
+            Some('.') => rest = characters.as_str(),
             Some('[') => {
-                let (key, after) = subscript(signs.as_str(), root.is_none())?;
+                let (key, after) = subscript(characters.as_str(), root.is_none())?;
                 root.get_or_insert(key);
                 rest = after;
             }
@@ -77,15 +78,15 @@ fn access(reference: &str) -> Result<(String, &str), &'static str> {
 fn subscript(text: &str, is_first: bool) -> Result<(String, &str), &'static str> {
     if let Some(quoted) = text.strip_prefix('"') {
         let (key, after) = quoted_key(quoted)?;
-        let after = after.strip_prefix(']').ok_or("has a key that is not closed by a bracket")?;
+        let after = after.strip_prefix(']').ok_or("missing closing bracket after the key")?;
         return Ok((key, after));
     }
-    let (index, after) = text.split_once(']').ok_or("has an index that is not closed by a bracket")?;
+    let (index, after) = text.split_once(']').ok_or("missing closing bracket after the index")?;
     if index.parse::<i64>().is_err() {
-        return Err("has an index that is no whole number (a key is written in quotes)");
+        return Err("index must be an integer (put a key in quotes)");
     }
     if is_first {
-        return Err("begins with an index, not with a name");
+        return Err("must start with a name, not with an index");
     }
     Ok((index.to_owned(), after))
 }
@@ -100,13 +101,13 @@ fn quoted_key(text: &str) -> Result<(String, &str), &'static str> {
             rest = after;
             continue;
         }
-        let mut signs = rest.chars();
-        match signs.next() {
-            None => return Err("has a key that is not closed by a quote"),
-            Some('"') => return Ok((key, signs.as_str())),
-            Some(sign) => key.push(sign),
+        let mut characters = rest.chars();
+        match characters.next() {
+            None => return Err("missing closing quote"),
+            Some('"') => return Ok((key, characters.as_str())),
+            Some(character) => key.push(character),
         }
-        rest = signs.as_str();
+        rest = characters.as_str();
     }
 }
 
@@ -140,19 +141,19 @@ mod tests {
     #[test]
     fn an_invalid_reference_is_rejected_with_a_reason() {
         let rows = [
-            ("${", "is not closed by a brace"),
-            ("a ${name", "\"${name\" is not closed by a brace"),
-            ("${}", "is empty"),
-            ("${.}", "is empty"),
-            ("${[0]}", "begins with an index"),
-            ("${a[b]}", "no whole number"),
-            ("${a[0}", "not closed by a bracket"),
-            ("${a[\"b}", "not closed by a quote"),
-            ("${a[\"b\"}", "not closed by a bracket"),
+            ("${", "missing closing brace"),
+            ("a ${name", "\"${name\": missing closing brace"),
+            ("${}", "empty name"),
+            ("${.}", "empty name"),
+            ("${[0]}", "must start with a name"),
+            ("${a[b]}", "index must be an integer"),
+            ("${a[0}", "missing closing bracket"),
+            ("${a[\"b}", "missing closing quote"),
+            ("${a[\"b\"}", "missing closing bracket"),
         ];
-        for (text, wanted) in rows {
+        for (text, expected) in rows {
             let error = read(text).expect_err(text);
-            assert!(error.contains(wanted), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

@@ -12,9 +12,9 @@ use crate::pulumi::project::{self, PROJECT_FILE};
 /// The reason why a Program cannot be rendered as an artifact.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
-    #[error("it cannot be written as a project file: {0}")]
+    #[error("failed to render the project file: {0}")]
     Encode(#[from] serde_json::Error),
-    #[error("its project file cannot be packed: {0}")]
+    #[error("failed to pack the project file: {0}")]
     Pack(#[from] io::Error),
 }
 

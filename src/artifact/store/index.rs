@@ -43,7 +43,7 @@ impl Pinned {
 /// State that all clones of a store share. The mutex is held for bookkeeping, a rename or a removal, but never while bytes are
 /// copied or hashed.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct Index {
     pub(super) complete: PathBuf,
     pub(super) incoming: PathBuf,
     pub(super) grants: PathBuf,
@@ -79,7 +79,7 @@ pub(super) struct Blob {
     pub(super) size: u64,
 }
 
-impl Shelf {
+impl Index {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // Ignoring poison is safe: no code panics between two changes of the state, except on allocation failure.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -112,7 +112,7 @@ impl Shelf {
     }
 
     /// Evicts the least recently used artifacts until `needed` more bytes fit.
-    pub(super) fn make_room(&self, state: &mut State, needed: u64) -> Result<(), StoreError> {
+    pub(super) fn free_space(&self, state: &mut State, needed: u64) -> Result<(), StoreError> {
         loop {
             let used = state.complete_bytes.saturating_add(state.incoming_bytes);
             if used.saturating_add(needed) <= self.capacity {
@@ -123,7 +123,7 @@ impl Shelf {
                     capacity: self.capacity,
                     needed,
                     in_use: state.complete_bytes,
-                    arriving: state.incoming_bytes,
+                    incoming: state.incoming_bytes,
                 });
             };
             state.remove(&digest)?;
@@ -131,11 +131,11 @@ impl Shelf {
     }
 }
 
-impl Drop for Shelf {
+impl Drop for Index {
     fn drop(&mut self) {
         // A child process that is starting may hold a copy of the descriptor, so closing this one would not release the lock.
         if let Err(cause) = self.lock.unlock() {
-            tracing::debug!(%cause, "cannot unlock the artifact store");
+            tracing::debug!(%cause, "failed to unlock the artifact store");
         }
     }
 }
@@ -170,7 +170,7 @@ impl State {
 
 impl Blob {
     /// Returns whether the content of the file matches its digest. For a verified file, only the size is checked.
-    pub(super) fn is_sound(&self, verified: bool) -> io::Result<bool> {
+    pub(super) fn is_intact(&self, verified: bool) -> io::Result<bool> {
         if verified {
             return Ok(fs::metadata(&self.path)?.len() == self.size);
         }

@@ -16,7 +16,7 @@ pub struct Known {
 
 /// Parameters that a Stack passes when it looks up its repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct Lookup {
     /// The last reconcile request of a user.
     pub request: Option<String>,
     /// Whether no run has handled the request yet.
