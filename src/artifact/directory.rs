@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::quote::quoted;
+use super::rules::quoted;
 
 /// Maximum length of a directory, in bytes. It equals the default limit for names in an archive.
 const MAX_LENGTH: usize = 1024;

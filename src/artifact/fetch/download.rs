@@ -1,6 +1,8 @@
 //! Performs one download: sends the request, reads the limited body, verifies the digest and stores the artifact.
 
 use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,14 +10,16 @@ use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use reqwest::Response;
 use reqwest::header::{HOST, HeaderMap, RETRY_AFTER};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::super::digest::Digest;
 use super::super::store::{Incoming, Pinned, StoreError};
-use super::error::FetchError;
-use super::retry_after;
+use super::error::{FetchError, MAX_RETRY_AFTER};
+use super::settings::FetchSettings;
 use super::shared::Shared;
 use super::target::Target;
 
@@ -142,7 +146,7 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
             Duration::try_from(then.duration_since(now)).unwrap_or_default()
         }
     };
-    Some(wait.min(retry_after::MAX_RETRY_AFTER))
+    Some(wait.min(MAX_RETRY_AFTER))
 }
 
 fn store_error(error: StoreError, target: &Target, digest: &Digest) -> FetchError {
@@ -170,6 +174,51 @@ fn cause_of(error: reqwest::Error) -> String {
     }
     causes.dedup();
     causes.join(": ")
+}
+
+/// Path of the system certificates on Linux distributions.
+const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Builds a client without redirects, which could bypass the allowed hosts, and without a proxy, because artifacts are served
+/// inside the cluster.
+pub(super) fn client(settings: &FetchSettings) -> Result<reqwest::Client, FetchError> {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls(settings)?)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .connect_timeout(settings.connect_timeout)
+        .user_agent(concat!("pulumi-controller/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|cause| FetchError::Settings { why: cause.to_string() })
+}
+
+fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
+    let failed = |cause: rustls::Error| FetchError::Settings { why: cause.to_string() };
+    let mut roots = rustls::RootCertStore::empty();
+    match &settings.certificate_authorities {
+        Some(path) => {
+            let (_, refused) = roots.add_parsable_certificates(read_certificates(path)?);
+            if refused > 0 || roots.is_empty() {
+                let why = format!("no certificates in {}, or invalid ones ({refused})", path.display());
+                return Err(FetchError::Settings { why });
+            }
+        }
+        // Certificates are optional in the image, because Flux serves artifacts over http.
+        None => {
+            roots.add_parsable_certificates(read_certificates(Path::new(SYSTEM_CERTIFICATES)).unwrap_or_default());
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FetchError> {
+    let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    certificates.map_err(|cause| FetchError::Settings {
+        why: format!("failed to read the certificate authorities in {}: {cause}", path.display()),
+    })
 }
 
 #[cfg(test)]

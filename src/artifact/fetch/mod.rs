@@ -1,13 +1,9 @@
 //! Fetches artifacts: once per digest and URL, only from allowed hosts, limited in bytes and time, and verified before use.
 
-mod client;
 mod download;
 mod error;
-mod hosts;
-mod retry_after;
 mod settings;
 mod shared;
-mod single_flight;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -16,8 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use error::FetchError;
-pub use hosts::{AllowedHosts, InvalidHost};
-pub use settings::FetchSettings;
+pub use settings::{AllowedHosts, FetchSettings, InvalidHost};
 
 use super::digest::Digest;
 use super::store::{Pinned, Store};
@@ -44,7 +39,7 @@ impl Fetcher {
     /// # Errors
     /// Fails if the certificates cannot be read.
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
-        let client = client::build(&settings)?;
+        let client = download::client(&settings)?;
         let (downloads, postponed) = Default::default();
         let fetches = AtomicU64::new(0);
         Ok(Self { shared: Arc::new(Shared { client, settings, store, downloads, postponed, fetches }) })

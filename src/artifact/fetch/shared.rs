@@ -1,16 +1,17 @@
-//! State that all clones of a fetcher share. Starts and joins downloads.
+//! State that all clones of a fetcher share. Concurrent callers with the same digest and URL share one download.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt;
+use futures::future::{BoxFuture, Shared as SharedFuture, WeakShared};
+use url::Url;
 
 use super::super::digest::Digest;
 use super::super::store::{Pinned, Store};
-use super::error::FetchError;
-use super::retry_after::RetryAfter;
+use super::error::{FetchError, RetryAfter};
 use super::settings::FetchSettings;
-use super::single_flight::{Entry, Key, SharedDownload, SingleFlight};
 use super::target::Target;
 
 #[derive(Debug)]
@@ -85,5 +86,40 @@ impl Drop for Listing {
         if table.in_progress.get(&self.key).is_some_and(|entry| entry.number == self.number) {
             table.in_progress.remove(&self.key);
         }
+    }
+}
+
+/// The shared result of a download. Each caller that polls it drives the download; dropping the last clone cancels it.
+pub(super) type SharedDownload = SharedFuture<BoxFuture<'static, Result<Pinned, FetchError>>>;
+
+/// Downloads in progress.
+#[derive(Debug, Default)]
+pub(super) struct SingleFlight {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    in_progress: HashMap<Key, Entry>,
+    next_number: u64,
+}
+
+/// The digest and URL of a download.
+type Key = (Digest, Url);
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    download: WeakShared<BoxFuture<'static, Result<Pinned, FetchError>>>,
+}
+
+impl SingleFlight {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.lock().in_progress.len()
     }
 }

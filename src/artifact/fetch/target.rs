@@ -3,10 +3,9 @@
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use super::super::quote::quoted;
+use super::super::rules::quoted;
 use super::error::FetchError;
-use super::hosts::split_port;
-use super::settings::FetchSettings;
+use super::settings::{FetchSettings, split_port};
 
 /// Maximum length of a URL, in bytes.
 const MAX_URL: usize = 4096;
@@ -117,7 +116,7 @@ fn replace_host(url: &mut Url, replacement: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hosts::AllowedHosts;
+    use super::super::settings::AllowedHosts;
     use super::*;
 
     fn settings() -> FetchSettings {

@@ -9,9 +9,7 @@ use std::sync::Arc;
 use tempfile::NamedTempFile;
 
 use super::super::digest::{Algorithm, Digest, Hasher};
-use super::error::StoreError;
-use super::grants::Grants;
-use super::index::{Blob, Index, Pinned, State, file_name};
+use super::index::{Blob, Grants, Index, Pinned, State, StoreError, file_name};
 
 /// An artifact that is being written. Dropping it without a commit removes its file.
 #[derive(Debug)]

@@ -4,8 +4,6 @@
 //! file names. The least recently used artifacts are evicted when space is needed, except those in use. `grants/` records which
 //! namespaces may read which artifact.
 
-mod error;
-mod grants;
 mod incoming;
 mod index;
 #[cfg(test)]
@@ -16,12 +14,10 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use grants::Grants;
-use index::{Blob, Index, State, file_name};
+use index::{Blob, Grants, Index, State, file_name};
 
-pub use error::StoreError;
 pub use incoming::Incoming;
-pub use index::Pinned;
+pub use index::{Pinned, StoreError};
 
 use super::digest::{Algorithm, Digest};
 

@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read};
 
 use tar::{Entry, EntryType};
 
-use super::super::quote::{quoted, quoted_bytes};
-use super::error::UnpackError;
+use super::super::rules::{quoted, quoted_bytes};
+use super::tree::UnpackError;
 
 /// Maximum size of an extension header, in bytes. Names are much shorter; extended attributes are ignored.
 const MAX_HEADER_SIZE: u64 = 256 * 1024;

@@ -1,0 +1,262 @@
+//! Rules for archives: limits, names of entries, targets of symbolic links, and quoting of untrusted names in messages.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+const MEBIBYTE: u64 = 1 << 20;
+
+/// Limits that apply to a download and to an archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Maximum size of a downloaded archive (compressed), in bytes. Default 256 MiB.
+    pub download_bytes: u64,
+    /// Maximum size of the decompressed archive including headers, in bytes, measured while decompressing. Default 1 GiB.
+    pub unpacked_bytes: u64,
+    /// Maximum number of files, directories and links, including parent directories that have no entry. Default 200,000.
+    pub entries: u64,
+    /// Maximum nesting depth: `a/b/c` has depth 3. Default 64.
+    pub depth: usize,
+    /// Maximum length of the path of an entry and of the target of a link, in bytes. Default 1,024.
+    pub name_bytes: usize,
+    /// Maximum length of one path component, in bytes. Default 255, the limit of Linux file systems.
+    pub component_bytes: usize,
+    /// Maximum ratio of decompressed to compressed bytes. Default 200; text reaches 10, the maximum of DEFLATE is 1,032.
+    pub ratio: u64,
+    /// Number of decompressed bytes to which the ratio does not apply, because small archives of zeros are harmless. Default 10
+    /// MiB.
+    pub ratio_free_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            download_bytes: 256 * MEBIBYTE,
+            unpacked_bytes: 1024 * MEBIBYTE,
+            entries: 200_000,
+            depth: 64,
+            name_bytes: 1024,
+            component_bytes: 255,
+            ratio: 200,
+            ratio_free_bytes: 10 * MEBIBYTE,
+        }
+    }
+}
+
+/// Normalized name of an archive entry: relative, without `.` and `..`. The root of the archive is the empty path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct EntryName(PathBuf);
+
+/// The rule that the name of an entry breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    #[error("must not be empty")]
+    Empty,
+    #[error("must not contain a NUL character")]
+    Nul,
+    #[error("must not contain a backslash")]
+    Backslash,
+    #[error("must not be absolute")]
+    Absolute,
+    #[error("must not contain \"..\"")]
+    Parent,
+    #[error("must not exceed {limit} bytes, has {length}")]
+    TooLong { length: usize, limit: usize },
+    #[error("must not have a component of more than {limit} bytes, has one of {length}")]
+    ComponentTooLong { length: usize, limit: usize },
+    #[error("must not be more than {limit} levels deep, has {depth}")]
+    TooDeep { depth: usize, limit: usize },
+}
+
+/// The rule that the target of a symbolic link breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    #[error("must not be empty")]
+    Empty,
+    #[error("must not contain a NUL character")]
+    Nul,
+    #[error("must not contain a backslash")]
+    Backslash,
+    #[error("must not be absolute")]
+    Absolute,
+    #[error("must not leave the archive")]
+    Outside,
+    #[error("must not contain \"..\" after a name, which can be a link")]
+    ParentAfterName,
+    #[error("must not exceed {limit} bytes, has {length}")]
+    TooLong { length: usize, limit: usize },
+}
+
+impl EntryName {
+    /// Validates and normalizes the name of an entry.
+    pub(super) fn parse(raw: &[u8], limits: &Limits) -> Result<Self, NameError> {
+        if raw.is_empty() {
+            return Err(NameError::Empty);
+        }
+        if raw.len() > limits.name_bytes {
+            return Err(NameError::TooLong { length: raw.len(), limit: limits.name_bytes });
+        }
+        if raw.contains(&0) {
+            return Err(NameError::Nul);
+        }
+        if raw.contains(&b'\\') {
+            return Err(NameError::Backslash);
+        }
+        if raw.starts_with(b"/") {
+            return Err(NameError::Absolute);
+        }
+        let mut path = PathBuf::new();
+        let mut depth = 0;
+        for component in components(raw) {
+            if component == b".." {
+                return Err(NameError::Parent);
+            }
+            if component.len() > limits.component_bytes {
+                return Err(NameError::ComponentTooLong { length: component.len(), limit: limits.component_bytes });
+            }
+            path.push(OsStr::from_bytes(component));
+            depth += 1;
+        }
+        if depth > limits.depth {
+            return Err(NameError::TooDeep { depth, limit: limits.depth });
+        }
+        Ok(Self(path))
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.0.as_os_str().is_empty()
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Checks that a symbolic link with this name stays inside the tree.
+    ///
+    /// All `..` components of the target come first, and there are at most as many as the depth of the link. The parent directories
+    /// of a link are never links themselves, so these components end inside the tree. The remaining components only descend,
+    /// through directories or through links that meet the same rule. Therefore no chain of links leaves the tree.
+    pub(super) fn check_link(&self, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
+        if target.is_empty() {
+            return Err(LinkError::Empty);
+        }
+        if target.len() > limits.name_bytes {
+            return Err(LinkError::TooLong { length: target.len(), limit: limits.name_bytes });
+        }
+        if target.contains(&0) {
+            return Err(LinkError::Nul);
+        }
+        if target.contains(&b'\\') {
+            return Err(LinkError::Backslash);
+        }
+        if target.starts_with(b"/") {
+            return Err(LinkError::Absolute);
+        }
+        let steps_up = components(target).take_while(|component| *component == b"..").count();
+        if components(target).skip(steps_up).any(|component| component == b"..") {
+            return Err(LinkError::ParentAfterName);
+        }
+        let depth = self.0.parent().map_or(0, |parent| parent.components().count());
+        if steps_up > depth { Err(LinkError::Outside) } else { Ok(()) }
+    }
+}
+
+/// Returns the components of a path, without empty ones and `.`.
+fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
+}
+
+/// Maximum number of characters of untrusted text in a message.
+const MAX_QUOTED: usize = 200;
+
+/// Quotes untrusted text for a message: escapes control characters and truncates long text.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTED) {
+        Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
+}
+
+/// Quotes an untrusted name that need not be UTF-8.
+pub(super) fn quoted_bytes(name: &[u8]) -> String {
+    // A character has at most four bytes, so the bytes after this prefix are truncated anyway.
+    let beginning = name.get(..MAX_QUOTED * 4 + 4).unwrap_or(name);
+    quoted(&String::from_utf8_lossy(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits { name_bytes: 40, component_bytes: 20, depth: 4, ..Limits::default() }
+    }
+
+    #[test]
+    fn a_valid_name_is_normalized() {
+        let table: [(&[u8], &str); 6] =
+            [(b"a", "a"), (b"./a/b", "a/b"), (b"a//b/", "a/b"), (b".", ""), (b"./", ""), (b"..a/...", "..a/...")];
+        for (raw, normal) in table {
+            assert_eq!(EntryName::parse(raw, &limits()).unwrap().path(), Path::new(normal));
+        }
+        let not_utf8 = EntryName::parse(b"a/\xff", &limits()).unwrap();
+        assert_eq!(not_utf8.path().as_os_str().as_bytes(), b"a/\xff");
+    }
+
+    #[test]
+    fn a_hostile_name_is_rejected_with_the_reason() {
+        let table: [(&[u8], NameError); 11] = [
+            (b"", NameError::Empty),
+            (b"/", NameError::Absolute),
+            (b"/etc/passwd", NameError::Absolute),
+            (b"..", NameError::Parent),
+            (b"../a", NameError::Parent),
+            (b"a/../../b", NameError::Parent),
+            (b"a/..", NameError::Parent),
+            (b"a\\b", NameError::Backslash),
+            (b"a\0b", NameError::Nul),
+            (b"a/b/c/d/e", NameError::TooDeep { depth: 5, limit: 4 }),
+            (b"aaaaaaaaaaaaaaaaaaaaa", NameError::ComponentTooLong { length: 21, limit: 20 }),
+        ];
+        for (raw, error) in table {
+            assert_eq!(EntryName::parse(raw, &limits()), Err(error));
+        }
+        assert_eq!(EntryName::parse(&[b'/'; 41], &limits()), Err(NameError::TooLong { length: 41, limit: 40 }));
+    }
+
+    #[test]
+    fn a_link_stays_inside_or_is_rejected_with_the_reason() {
+        type RunOutcome = Result<(), LinkError>;
+        let table: [(&[u8], &[u8], RunOutcome); 15] = [
+            (b"l", b"a", Ok(())),
+            (b"l", b".", Ok(())),
+            (b"l", b"./a/b", Ok(())),
+            (b"d/l", b"../a", Ok(())),
+            (b"d/e/l", b"../../a", Ok(())),
+            (b"d/e/l", b"../..", Ok(())),
+            (b"l", b"..", Err(LinkError::Outside)),
+            (b"d/l", b"../../a", Err(LinkError::Outside)),
+            (b"d/l", b".././../a", Err(LinkError::Outside)),
+            (b"l", b"/etc/passwd", Err(LinkError::Absolute)),
+            (b"d/l", b"a/../b", Err(LinkError::ParentAfterName)),
+            (b"l", b"a/..", Err(LinkError::ParentAfterName)),
+            (b"l", b"", Err(LinkError::Empty)),
+            (b"l", b"a\\b", Err(LinkError::Backslash)),
+            (b"l", b"a\0b", Err(LinkError::Nul)),
+        ];
+        for (name, target, verdict) in table {
+            let name = EntryName::parse(name, &limits()).unwrap();
+            assert_eq!(name.check_link(target, &limits()), verdict, "{name:?} -> {}", String::from_utf8_lossy(target));
+        }
+    }
+
+    #[test]
+    fn untrusted_text_is_escaped_and_truncated() {
+        assert_eq!(quoted("a\n\u{1b}[31m\"b"), r#""a\n\u{1b}[31m\"b""#);
+        assert_eq!(quoted(&"ä".repeat(300)), format!("\"{}\"...", "ä".repeat(200)));
+        assert_eq!(quoted_bytes(b"a\xffb"), "\"a\u{fffd}b\"");
+        assert!(quoted_bytes(&[b'x'; 5000]).len() < 250);
+    }
+}
