@@ -1,7 +1,9 @@
-//! Reads the credentials of a repository from Secrets. They are read for each use and not cached.
+//! Reads everything needed to connect to a repository: credentials from Secrets, and trusted host keys or certificates. They are read
+//! for each use and not cached, except the tokens of GitHub Apps.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
@@ -9,28 +11,34 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 
 use crate::api::names;
+use crate::source::git::addresses;
 use crate::source::git::error::GitError;
-use crate::source::git::github_app::App;
+use crate::source::git::github_app::{self, App, Tokens};
+use crate::source::git::http_client::Clients;
+use crate::source::git::request::Access;
 use crate::source::git::spec::{Auth, Key, Value};
+use crate::source::git::url::Place;
 
 /// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// User name for access tokens, as in the Pulumi Kubernetes Operator; servers only check the token.
 const TOKEN_USER: &str = "git";
+/// Maximum size of the file with host keys or certificates for all Stacks, in bytes.
+const MAX_FILE: u64 = 4 << 20;
 
 /// Credentials, and the host keys and certificates of servers that may receive them.
 #[derive(Clone, Default)]
-pub struct Credentials {
-    pub login: Login,
+struct Credentials {
+    login: Login,
     /// Trusted host keys in the format of the `known_hosts` file of OpenSSH.
-    pub known_hosts: Vec<String>,
+    known_hosts: Vec<String>,
     /// Certificates in PEM format that are trusted in addition to the system certificates.
-    pub authorities: Vec<String>,
+    authorities: Vec<String>,
 }
 
 /// Credentials that are sent to the server.
 #[derive(Clone, Default)]
-pub enum Login {
+enum Login {
     #[default]
     Nothing,
     Basic {
@@ -61,10 +69,82 @@ impl fmt::Debug for Login {
     }
 }
 
+/// Reads the credentials and the trusted keys of repositories.
+pub struct AccessReader {
+    client: Client,
+    clients: Clients,
+    tokens: Tokens,
+    trust: PathBuf,
+    local_addresses: bool,
+}
+
+impl AccessReader {
+    /// `trust` is the directory with the optional files `known_hosts` and `ca.crt` for all Stacks. `local_addresses` allows servers at
+    /// loopback and link-local addresses.
+    pub fn new(client: Client, trust: PathBuf, local_addresses: bool) -> Self {
+        Self { client, clients: Clients::of_environment(), tokens: Tokens::default(), trust, local_addresses }
+    }
+
+    /// Reads the Secrets of a key, and the host keys or certificates that are trusted for all Stacks.
+    pub async fn read(&self, key: &Key) -> Result<Access, GitError> {
+        let Credentials { login, known_hosts, authorities } = read(&self.client, key).await?;
+        match (login, key.repository.place()) {
+            (Login::Ssh { key, passphrase }, Place::Ssh(_)) => {
+                let for_all = read_file(&self.trust.join("known_hosts")).await?;
+                Ok(Access::Ssh { key, passphrase, known_hosts: known_hosts.into_iter().chain(for_all).collect() })
+            }
+            (Login::Ssh { key, passphrase }, Place::Http(_)) => {
+                Ok(Access::Ssh { key, passphrase, known_hosts: Vec::new() })
+            }
+            (Login::Nothing, Place::Ssh(_)) => {
+                let why = format!("{} is an SSH URL, but the optional SSH key does not exist", key.repository);
+                Err(GitError::Credentials(why))
+            }
+            (login, _) => self.http(login, authorities).await,
+        }
+    }
+
+    async fn http(&self, login: Login, authorities: Vec<String>) -> Result<Access, GitError> {
+        let for_all = read_file(&self.trust.join("ca.crt")).await?;
+        let login = match login {
+            Login::Basic { user, password } => Some((user, password)),
+            Login::GitHubApp(app) => {
+                if let Some(why) = addresses::refusal(app.api()).filter(|_| !self.local_addresses) {
+                    return Err(GitError::Address(why));
+                }
+                let client = self.clients.client(for_all.clone(), authorities.clone(), self.local_addresses)?;
+                Some((github_app::TOKEN_USER.to_owned(), self.tokens.token(&app, &client).await?))
+            }
+            Login::Nothing | Login::Ssh { .. } => None,
+        };
+        let authorities = authorities.into_iter().chain(for_all).collect();
+        Ok(Access::Http { login, authorities, proxies: self.clients.proxies.clone() })
+    }
+
+    /// Discards the tokens of GitHub Apps after a server refused one.
+    pub fn discard_tokens(&self) {
+        self.tokens.clear();
+    }
+}
+
+/// Reads an optional file.
+async fn read_file(path: &Path) -> Result<Option<String>, GitError> {
+    let failed = |why: String| GitError::Credentials(format!("failed to read {}: {why}", path.display()));
+    match tokio::fs::metadata(path).await {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error.to_string())),
+        Ok(metadata) if metadata.len() > MAX_FILE => {
+            return Err(failed(format!("file exceeds the limit of {MAX_FILE} bytes")));
+        }
+        Ok(_) => {}
+    }
+    tokio::fs::read_to_string(path).await.map(Some).map_err(|error| failed(error.to_string()))
+}
+
 type Data = BTreeMap<String, ByteString>;
 
 /// Reads the Secrets of a key.
-pub async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
+async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
     let mut secrets: BTreeMap<String, Data> = BTreeMap::new();
     for name in key.auth.secrets() {
         if let Some(data) = read_secret(client, &key.namespace, name, key.auth.needs(name)).await? {

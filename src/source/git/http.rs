@@ -1,129 +1,24 @@
-//! Git over HTTP: sends the requests of the protocol library through a client with certificates, proxies and limits.
+//! Git over HTTP: sends the requests of the protocol library through an HTTP client, within the budget.
 
 use std::any::Any;
-use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gix_transport::client::blocking_io::http::{GetResponse, Http, PostBodyDataKind, PostResponse};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
-use reqwest::{ClientBuilder, Method, NoProxy, Proxy, Response, StatusCode};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use serde::{Deserialize, Serialize};
+use reqwest::{Method, Response, StatusCode};
 use url::Url;
 
-use crate::source::git::addresses;
 use crate::source::git::budget::Budget;
 use crate::source::git::error::{GitError, chain};
 
-/// Path of the system certificates on Linux distributions.
-const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Some servers accept only clients whose user agent starts with `git/`.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
-/// Maximum number of redirects.
-const MAX_REDIRECTS: usize = 5;
 /// Backoff for a server that sends 429 or 503 without `Retry-After`, and the upper bound of `Retry-After`.
 const RETRY_AFTER_RANGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
 /// Maximum size of a request body, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
-
-/// Proxies from the environment of the controller. Child processes receive them in the request and have no environment, because a
-/// proxy URL can contain a password.
-#[derive(Clone, Default, Serialize, Deserialize)]
-pub struct Proxies {
-    http: Option<String>,
-    https: Option<String>,
-    all: Option<String>,
-    not_for: Option<String>,
-}
-
-impl fmt::Debug for Proxies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxies").finish_non_exhaustive()
-    }
-}
-
-impl Proxies {
-    pub fn of_environment() -> Self {
-        let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let either = |name: &str| get(name).or_else(|| get(&name.to_lowercase()));
-        Self {
-            http: either("HTTP_PROXY"),
-            https: either("HTTPS_PROXY"),
-            all: either("ALL_PROXY"),
-            not_for: either("NO_PROXY"),
-        }
-    }
-
-    /// Returns the host names of the proxies.
-    fn hosts(&self) -> Vec<String> {
-        let given = [&self.http, &self.https, &self.all].into_iter().flatten();
-        let parsed = given.filter_map(|text| {
-            let url = Url::parse(text).ok().filter(Url::has_host);
-            url.or_else(|| Url::parse(&format!("http://{text}")).ok())?.host_str().map(str::to_owned)
-        });
-        parsed.collect()
-    }
-
-    /// Returns the proxies for the client. Invalid URLs are ignored.
-    fn list(&self) -> Vec<Proxy> {
-        let made = [
-            self.http.as_ref().map(Proxy::http),
-            self.https.as_ref().map(Proxy::https),
-            self.all.as_ref().map(Proxy::all),
-        ];
-        let not_for = self.not_for.as_deref().and_then(NoProxy::from_string);
-        made.into_iter().flatten().flatten().map(|proxy| proxy.no_proxy(not_for.clone())).collect()
-    }
-}
-
-/// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Servers at loopback and link-local
-/// addresses are refused unless `local_addresses` is set.
-pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) -> Result<reqwest::Client, GitError> {
-    let refused = |why: String| GitError::Credentials(format!("invalid certificate authorities: {why}"));
-    let mut roots = rustls::RootCertStore::empty();
-    let system = CertificateDer::pem_file_iter(SYSTEM_CERTIFICATES).map(|found| found.flatten().collect::<Vec<_>>());
-    roots.add_parsable_certificates(system.unwrap_or_default());
-    for text in authorities {
-        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
-        let (added, _) = roots.add_parsable_certificates(found.map_err(|error| refused(error.to_string()))?);
-        if added == 0 {
-            return Err(refused("no certificate in PEM format found".to_owned()));
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| refused(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let builder = proxies.list().into_iter().fold(reqwest::Client::builder().no_proxy(), ClientBuilder::proxy);
-    let builder = match local_addresses {
-        true => builder,
-        false => builder.dns_resolver(Arc::new(addresses::Resolver { proxies: proxies.hosts() })),
-    };
-    builder
-        .tls_backend_preconfigured(tls)
-        .redirect(reqwest::redirect::Policy::custom(move |attempt| {
-            let refusal = addresses::refusal(attempt.url()).filter(|_| !local_addresses);
-            let from = attempt.previous().last().map(|url| url.scheme().to_owned());
-            if attempt.previous().len() > MAX_REDIRECTS {
-                attempt.error("too many redirects")
-            } else if from.as_deref() == Some("https") && attempt.url().scheme() != "https" {
-                attempt.error("redirect from https to http is not allowed")
-            } else if let Some(why) = refusal {
-                attempt.error(why)
-            } else {
-                attempt.follow()
-            }
-        }))
-        .connect_timeout(Duration::from_secs(10))
-        .pool_max_idle_per_host(2)
-        .build()
-        .map_err(|error| refused(chain(&error)))
-}
 
 /// An HTTP connection to a repository.
 pub struct Connection {

@@ -14,7 +14,7 @@ use gix_utils::progress::Discard;
 
 use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
-use crate::source::git::limits::Limits;
+use crate::source::git::request::Limits;
 
 /// Names of the files in the directory of a fetch.
 pub const PACK: &str = "fetched.pack";

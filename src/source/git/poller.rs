@@ -1,25 +1,29 @@
 //! The task of a followed repository: polls the server and fetches commits that followers need.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::SinkExt;
+use futures::channel::mpsc;
 use tempfile::TempDir;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::artifact::{Algorithm, Pinned};
+use crate::artifact::{self, Algorithm, Pinned, Store};
 use crate::source::Unavailable;
-use crate::source::git::cache::{Fetched, Need};
+use crate::source::git::cache::{Cache, Fetched, Follower, Need};
 use crate::source::git::child;
+use crate::source::git::credentials::AccessReader;
 use crate::source::git::error::GitError;
-use crate::source::git::lookup::Follower;
 use crate::source::git::pack_index;
 use crate::source::git::paths::Paths;
 use crate::source::git::reference::{Reference, Tip};
-use crate::source::git::request::{Download, List, Pack, Packed};
-use crate::source::git::shared::Shared;
-use crate::source::git::slots::{self, Slot, TaskSlots};
+use crate::source::git::request::{Download, Limits, List, Pack, Packed};
+use crate::source::git::slots::{self, Slot, Slots, TaskSlots};
 use crate::source::git::spec::{Auth, Key};
+use crate::subprocess::Subprocess;
 
 /// Backoff after the first failure. It doubles after each further failure.
 const MIN_BACKOFF: Duration = Duration::from_secs(10);
@@ -29,6 +33,34 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
 const MAX_PATTERNS: usize = 1 << 20;
 /// Maximum random delay, as a fraction of an interval or backoff, so that polls do not start at the same time.
 const JITTER: f64 = 0.1;
+
+/// Settings for polling Git repositories.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Directory for fetched files until they are packed. It must not be used for anything else.
+    pub work: PathBuf,
+    /// Directory with the optional files `known_hosts` and `ca.crt` for all Stacks.
+    pub trust: PathBuf,
+    pub limits: Limits,
+    /// Limits of an artifact built from a repository.
+    pub artifact_limits: artifact::Limits,
+    /// Slots that all followers of repositories share.
+    pub slots: Slots,
+    /// Starts the processes that parse data from servers.
+    pub subprocess: Subprocess,
+}
+
+/// State that all clones of `Git` share.
+pub(super) struct Shared {
+    pub(super) access: AccessReader,
+    pub(super) store: Store,
+    pub(super) settings: Settings,
+    pub(super) wake: mpsc::Sender<Follower>,
+    pub(super) tasks: TaskTracker,
+    pub(super) end: CancellationToken,
+    /// Locked for short sections only, never across an await.
+    pub(super) cache: Mutex<Cache>,
+}
 
 /// Schedule of the polls of a repository.
 #[derive(Debug, Default)]
@@ -42,6 +74,10 @@ struct Turn {
 }
 
 impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Follows a repository until it has no followers.
     pub(super) async fn follow(self: Arc<Self>, key: &Arc<Key>) {
         tracing::debug!(repository = %key.repository, reference = %key.reference, "started following Git repository");
@@ -133,7 +169,7 @@ impl Shared {
 
     fn discard_refused_tokens(&self, key: &Key, error: &GitError) {
         if matches!((&key.auth, error), (Auth::GitHubApp { .. }, GitError::CredentialsRefused(_))) {
-            self.tokens.clear();
+            self.access.discard_tokens();
         }
     }
 
@@ -144,7 +180,7 @@ impl Shared {
         }
         let slot = self.slot(&self.settings.slots.queries, key).await?;
         let work = async {
-            let access = self.access(key).await?;
+            let access = self.access.read(key).await?;
             let (repository, reference) = (key.repository.clone(), key.reference.clone());
             let limits = self.settings.limits.clone();
             child::list(&self.settings.subprocess, List { repository, access, reference, limits }).await
@@ -162,7 +198,7 @@ impl Shared {
         let work = async {
             let download = Download {
                 repository: key.repository.clone(),
-                access: self.access(key).await?,
+                access: self.access.read(key).await?,
                 commit: tip.commit.clone(),
                 full_history: key.full_history,
                 directory: directory.path().to_owned(),

@@ -19,35 +19,18 @@ use gix_transport::client::git::{ConnectMode, blocking_io::Connection};
 use gix_transport::{Protocol, Service};
 use gix_utils::progress::Discard;
 use reqwest::header::HeaderValue;
-use serde::{Deserialize, Serialize};
 
 use crate::source::git::budget::{Budget, Terms};
 use crate::source::git::error::GitError;
-use crate::source::git::http::Proxies;
 use crate::source::git::known_hosts::KnownHosts;
-use crate::source::git::limits::Limits;
 use crate::source::git::pack_index;
 use crate::source::git::reference::Listed;
+use crate::source::git::request::{Access, Limits};
 use crate::source::git::url::{Place, RepositoryUrl};
-use crate::source::git::{addresses, http as own_http, ssh};
+use crate::source::git::{addresses, http as own_http, http_client, ssh};
 
 /// Maximum size of the list of references, in bytes: about 300,000 references.
 const MAX_LIST: u64 = 32 << 20;
-
-/// Everything needed to connect to a server.
-#[derive(Serialize, Deserialize)]
-pub enum Access {
-    /// Credentials, certificate authorities in addition to the system ones, and proxies.
-    Http { login: Option<(String, String)>, authorities: Vec<String>, proxies: Proxies },
-    /// A private key, and lists of host keys in order of precedence.
-    Ssh { key: String, passphrase: Option<String>, known_hosts: Vec<String> },
-}
-
-impl fmt::Debug for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access").finish_non_exhaustive()
-    }
-}
 
 /// An open connection to a Git server.
 pub struct Remote {
@@ -216,7 +199,7 @@ fn connect(
             if let Some(why) = addresses::refusal(place).filter(|_| !local_addresses) {
                 return Err(GitError::Address(why));
             }
-            let client = own_http::client(authorities, proxies, local_addresses)?;
+            let client = http_client::client(authorities, proxies, local_addresses)?;
             let authorization = login.as_ref().map(|(user, password)| authorization(user, password)).transpose()?;
             let connection = own_http::Connection::new(client, Arc::clone(budget), place, authorization);
             let parsed = gix_url::parse(place.as_str()).map_err(|error| GitError::Protocol(error.to_string()))?;

@@ -1,8 +1,10 @@
-//! Parses the repository fields of a Stack. Performs no I/O.
+//! Parses the repository fields of a Stack or a Workspace. Performs no I/O.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::auto::{GitRepository, GitRepositoryAuth, SecretKeySelector};
 use crate::api::pulumi::{GitAuth, ResourceRef, StackSpec};
 use crate::artifact::Directory;
 use crate::source::git::paths::Paths;
@@ -35,6 +37,18 @@ pub struct Key {
     pub auth: Auth,
     /// Namespace of the Secrets in `auth`; empty if there are none.
     pub namespace: String,
+}
+
+/// Where the artifact of a Git repository comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub key: Arc<Key>,
+    /// Hash of the commit.
+    pub commit: String,
+    /// Digest of the files that `spec.paths` matches, if the Stack sets it.
+    pub selection: Option<String>,
+    /// Warnings for the user.
+    pub warnings: Vec<String>,
 }
 
 /// Credentials for a repository, as values or Secret references.
@@ -223,6 +237,62 @@ fn value(field: &str, reference: &ResourceRef, namespace: &str) -> Result<Value,
     }
 }
 
+/// Reference that is followed by default.
+const DEFAULT_REFERENCE: &str = "HEAD";
+
+impl RepositorySpec {
+    /// Parses the repository of a Workspace in this namespace.
+    ///
+    /// # Errors
+    /// Returns the reason why the fields are invalid.
+    pub fn of_workspace(given: &GitRepository, namespace: &str) -> Result<Self, String> {
+        let repository = RepositoryUrl::parse(given.url.trim()).map_err(|why| format!("invalid git.url: {why}"))?;
+        let auth = workspace_auth(given.auth.as_ref())?;
+        check_fit(&repository, &auth, "git.auth.sshPrivateKey")?;
+        let directory = given.dir.as_deref().unwrap_or_default();
+        let directory = directory.parse().map_err(|error| format!("invalid git.dir: {error}"))?;
+        let reference = given.reference.as_deref().map(str::trim).filter(|reference| !reference.is_empty());
+        let namespace = if auth.names_secret() { namespace.to_owned() } else { String::new() };
+        let key = Key {
+            repository,
+            reference: Reference::commit_or_name(reference.unwrap_or(DEFAULT_REFERENCE)),
+            full_history: given.shallow == Some(false),
+            auth,
+            namespace,
+        };
+        Ok(RepositorySpec { key, directory, paths: None, every: MIN_INTERVAL })
+    }
+}
+
+fn workspace_auth(given: Option<&GitRepositoryAuth>) -> Result<Auth, String> {
+    let Some(given) = given else { return Ok(Auth::Nothing) };
+    match (&given.ssh_private_key, &given.token, &given.username, &given.password, &given.github_app) {
+        (None, None, None, None, None) => Ok(Auth::Nothing),
+        (Some(key), None, None, passphrase, None) => {
+            Ok(Auth::Ssh { key: workspace_value(key), passphrase: passphrase.as_ref().map(workspace_value) })
+        }
+        (None, Some(token), None, None, None) => Ok(Auth::Token(workspace_value(token))),
+        (None, None, Some(user), Some(password), None) => {
+            Ok(Auth::Basic { user: workspace_value(user), password: workspace_value(password) })
+        }
+        (None, None, None, None, Some(app)) => Ok(Auth::GitHubApp {
+            app_id: workspace_value(&app.app_id),
+            installation_id: workspace_value(&app.installation_id),
+            private_key: workspace_value(&app.private_key),
+            base_url: None,
+        }),
+        _ => {
+            Err("git.auth must have exactly one of sshPrivateKey (optionally with password), token, username with password, and githubApp"
+                .to_owned())
+        }
+    }
+}
+
+fn workspace_value(selector: &SecretKeySelector) -> Value {
+    let (secret, key) = (selector.name.clone(), selector.key.clone());
+    Value::Key { secret, key, optional: selector.optional.unwrap_or_default() }
+}
+
 /// Checks that the type of the credentials fits the URL. `ssh_fields` names the fields for an SSH key in the error.
 pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> Result<(), String> {
     match (repository.place(), auth) {
@@ -284,125 +354,4 @@ impl Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value as Json, json};
-
-    use super::*;
-
-    fn read(fields: &Json) -> Result<Option<RepositorySpec>, String> {
-        let mut spec = json!({"stack": "dev"});
-        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        RepositorySpec::of_stack(&serde_json::from_value(spec).unwrap(), "apps")
-    }
-
-    fn secret(key: &str) -> Json {
-        json!({"type": "Secret", "secret": {"name": "s", "key": key}})
-    }
-
-    const HTTPS: &str = "https://example.com/app";
-
-    #[test]
-    fn a_stack_without_git_fields_has_no_repository() {
-        assert_eq!(read(&json!({"fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}})), Ok(None));
-    }
-
-    #[test]
-    fn stacks_with_the_same_repository_and_reference_share_a_key() {
-        let key = |fields: Json| read(&fields).unwrap().unwrap().key;
-        let main = key(json!({"projectRepo": HTTPS, "branch": "main"}));
-        assert_eq!(key(json!({"projectRepo": HTTPS, "branch": "main", "repoDir": "a", "paths": ["/a"]})), main);
-        assert_ne!(key(json!({"projectRepo": HTTPS, "branch": "dev"})), main);
-        assert_ne!(key(json!({"projectRepo": HTTPS, "branch": "main", "shallow": false})), main);
-        assert_eq!(main.namespace, "", "namespaces share a repository without a Secret");
-        let private = key(json!({"projectRepo": HTTPS, "branch": "main", "gitAuthSecret": "s"}));
-        assert_eq!((private.namespace.as_str(), private.auth.secrets()), ("apps", vec!["s"]));
-    }
-
-    #[test]
-    fn the_interval_has_a_minimum() {
-        let every = |seconds: Json| {
-            let fields = json!({"projectRepo": HTTPS, "branch": "main", "resyncFrequencySeconds": seconds});
-            read(&fields).unwrap().unwrap().every.as_secs()
-        };
-        let rows = [(json!(null), 60), (json!(1), 60), (json!(-5), 60), (json!(60), 60), (json!(300), 300)];
-        for (seconds, expected) in rows {
-            assert_eq!(every(seconds.clone()), expected, "{seconds}");
-        }
-    }
-
-    #[test]
-    fn every_auth_method_is_parsed() {
-        let auth = |url: &str, fields: Json| {
-            let mut all = json!({"projectRepo": url, "branch": "main"});
-            all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-            read(&all).unwrap().unwrap().key.auth
-        };
-        let at = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: false };
-        assert_eq!(auth(HTTPS, json!({"gitAuth": {"accessToken": secret("t")}})), Auth::Token(at("t")));
-        let basic =
-            json!({"gitAuth": {"basicAuth": {"userName": secret("u"), "password": secret("p")}}, "gitAuthSecret": "x"});
-        assert_eq!(auth(HTTPS, basic), Auth::Basic { user: at("u"), password: at("p") }, "gitAuth takes precedence");
-        let ssh = json!({"gitAuth": {"sshAuth": {"sshPrivateKey": secret("k"), "password": secret("p")}}});
-        assert_eq!(auth("git@host:app", ssh), Auth::Ssh { key: at("k"), passphrase: Some(at("p")) });
-        let app = json!({"gitAuth": {"githubApp": {"appID": {"type": "Literal", "literal": {"value": "hidden"}},
-            "installationID": secret("i"), "privateKey": secret("k"), "baseURL": "https://ghe.example/api/v3"}}});
-        let app = auth(HTTPS, app);
-        assert_eq!(app.secrets(), ["s"]);
-        assert!(!format!("{app:?}").contains("hidden"), "{app:?}");
-        assert_eq!(auth(HTTPS, json!({"gitAuthSecret": "x"})), Auth::Secret("x".to_owned()));
-    }
-
-    #[test]
-    fn invalid_git_specs_are_rejected_with_a_reason() {
-        let ssh = "git@host:app";
-        let flux = json!({"sourceRef": {"kind": "Bucket", "name": "b"}});
-        let other = json!({"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}});
-        let rows = [
-            (json!({"repoDir": "a"}), "spec.projectRepo is missing"),
-            (json!({"paths": ["/a"]}), "spec.projectRepo is missing"),
-            (json!({"projectRepo": HTTPS}), "spec.projectRepo requires a reference"),
-            (
-                json!({"projectRepo": HTTPS, "branch": "a", "commit": "b"}),
-                "spec.branch and spec.commit are mutually exclusive",
-            ),
-            (
-                json!({"projectRepo": HTTPS, "commit": "a", "gitRef": {"semver": "1"}}),
-                "spec.commit and spec.gitRef.semver are mutually exclusive",
-            ),
-            (
-                json!({"projectRepo": HTTPS, "gitRef": {"semver": "newest"}}),
-                "spec.gitRef.semver: invalid version range \"newest\"",
-            ),
-            (
-                json!({"projectRepo": HTTPS, "branch": "a", "fluxSource": flux}),
-                "spec.projectRepo and spec.fluxSource are mutually exclusive: remove one of them",
-            ),
-            (
-                json!({"projectRepo": HTTPS, "branch": "a", "programRef": {"name": "p"}}),
-                "spec.projectRepo and spec.programRef are mutually exclusive",
-            ),
-            (json!({"branch": "a", "fluxSource": flux}), "spec.branch and spec.fluxSource are mutually exclusive"),
-            (json!({"projectRepo": "/srv/app", "branch": "a"}), "invalid spec.projectRepo"),
-            (json!({"projectRepo": HTTPS, "branch": "a", "repoDir": "../b"}), "invalid spec.repoDir"),
-            (json!({"projectRepo": HTTPS, "branch": "a", "paths": [""]}), "invalid spec.paths"),
-            (json!({"projectRepo": ssh, "branch": "a"}), "requires a key"),
-            (
-                json!({"projectRepo": ssh, "branch": "a", "gitAuth": {"accessToken": secret("t")}}),
-                "spec.gitAuth.sshAuth",
-            ),
-            (
-                json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"sshAuth": {"sshPrivateKey": secret("k")}}}),
-                "requires an SSH URL",
-            ),
-            (json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": other}}), "cross-namespace"),
-            (
-                json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": {"type": "FS"}}}),
-                "credentials must be in a Secret",
-            ),
-        ];
-        for (fields, expected) in rows {
-            let Err(message) = read(&fields) else { panic!("{fields}") };
-            assert!(message.contains(expected), "{fields}: {message}");
-        }
-    }
-}
+mod tests;

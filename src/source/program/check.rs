@@ -9,10 +9,8 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use crate::api::pulumi::{Program, ProgramResource};
-use crate::source::program::config::{self, describe};
-use crate::source::program::declarations::{Declarations, Declared, RESERVED, cycle};
-use crate::source::program::field_path::below;
-use crate::source::program::references;
+use crate::source::program::config::{self, below, describe};
+use crate::source::program::names::{Declarations, Declared, RESERVED, ReferenceText, cycle, parse_references};
 
 /// Result of the validation: sentences that start with the path of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -208,8 +206,8 @@ impl Look {
     }
 
     fn is_variable(&self, text: &str) -> bool {
-        let read = references::read(text);
-        let root = read.as_ref().ok().and_then(references::Text::only_root);
+        let read = parse_references(text);
+        let root = read.as_ref().ok().and_then(ReferenceText::only_root);
         root.is_some_and(|root| self.declared.find(root) == Some(Declared::Variable))
     }
 
@@ -226,7 +224,7 @@ impl Look {
                 return BTreeSet::new();
             }
         };
-        let root = match references::read(text) {
+        let root = match parse_references(text) {
             Ok(read) => read.only_root().map(str::to_owned),
             Err(what) => {
                 self.problem(format!("{path}: {what}"));
@@ -245,7 +243,7 @@ impl Look {
 
     /// Checks a text in which references are not allowed.
     fn plain(&mut self, path: &str, text: Option<&str>) {
-        match text.map(references::read) {
+        match text.map(parse_references) {
             None => {}
             Some(Err(what)) => self.problem(format!("{path}: {what}")),
             Some(Ok(read)) if read.roots.is_empty() => {}
@@ -275,7 +273,7 @@ impl Look {
     }
 
     fn text(&mut self, path: &str, text: &str) -> BTreeSet<String> {
-        let roots = match references::read(text) {
+        let roots = match parse_references(text) {
             Ok(read) => read.roots,
             Err(what) => {
                 self.problem(format!("{path}: {what}"));

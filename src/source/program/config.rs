@@ -3,8 +3,6 @@
 
 use serde_json::Value;
 
-use super::field_path::below;
-
 /// Types of `config`.
 const PROJECT_TYPES: [&str; 5] = ["string", "integer", "boolean", "array", "object"];
 /// Fields of an entry of `config`.
@@ -172,5 +170,14 @@ pub fn describe(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
+    }
+}
+
+/// Path of the field or element `key` below `path`.
+pub fn below(path: &str, key: &str) -> String {
+    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_".contains(sign);
+    match !key.is_empty() && key.chars().all(is_plain) {
+        true => format!("{path}.{key}"),
+        false => format!("{path}[{key:?}]"),
     }
 }

@@ -114,19 +114,27 @@ fn the_artifact_bytes_depend_only_on_the_program_content() {
     assert_ne!(made.digest, other.digest);
 }
 
+/// Returns a program with one bucket, to which these fields are added.
+fn bucket(more: Value) -> Value {
+    let mut resource = json!({"type": "aws:s3:Bucket"});
+    for (key, value) in more.as_object().expect("an object") {
+        resource[key] = value.clone();
+    }
+    json!({"config": {"key": "x"}, "variables": {"list": []}, "resources": {"bucket": resource, "other": {"type": "a:b"}}})
+}
+
+/// Checks that each program has one problem, whose message starts with the text.
+fn assert_problems(rows: &[(Value, &str)]) {
+    for (content, expected) in rows {
+        let Err(error) = make(&program(content.clone())) else { panic!("{content} is refused") };
+        assert!(error.starts_with(expected), "{content}: {error}");
+        assert!(!error.contains("; "), "each problem is reported once: {error}");
+    }
+}
+
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
-fn problems_are_reported_with_their_field_path() {
-    let bucket = |more: Value| {
-        let mut resource = json!({"type": "aws:s3:Bucket"});
-        for (key, value) in more.as_object().expect("an object") {
-            resource[key] = value.clone();
-        }
-        json!({"config": {"key": "x"}, "variables": {"list": []}, "resources": {"bucket": resource, "other": {"type": "a:b"}}})
-    };
-    let option = |name: &str, value: Value| bucket(json!({"options": {name: value}}));
-    let config = |entry: Value| json!({"config": {"key": entry}});
-    let rows = [
+fn problems_of_resources_are_reported_with_their_field_path() {
+    assert_problems(&[
         (
             bucket(json!({"properties": {"a": 1}, "get": {"id": "x"}})),
             "program.resources.bucket must not have both properties",
@@ -154,6 +162,13 @@ fn problems_are_reported_with_their_field_path() {
         ),
         (bucket(json!({"get": {"id": "${"}})), "program.resources.bucket.get.id: "),
         (bucket(json!({"get": {"id": "x", "state": {"a": "${"}}})), "program.resources.bucket.get.state.a: "),
+    ]);
+}
+
+#[test]
+fn problems_of_resource_options_are_reported_with_their_field_path() {
+    let option = |name: &str, value: Value| bucket(json!({"options": {name: value}}));
+    assert_problems(&[
         (
             option("parent", json!("${key}")),
             "program.resources.bucket.options.parent must refer to a resource, but \"key\" is a config value",
@@ -206,6 +221,13 @@ fn problems_are_reported_with_their_field_path() {
             option("customTimeouts", json!({"create": "${key"})),
             "program.resources.bucket.options.customTimeouts.create: invalid reference",
         ),
+    ]);
+}
+
+#[test]
+fn problems_of_other_sections_are_reported_with_their_field_path() {
+    let config = |entry: Value| json!({"config": {"key": entry}});
+    assert_problems(&[
         (
             json!({"variables": {"a": "${b}", "b": ["${c.d}"], "c": {"fn::join": ["", ["${a}"]]}}}),
             "program.variables.a depends on itself: a → b → c → a",
@@ -242,12 +264,7 @@ fn problems_are_reported_with_their_field_path() {
             json!({"config": {"aws:region": {"type": "string"}}}),
             "program.config[\"aws:region\"] belongs to the namespace of another project",
         ),
-    ];
-    for (content, expected) in rows {
-        let Err(error) = make(&program(content.clone())) else { panic!("{content} is refused") };
-        assert!(error.starts_with(expected), "{content}: {error}");
-        assert!(!error.contains("; "), "each problem is reported once: {error}");
-    }
+    ]);
 }
 
 #[test]
