@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
-use super::quote::quoted;
+use super::rules::quoted;
 
 /// Supported algorithms, as listed in error messages.
-const SUPPORTED: &str = "sha256, sha384, sha512 and blake3";
+const SUPPORTED: &str = "sha256, sha384, sha512 or blake3";
 
 /// A hash algorithm for verifying artifacts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,17 +69,17 @@ pub struct Digest {
 /// The reason why a text is not a usable digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    #[error("the digest is empty: without one the artifact cannot be verified")]
+    #[error("digest is empty: it is required to verify the artifact")]
     Empty,
-    #[error("digest {text} names no algorithm: the form is algorithm:hex, for example sha256:1f40...")]
+    #[error("digest {text} has no algorithm: must have the form algorithm:hex, for example sha256:1f40...")]
     NoAlgorithm { text: String },
-    #[error("digest algorithm {algorithm} does not protect against forgery: supported are {SUPPORTED}")]
+    #[error("insecure digest algorithm {algorithm}: must be {SUPPORTED}")]
     Broken { algorithm: &'static str },
-    #[error("digest algorithm {algorithm} is not known here: supported are {SUPPORTED}")]
+    #[error("unsupported digest algorithm {algorithm}: must be {SUPPORTED}")]
     Unknown { algorithm: String },
-    #[error("a {algorithm} digest has {wanted} hexadecimal digits, this one has {found}")]
-    Length { algorithm: Algorithm, wanted: usize, found: usize },
-    #[error("a {algorithm} digest is made of the digits 0-9 and a-f, this one contains {found:?}")]
+    #[error("invalid {algorithm} digest: must have {expected} hexadecimal digits, not {found}")]
+    Length { algorithm: Algorithm, expected: usize, found: usize },
+    #[error("invalid {algorithm} digest: must consist of 0-9 and a-f, but contains {found:?}")]
     Character { algorithm: Algorithm, found: char },
 }
 
@@ -136,9 +136,9 @@ impl FromStr for Digest {
         if let Some(found) = hex.chars().find(|character| !matches!(character, '0'..='9' | 'a'..='f')) {
             return Err(DigestError::Character { algorithm, found });
         }
-        let wanted = algorithm.hex_digits();
-        if hex.len() != wanted {
-            return Err(DigestError::Length { algorithm, wanted, found: hex.len() });
+        let expected = algorithm.hex_digits();
+        if hex.len() != expected {
+            return Err(DigestError::Length { algorithm, expected, found: hex.len() });
         }
         Ok(Self { algorithm, hex: hex.to_owned() })
     }
@@ -196,89 +196,34 @@ fn digest(algorithm: Algorithm, hash: &[u8]) -> Digest {
     Digest { algorithm, hex: hex::encode(hash) }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
+/// A source that the workspace pod already contains. It has a fixed digest, so that code that refers to an artifact by digest and
+/// directory works for it as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPod {
+    /// A directory of the container image. Its path is relative to the root of the image, as paths in an archive are relative to
+    /// its root.
+    Image,
+    /// The project directory, filled by init containers of the user.
+    InitContainers,
+}
 
-    use super::*;
+impl InPod {
+    const ALL: [InPod; 2] = [InPod::Image, InPod::InitContainers];
 
-    #[test]
-    fn digests_of_every_supported_algorithm_are_computed_and_parsed() {
-        // Test vectors for "abc" from FIPS 180-4 and, for BLAKE3, from the reference implementation.
-        let table = [
-            (Algorithm::Sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
-            (
-                Algorithm::Sha384,
-                "cb00753f45a35e8bb5a03d699ac65007272c32ab0eded1631a8b605a43ff5bed8086072ba1e7cc2358baeca134c825a7",
-            ),
-            (
-                Algorithm::Sha512,
-                "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a\
-                 2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
-            ),
-            (Algorithm::Blake3, "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"),
-        ];
-        for (algorithm, hex) in table {
-            let found = Digest::of_reader(algorithm, &b"abc"[..]).unwrap();
-            assert_eq!(found.hex(), hex);
-            assert_eq!(found.to_string(), format!("{algorithm}:{hex}"));
-            assert_eq!(found.to_string().parse(), Ok(found));
-        }
+    /// Returns the in-pod source that has this digest, or `None` for the digest of an archive.
+    pub fn of(digest: &Digest) -> Option<Self> {
+        Self::ALL.into_iter().find(|source| source.digest() == *digest)
     }
 
-    #[test]
-    fn incremental_hashing_equals_hashing_at_once() {
-        let mut hasher = Hasher::new(Algorithm::Sha256);
-        hasher.update(b"a");
-        hasher.update(b"");
-        hasher.update(b"bc");
-        assert_eq!(hasher.finish(), Digest::of(b"abc"));
-    }
-
-    #[test]
-    fn an_invalid_digest_is_rejected_with_the_reason() {
-        let digits = "a".repeat(64);
-        let table = [
-            (String::new(), "the digest is empty"),
-            (digits.clone(), "names no algorithm"),
-            (format!("sha1:{}", "a".repeat(40)), "algorithm sha1 does not protect against forgery"),
-            (format!("md5:{}", "a".repeat(32)), "algorithm md5 does not protect against forgery"),
-            (format!("crc32:{digits}"), "algorithm \"crc32\" is not known here"),
-            (format!("SHA256:{digits}"), "algorithm \"SHA256\" is not known here"),
-            (format!(":{digits}"), "algorithm \"\" is not known here"),
-            ("sha256:".to_owned(), "has 64 hexadecimal digits, this one has 0"),
-            (format!("sha256:{digits}a"), "this one has 65"),
-            (format!("sha512:{digits}"), "has 128 hexadecimal digits, this one has 64"),
-            (format!("sha256:{}", "A".repeat(64)), "contains 'A'"),
-            (format!("sha256:{} ", "a".repeat(63)), "contains ' '"),
-            (format!("sha256:sha256:{digits}"), "contains 's'"),
-        ];
-        for (text, message) in table {
-            let error = text.parse::<Digest>().expect_err(&text).to_string();
-            assert!(error.contains(message), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn only_equal_digests_verify() {
-        let digest = Digest::of(b"abc");
-        assert!(digest.verify(&Digest::of(b"abc")));
-        assert!(!digest.verify(&Digest::of(b"abd")));
-        assert!(!digest.verify(&Digest::of_reader(Algorithm::Sha512, &b"abc"[..]).unwrap()));
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_parses_or_is_rejected(text in ".*") {
-            if let Ok(digest) = text.parse::<Digest>() {
-                prop_assert_eq!(digest.to_string(), text);
-            }
-        }
-
-        #[test]
-        fn any_valid_digest_round_trips(hex in "[0-9a-f]{64}") {
-            let text = format!("sha256:{hex}");
-            prop_assert_eq!(text.parse::<Digest>().unwrap().to_string(), text);
-        }
+    /// Returns the fixed digest of this source. It is the digest of a text that is not an archive, so no artifact that unpacks has
+    /// it.
+    pub fn digest(self) -> Digest {
+        Digest::of(match self {
+            InPod::Image => b"pulumi-controller: the source is in the image",
+            InPod::InitContainers => b"pulumi-controller: the source comes from the init containers",
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;

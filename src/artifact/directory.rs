@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::quote::quoted;
+use super::rules::quoted;
 
 /// Maximum length of a directory, in bytes. It equals the default limit for names in an archive.
 const MAX_LENGTH: usize = 1024;
@@ -17,15 +17,15 @@ pub struct Directory(String);
 /// The reason why a text is not a directory inside an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryError {
-    #[error("directory {directory} is absolute: it must be relative to the root of the artifact")]
+    #[error("directory {directory} must be relative to the root of the artifact")]
     Absolute { directory: String },
-    #[error("directory {directory} contains \"..\": it must stay inside the artifact")]
+    #[error("directory {directory} must not contain \"..\"")]
     Parent { directory: String },
-    #[error("directory {directory} contains a backslash: separate names with \"/\"")]
+    #[error("directory {directory} must not contain a backslash")]
     Backslash { directory: String },
-    #[error("directory {directory} contains a NUL character")]
+    #[error("directory {directory} must not contain a NUL character")]
     Nul { directory: String },
-    #[error("directory {directory} is {length} bytes long: the most is {MAX_LENGTH}")]
+    #[error("directory {directory} must not exceed {MAX_LENGTH} bytes, has {length}")]
     TooLong { directory: String, length: usize },
 }
 
@@ -112,13 +112,13 @@ mod tests {
     fn a_directory_outside_the_root_is_rejected_by_name() {
         let long = "a/".repeat(600);
         let table = [
-            ("/a", "directory \"/a\" is absolute"),
-            ("..", "directory \"..\" contains \"..\""),
-            ("a/../b", "contains \"..\""),
-            ("a/..", "contains \"..\""),
-            ("a\\b", "contains a backslash"),
-            ("a\0b", "contains a NUL"),
-            (long.as_str(), "is 1200 bytes long"),
+            ("/a", "directory \"/a\" must be relative"),
+            ("..", "directory \"..\" must not contain \"..\""),
+            ("a/../b", "must not contain \"..\""),
+            ("a/..", "must not contain \"..\""),
+            ("a\\b", "must not contain a backslash"),
+            ("a\0b", "must not contain a NUL"),
+            (long.as_str(), "has 1200"),
         ];
         for (text, message) in table {
             let error = text.parse::<Directory>().expect_err(text).to_string();

@@ -1,9 +1,10 @@
-//! Packs a directory into an artifact. The same content produces the same bytes.
+//! Packs artifacts, from a directory or entry by entry. The same content produces the same bytes, and [`super::unpack()`] accepts them.
 //!
 //! Names are sorted; times, owners and groups are zero; modes are those of Flux archives: 0600, 0700 for executables, 0750 for
-//! directories. [`super::unpack()`] accepts the result.
+//! directories.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -14,9 +15,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
-use super::entry_name::{EntryName, LinkError, NameError};
-use super::limits::Limits;
-use super::quote::quoted_bytes;
+use super::rules::{EntryName, Limits, LinkError, NameError, quoted_bytes};
 
 /// Content of a packed archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,21 +29,21 @@ pub struct Packed {
 /// The reason why packing failed. The output written before the failure is not a valid archive.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
-    #[error("cannot pack {path}: {cause}")]
+    #[error("failed to pack {path}: {cause}")]
     Read { path: PathBuf, cause: io::Error },
-    #[error("cannot pack {path}: it changed while it was read")]
+    #[error("failed to pack {path}: file changed during reading")]
     Changed { path: PathBuf },
-    #[error("cannot pack an entry whose name is refused, {name}: {why}")]
+    #[error("failed to pack {name}: name {why}")]
     Name { name: String, why: NameError },
-    #[error("cannot pack the symbolic link {name} to {target}: {why}")]
+    #[error("failed to pack symbolic link {name} to {target}: target {why}")]
     Link { name: String, target: String, why: LinkError },
-    #[error("cannot pack {path}: it is neither a file, nor a directory, nor a symbolic link")]
+    #[error("failed to pack {path}: must be a file, a directory or a symbolic link")]
     Kind { path: PathBuf },
-    #[error("cannot pack {path}: there are more than {limit} entries")]
+    #[error("failed to pack {path}: limit of {limit} entries exceeded")]
     TooManyEntries { path: PathBuf, limit: u64 },
-    #[error("cannot pack more than {limit} bytes of files")]
+    #[error("failed to pack: files exceed the limit of {limit} bytes")]
     TooManyBytes { limit: u64 },
-    #[error("cannot write the archive of {path}: {cause}")]
+    #[error("failed to write {path} to the archive: {cause}")]
     Write { path: PathBuf, cause: io::Error },
 }
 
@@ -152,7 +151,7 @@ impl<W: Write> Packing<'_, W> {
     }
 }
 
-pub(super) fn header(kind: EntryType, mode: u32, size: u64) -> Header {
+fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(mode);
@@ -181,171 +180,96 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::os::unix::fs::symlink;
+/// An archive that is built entry by entry from content that is not in a directory.
+///
+/// It is stored uncompressed: otherwise a new version of the compressor would change digests and start a run of every Stack.
+pub struct Archive<W: Write> {
+    builder: Builder<GzEncoder<W>>,
+    limits: Limits,
+    entries: u64,
+    packed: Packed,
+}
 
-    use proptest::prelude::*;
-    use tempfile::TempDir;
-
-    use super::super::unpack::unpack;
-    use super::*;
-
-    fn packed(directory: &Path) -> Vec<u8> {
-        let mut archive = Vec::new();
-        pack(directory, &mut archive).unwrap();
-        archive
-    }
-
-    fn sample() -> TempDir {
-        let directory = TempDir::new().unwrap();
-        let root = directory.path();
-        fs::create_dir_all(root.join("b/deep")).unwrap();
-        fs::write(root.join("b/deep/file"), "content").unwrap();
-        fs::write(root.join("run"), "#!").unwrap();
-        fs::set_permissions(root.join("run"), fs::Permissions::from_mode(0o4755)).unwrap();
-        symlink("b/deep/file", root.join("a link")).unwrap();
-        fs::write(root.join("long".repeat(50)), "").unwrap();
-        symlink(format!("../{}", "long".repeat(50)), root.join("b/long link")).unwrap();
-        directory
-    }
-
-    /// Describes each entry of a tree: its kind, executable bit, and content or target.
-    fn describe(directory: &Path, root: &Path, into: &mut BTreeMap<PathBuf, String>) {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            let metadata = fs::symlink_metadata(&path).unwrap();
-            let description = if metadata.is_symlink() {
-                format!("link {:?}", fs::read_link(&path).unwrap())
-            } else if metadata.is_dir() {
-                describe(&path, root, into);
-                "directory".to_owned()
-            } else {
-                format!("file {} {:?}", metadata.permissions().mode() & 0o100, fs::read(&path).unwrap())
-            };
-            into.insert(path.strip_prefix(root).unwrap().to_owned(), description);
-        }
-    }
-
-    fn description(root: &Path) -> BTreeMap<PathBuf, String> {
-        let mut into = BTreeMap::new();
-        describe(root, root, &mut into);
-        into
-    }
-
-    #[test]
-    fn equal_content_gives_equal_bytes() {
-        let (one, other) = (sample(), sample());
-        let file = File::open(other.path().join("run")).unwrap();
-        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
-        fs::set_permissions(other.path().join("b/deep"), fs::Permissions::from_mode(0o700)).unwrap();
-        assert_eq!(packed(one.path()), packed(other.path()));
-        fs::write(other.path().join("run"), "!#").unwrap();
-        assert_ne!(packed(one.path()), packed(other.path()));
-    }
-
-    #[test]
-    fn a_packed_file_has_stable_bytes_and_unpacks() {
-        let (archive, to) = (pack_file("Pulumi.yaml", b"name: app\n").unwrap(), TempDir::new().unwrap());
-        assert_eq!(archive, pack_file("Pulumi.yaml", b"name: app\n").unwrap());
-        unpack(&archive[..], to.path(), &Limits::default()).unwrap();
-        assert_eq!(fs::read(to.path().join("Pulumi.yaml")).unwrap(), b"name: app\n");
-    }
-
-    #[test]
-    fn entries_are_sorted_and_independent_of_the_machine() {
-        let archive = packed(sample().path());
-        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&archive[..]));
-        let mut names = Vec::new();
-        for entry in archive.entries().unwrap() {
-            let entry = entry.unwrap();
-            let header = entry.header();
-            assert_eq!((header.uid().unwrap(), header.gid().unwrap(), header.mtime().unwrap()), (0, 0, 0));
-            let name = entry.path().unwrap().into_owned();
-            names.push((name.to_string_lossy().into_owned(), header.mode().unwrap()));
-        }
-        let long = "long".repeat(50);
-        let wanted = [
-            ("a link", 0o777),
-            ("b", 0o750),
-            ("b/deep", 0o750),
-            ("b/deep/file", 0o600),
-            ("b/long link", 0o777),
-            (long.as_str(), 0o600),
-            ("run", 0o700),
-        ];
-        assert_eq!(names, wanted.map(|(name, mode)| (name.to_owned(), mode)));
-    }
-
-    #[test]
-    fn a_packed_tree_unpacks_unchanged() {
-        let (from, to) = (sample(), TempDir::new().unwrap());
-        let mut archive = Vec::new();
-        assert_eq!(pack(from.path(), &mut archive).unwrap(), Packed { files: 3, bytes: 9 });
-        unpack(&archive[..], to.path(), &Limits::default()).unwrap();
-        assert_eq!(description(from.path()), description(to.path()));
-    }
-
-    #[test]
-    fn entries_that_could_not_be_unpacked_are_not_packed() {
-        type Prepare = fn(&Path);
-        let cases: [(Prepare, &str); 4] = [
-            (|root| symlink("/etc/passwd", root.join("link")).unwrap(), "\"link\" to \"/etc/passwd\": it is absolute"),
-            (|root| symlink("..", root.join("link")).unwrap(), "it leads out of the archive"),
-            (|root| fs::write(root.join("a\\b"), "").unwrap(), "\"a\\\\b\": it contains a backslash"),
-            (
-                |root| drop(std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap()),
-                "socket: it is neither a file",
-            ),
-        ];
-        for (prepare, message) in cases {
-            let directory = TempDir::new().unwrap();
-            prepare(directory.path());
-            let error = pack(directory.path(), io::sink()).unwrap_err().to_string();
-            assert!(error.contains(message), "wanted {message}: {error}");
-        }
-        let error = pack(Path::new("/not/there"), io::sink()).unwrap_err().to_string();
-        assert!(error.contains("cannot pack /not/there"), "{error}");
-    }
-
-    #[test]
-    fn a_write_error_is_returned() {
-        struct Full;
-        impl Write for Full {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::Error::other("no space left"))
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let error = pack(sample().path(), Full).unwrap_err().to_string();
-        assert!(error.contains("no space left"), "{error}");
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-        #[test]
-        fn any_tree_survives_the_round_trip(
-            files in prop::collection::btree_map("[a-zA-Z0-9 ä\n]{1,8}(/[a-z.]{3,60}){0,3}",
-                (prop::collection::vec(any::<u8>(), 0..2000), any::<bool>()), 0..12)
-        ) {
-            let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-            for (name, (content, executable)) in &files {
-                let path = from.path().join(name);
-                // Skips files whose name contains ".." or is also the name of a directory.
-                if name.contains("..") || fs::create_dir_all(path.parent().unwrap()).is_err() || path.is_dir() {
-                    continue;
-                }
-                fs::write(&path, content).unwrap();
-                let mode = if *executable { 0o755 } else { 0o640 };
-                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            }
-            let archive = packed(from.path());
-            unpack(&archive[..], to.path(), &Limits::default()).unwrap();
-            prop_assert_eq!(description(from.path()), description(to.path()));
-            prop_assert_eq!(archive, packed(to.path()));
-        }
+impl<W: Write> fmt::Debug for Archive<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Archive").field("packed", &self.packed).finish_non_exhaustive()
     }
 }
+
+impl<W: Write> Archive<W> {
+    /// Creates an empty archive.
+    pub fn new(into: W, limits: Limits) -> Self {
+        let builder = Builder::new(GzEncoder::new(into, Compression::none()));
+        Self { builder, limits, entries: 0, packed: Packed { files: 0, bytes: 0 } }
+    }
+
+    /// Adds a directory. Parent directories must be added before it.
+    ///
+    /// # Errors
+    /// Fails if the name is not allowed in an archive, if there are too many entries, or if writing fails.
+    pub fn directory(&mut self, name: &[u8]) -> Result<(), PackError> {
+        let name = self.name(name)?;
+        let written = self.builder.append_data(&mut header(EntryType::Directory, 0o750, 0), name.path(), io::empty());
+        written.map_err(|cause| failed(name.path(), cause))
+    }
+
+    /// Adds a file.
+    ///
+    /// # Errors
+    /// Fails if the name is not allowed in an archive, if a limit on entries or bytes is exceeded, or if writing fails.
+    pub fn file(&mut self, name: &[u8], executable: bool, content: &[u8]) -> Result<(), PackError> {
+        let name = self.name(name)?;
+        let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
+        self.packed.files += 1;
+        self.packed.bytes = self.packed.bytes.saturating_add(size);
+        if self.packed.bytes > self.limits.unpacked_bytes {
+            return Err(PackError::TooManyBytes { limit: self.limits.unpacked_bytes });
+        }
+        let mode = if executable { 0o700 } else { 0o600 };
+        let written = self.builder.append_data(&mut header(EntryType::Regular, mode, size), name.path(), content);
+        written.map_err(|cause| failed(name.path(), cause))
+    }
+
+    /// Adds a symbolic link.
+    ///
+    /// # Errors
+    /// Fails if the name or the target is not allowed in an archive, if there are too many entries, or if writing fails.
+    pub fn link(&mut self, name: &[u8], target: &[u8]) -> Result<(), PackError> {
+        let name = self.name(name)?;
+        let refused = |why: LinkError| PackError::Link {
+            name: quoted_bytes(name.path().as_os_str().as_bytes()),
+            target: quoted_bytes(target),
+            why,
+        };
+        name.check_link(target, &self.limits).map_err(refused)?;
+        let target = Path::new(OsStr::from_bytes(target));
+        let written = self.builder.append_link(&mut header(EntryType::Symlink, 0o777, 0), name.path(), target);
+        written.map_err(|cause| failed(name.path(), cause))
+    }
+
+    /// Finishes the archive and returns the writer.
+    ///
+    /// # Errors
+    /// Fails if writing fails.
+    pub fn finish(self) -> Result<(W, Packed), PackError> {
+        let failed = |cause| failed(Path::new("the end mark"), cause);
+        let mut into = self.builder.into_inner().and_then(GzEncoder::finish).map_err(failed)?;
+        into.flush().map_err(failed)?;
+        Ok((into, self.packed))
+    }
+
+    fn name(&mut self, raw: &[u8]) -> Result<EntryName, PackError> {
+        self.entries += 1;
+        if self.entries > self.limits.entries {
+            return Err(PackError::TooManyEntries { path: quoted_bytes(raw).into(), limit: self.limits.entries });
+        }
+        EntryName::parse(raw, &self.limits).map_err(|why: NameError| PackError::Name { name: quoted_bytes(raw), why })
+    }
+}
+
+fn failed(path: &Path, cause: io::Error) -> PackError {
+    PackError::Write { path: path.to_owned(), cause }
+}
+
+#[cfg(test)]
+mod tests;

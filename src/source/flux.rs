@@ -54,8 +54,8 @@ impl Reference {
             None if KINDS.contains(&reference.kind.as_str()) => GROUP,
             None => {
                 return Err(Unavailable::Invalid(format!(
-                    "spec.fluxSource.sourceRef.kind {:?} is none of {}: name the group of another kind in \
-                     spec.fluxSource.sourceRef.apiVersion",
+                    "invalid spec.fluxSource.sourceRef.kind {:?}: must be one of {} unless spec.fluxSource.sourceRef.apiVersion \
+                     is set",
                     reference.kind,
                     KINDS.join(", "),
                 )));
@@ -66,7 +66,7 @@ impl Reference {
             .as_deref()
             .unwrap_or_default()
             .parse()
-            .map_err(|error| Unavailable::Invalid(format!("spec.fluxSource.dir is not valid: {error}")))?;
+            .map_err(|error| Unavailable::Invalid(format!("invalid spec.fluxSource.dir: {error}")))?;
         let namespace = reference.namespace.clone().filter(|namespace| !namespace.is_empty());
         Ok(Reference {
             kind: GroupKind::new(group, &reference.kind),
@@ -82,7 +82,7 @@ fn parse_group(api_version: &str) -> Result<&str, Unavailable> {
     match api_version.split_once('/') {
         Some((group, version)) if !group.is_empty() && !version.is_empty() && !version.contains('/') => Ok(group),
         _ => Err(Unavailable::Invalid(format!(
-            "spec.fluxSource.sourceRef.apiVersion {api_version:?} is not GROUP/VERSION, such as {GROUP}/v1"
+            "invalid spec.fluxSource.sourceRef.apiVersion {api_version:?}: must have the form GROUP/VERSION, such as {GROUP}/v1"
         ))),
     }
 }
@@ -96,11 +96,11 @@ pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     Some(GroupKind::new(group?, &reference.kind))
 }
 
-/// Returns the error for a missing permission of the controller. `said` is the message of the API server.
-pub fn missing_right(resource: &ApiResource, said: &str) -> Unavailable {
+/// Returns the error for a missing permission of the controller. `message` is the message of the API server.
+pub fn missing_permission(resource: &ApiResource, message: &str) -> Unavailable {
     Unavailable::Stalled(format!(
-        "the controller may not read {}: {said}. Allow it to get, list and watch {}.{}: a ClusterRole with these rights and the \
-         label {LABEL_SOURCE_READER}: \"true\" does",
+        "controller is not allowed to read {}: {message}: grant it get, list and watch on {}.{} in a ClusterRole with the label \
+         {LABEL_SOURCE_READER}: \"true\"",
         resource.kind, resource.plural, resource.group
     ))
 }
@@ -138,7 +138,10 @@ impl Sources {
         let resource = self.kinds.find(&reference.kind).await?;
         let name = reference.name.as_str();
         if !names::is_object_name(name) {
-            return Err(Unavailable::Invalid(format!("{name:?} is not the name of a {}", resource.kind)));
+            return Err(Unavailable::Invalid(format!(
+                "invalid {} name {name:?}: must be an RFC 1123 subdomain",
+                resource.kind
+            )));
         }
         let what = format!("{} {namespace}/{name}", resource.kind);
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
@@ -146,20 +149,19 @@ impl Sources {
             Ok(Ok(object)) => Some(object),
             Ok(Err(Error::Api(status))) if is_missing_object(&status) => None,
             Ok(Err(Error::Api(status))) if status.code == 404 => {
-                self.kinds.doubt().await;
+                self.kinds.invalidate().await;
                 let served = &resource.api_version;
-                let message =
-                    format!("cannot read {what}: its kind is not served as {served} any more; looking for it");
+                let message = format!("failed to read {what}: {served} no longer serves its kind; repeating discovery");
                 return Err(Unavailable::NotYet(message));
             }
             Ok(Err(Error::Api(status))) if status.code == 403 => {
                 // The API server also returns 403 if the CRD was removed together with the permission to read it.
-                self.kinds.doubt().await;
-                return Err(missing_right(&resource, &status.message));
+                self.kinds.invalidate().await;
+                return Err(missing_permission(&resource, &status.message));
             }
-            Ok(Err(error)) => return Err(Unavailable::NotYet(format!("cannot read {what}: {error}"))),
+            Ok(Err(error)) => return Err(Unavailable::NotYet(format!("failed to read {what}: {error}"))),
             Err(_) => {
-                let message = format!("cannot read {what}: no answer within {} s", READ_TIMEOUT.as_secs());
+                let message = format!("failed to read {what}: timed out after {} s", READ_TIMEOUT.as_secs());
                 return Err(Unavailable::NotYet(message));
             }
         };
@@ -167,8 +169,8 @@ impl Sources {
     }
 
     /// Marks the cached kinds as outdated. The next lookup repeats the discovery request.
-    pub async fn doubt(&self) {
-        self.kinds.doubt().await;
+    pub async fn invalidate(&self) {
+        self.kinds.invalidate().await;
     }
 }
 
@@ -199,10 +201,9 @@ impl Found {
             && observed >= 0
             && observed < generation
         {
-            return Err(Unavailable::NotYet(format!("{what} was changed and has no artifact of its new spec yet")));
+            return Err(Unavailable::NotYet(format!("{what} has no artifact of its current generation yet")));
         }
-        let refused =
-            |error: &dyn fmt::Display| Unavailable::Stalled(format!("the artifact of {what} is refused: {error}"));
+        let refused = |error: &dyn fmt::Display| Unavailable::Stalled(format!("invalid artifact of {what}: {error}"));
         let artifact: SourceArtifact =
             serde_json::from_value(artifact.clone()).map_err(|error| refused(&format!("status.artifact: {error}")))?;
         let digest = artifact.digest.parse::<Digest>().map_err(|error| refused(&error))?;
@@ -211,7 +212,7 @@ impl Found {
         let revision = artifact.revision;
         let longest = usize::try_from(bounds::REVISION).unwrap_or(usize::MAX);
         if revision.len().max(origin_revision.as_ref().map_or(0, String::len)) > longest {
-            return Err(refused(&format!("its revision has more than {longest} bytes")));
+            return Err(refused(&format!("revision exceeds the limit of {longest} bytes")));
         }
         Ok(Resolved { origin: Origin::Url(artifact.url), revision, origin_revision, digest, directory, content_id })
     }

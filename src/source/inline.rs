@@ -6,13 +6,13 @@ use serde_json::Value;
 use crate::api::auto::{FluxArtifact, GitRepository, LocalDirectory, ProjectInfo, WorkspaceSpec};
 use crate::artifact::{Digest, DigestError, Directory, DirectoryError, InPod, pack_file};
 use crate::pulumi::project::{self, PROJECT_FILE};
-use crate::source::git::{self, RepositorySpec};
+use crate::source::git::RepositorySpec;
 use crate::source::{Origin, Resolved};
 
 /// The reason why an inline source is invalid. A user has to change it.
 #[derive(Debug, thiserror::Error)]
 pub enum InlineSourceError {
-    #[error("{one} and {other} are both given, and a Workspace has one source: remove one of them")]
+    #[error("{one} and {other} are mutually exclusive: remove one of them")]
     Two { one: &'static str, other: &'static str },
     #[error("{0} is missing")]
     Missing(&'static str),
@@ -20,11 +20,11 @@ pub enum InlineSourceError {
     Directory { field: &'static str, error: DirectoryError },
     #[error("flux.digest: {0}")]
     Digest(#[from] DigestError),
-    #[error("projectInfo cannot be packed: {0}")]
+    #[error("failed to pack projectInfo: {0}")]
     Pack(#[from] std::io::Error),
     #[error("{0}")]
     Git(String),
-    #[error("its source is not as the definition of the Workspace says: {0}")]
+    #[error("invalid source: {0}")]
     Template(#[from] serde_json::Error),
 }
 
@@ -56,29 +56,29 @@ impl InlineSource {
 
     /// Returns the name of the first field that is set.
     pub fn first(&self) -> Option<&'static str> {
-        self.given().next()
+        self.set_fields().next()
     }
 
-    fn given(&self) -> impl Iterator<Item = &'static str> {
+    fn set_fields(&self) -> impl Iterator<Item = &'static str> {
         let fields = [
             ("git", self.git.is_some()),
             ("flux", self.flux.is_some()),
             ("local", self.local.is_some()),
             ("projectInfo", self.project_info.is_some()),
         ];
-        fields.into_iter().filter_map(|(field, is_given)| is_given.then_some(field))
+        fields.into_iter().filter_map(|(field, is_set)| is_set.then_some(field))
     }
 
     /// Returns the repository, if the source is a repository.
     pub fn repository(&self, namespace: &str) -> Result<Option<RepositorySpec>, InlineSourceError> {
         self.check_one()?;
-        let wanted = self.git.as_ref().map(|git| git::of_workspace(git, namespace));
-        wanted.transpose().map_err(InlineSourceError::Git)
+        let repository = self.git.as_ref().map(|git| RepositorySpec::of_workspace(git, namespace));
+        repository.transpose().map_err(InlineSourceError::Git)
     }
 
     fn check_one(&self) -> Result<(), InlineSourceError> {
-        let mut given = self.given();
-        match (given.next(), given.next()) {
+        let mut set = self.set_fields();
+        match (set.next(), set.next()) {
             (Some(one), Some(other)) => Err(InlineSourceError::Two { one, other }),
             _ => Ok(()),
         }
@@ -178,7 +178,7 @@ mod tests {
         let local = found(json!({"local": {"dir": "/app/infra"}}));
         assert_eq!((InPod::of(&local.digest), local.directory.as_str()), (Some(InPod::Image), "app/infra"));
         let head = found(json!({"projectInfo": {"name": "app", "runtime": "nodejs"}}));
-        let Origin::Made(bytes) = &head.origin else { panic!("it is made here: {head:?}") };
+        let Origin::Made(bytes) = &head.origin else { panic!("expected bytes: {head:?}") };
         assert_eq!(head.digest, Digest::of(bytes));
         assert_eq!(head, found(json!({"projectInfo": {"name": "app", "runtime": "nodejs"}})), "the same each time");
         assert_eq!(resolved(json!({})), Ok(None));
@@ -188,12 +188,15 @@ mod tests {
     #[test]
     fn invalid_sources_are_reported_by_field() {
         let rows = [
-            (json!({"flux": {"url": "u", "digest": DIGEST}, "local": {"dir": "/a"}}), "flux and local are both given"),
+            (
+                json!({"flux": {"url": "u", "digest": DIGEST}, "local": {"dir": "/a"}}),
+                "flux and local are mutually exclusive",
+            ),
             (
                 json!({"local": {"dir": "/a"}, "projectInfo": {"name": "a", "runtime": "b"}}),
-                "local and projectInfo are both given, and a Workspace has one source: remove one of them",
+                "local and projectInfo are mutually exclusive: remove one of them",
             ),
-            (json!({"git": {"url": "u"}, "flux": {"digest": DIGEST}}), "git and flux are both given"),
+            (json!({"git": {"url": "u"}, "flux": {"digest": DIGEST}}), "git and flux are mutually exclusive"),
             (json!({"flux": {"digest": DIGEST}}), "flux.url is missing"),
             (json!({"flux": {"url": "u"}}), "flux.digest: the digest is empty"),
             (json!({"flux": {"url": "u", "digest": "md5:00"}}), "flux.digest: digest algorithm md5"),
@@ -203,9 +206,9 @@ mod tests {
             (json!({"local": {"dir": "/a/../../b"}}), "local.dir: directory"),
             (json!({"projectInfo": {"name": "", "runtime": "b"}}), "projectInfo.name is missing"),
         ];
-        for (spec, wanted) in rows {
+        for (spec, expected) in rows {
             let error = resolved(spec.clone()).expect_err("refused");
-            assert!(error.starts_with(wanted), "{spec}: {error}");
+            assert!(error.starts_with(expected), "{spec}: {error}");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Discovers the kinds that the API server serves, and their versions. One discovery request returns all kinds and is cached. A
-//! lookup of an unknown kind repeats the request, at most once per `ASK_INTERVAL` regardless of the number of callers.
+//! lookup of an unknown kind repeats the request, at most once per `DISCOVERY_INTERVAL` regardless of the number of callers.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -15,10 +15,10 @@ use tokio::time::Instant;
 use crate::source::Unavailable;
 
 /// Timeout of a discovery request.
-const ASK_TIMEOUT: Duration = Duration::from_secs(15);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Minimum interval between two discovery requests. Shorter than the requeue interval of a Stack that waits for a kind, so that
 /// each requeue uses a new result.
-const ASK_INTERVAL: Duration = Duration::from_secs(10);
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 /// Verbs that a kind must support.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 /// Maximum number of kinds of a group in a message.
@@ -41,7 +41,7 @@ impl GroupKind {
 
 impl fmt::Display for GroupKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of the group {}", self.kind, self.group)
+        write!(f, "{}.{}", self.kind, self.group)
     }
 }
 
@@ -56,9 +56,10 @@ struct Served {
 #[derive(Debug, Default)]
 struct Table {
     served: HashMap<GroupKind, Served>,
-    asked: Option<Instant>,
+    /// Time of the last discovery request.
+    discovered: Option<Instant>,
     /// Whether a caller found that the cached kinds are outdated.
-    doubted: bool,
+    is_stale: bool,
     /// The error of the last discovery request.
     failure: Option<String>,
     /// Missing kinds that have been logged.
@@ -91,45 +92,45 @@ impl Kinds {
     }
 
     /// Returns the resource of a kind in the preferred version of the API server.
-    pub async fn find(&self, wanted: &GroupKind) -> Result<ApiResource, Unavailable> {
+    pub async fn find(&self, kind: &GroupKind) -> Result<ApiResource, Unavailable> {
         // The lock is held during the request, so that concurrent callers wait for the same response.
         let mut table = self.table.lock().await;
-        let rested = table.asked.is_none_or(|asked| asked.elapsed() >= ASK_INTERVAL);
-        if rested && (table.doubted || !table.served.contains_key(wanted)) {
-            self.ask(&mut table).await;
+        let may_discover = table.discovered.is_none_or(|discovered| discovered.elapsed() >= DISCOVERY_INTERVAL);
+        if may_discover && (table.is_stale || !table.served.contains_key(kind)) {
+            self.discover(&mut table).await;
         }
-        match table.change(wanted) {
+        match table.change(kind) {
             Some(KindChange::Missing) => {
-                tracing::info!(kind = %wanted, "not served: the Stacks that name it wait, and no others do");
+                tracing::info!(kind = %kind, "API server does not serve the kind; Stacks that refer to it wait");
             }
-            Some(KindChange::Served) => tracing::info!(kind = %wanted, "served now"),
+            Some(KindChange::Served) => tracing::info!(kind = %kind, "API server serves the kind again"),
             None => {}
         }
-        table.find(wanted)
+        table.find(kind)
     }
 
     /// Marks the cached kinds as outdated, because a kind is no longer served as cached. The next lookup repeats the discovery
     /// request.
-    pub async fn doubt(&self) {
-        self.table.lock().await.doubted = true;
+    pub async fn invalidate(&self) {
+        self.table.lock().await.is_stale = true;
     }
 
-    async fn ask(&self, table: &mut Table) {
-        table.asked = Some(Instant::now());
-        let failure = match tokio::time::timeout(ASK_TIMEOUT, self.client.list_api_groups_aggregated()).await {
-            Err(_) => format!("no answer within {} s", ASK_TIMEOUT.as_secs()),
+    async fn discover(&self, table: &mut Table) {
+        table.discovered = Some(Instant::now());
+        let failure = match tokio::time::timeout(DISCOVERY_TIMEOUT, self.client.list_api_groups_aggregated()).await {
+            Err(_) => format!("timed out after {} s", DISCOVERY_TIMEOUT.as_secs()),
             Ok(Err(Error::Api(status))) => format!("{} ({})", status.message, status.code),
             Ok(Err(error)) => error.to_string(),
             Ok(Ok(list)) if list.items.is_empty() => {
-                "it does not know aggregated discovery, which Kubernetes has since 1.30".to_owned()
+                "aggregated discovery is not supported: Kubernetes 1.30 or later is required".to_owned()
             }
             Ok(Ok(list)) => {
                 let missing = std::mem::take(&mut table.missing);
-                *table = Table { served: served(list), asked: table.asked, missing, ..Table::default() };
+                *table = Table { served: served(list), discovered: table.discovered, missing, ..Table::default() };
                 return;
             }
         };
-        tracing::debug!(failure, "the API server was asked for its kinds in vain");
+        tracing::debug!(failure, "failed to discover the kinds of the API server");
         table.failure = Some(failure);
     }
 }
@@ -137,42 +138,42 @@ impl Kinds {
 impl Table {
     /// Returns whether a kind has become missing or served since its last lookup. After a failed discovery request, a missing kind
     /// is not reported.
-    fn change(&mut self, wanted: &GroupKind) -> Option<KindChange> {
-        if self.served.contains_key(wanted) {
-            return self.missing.remove(wanted).then_some(KindChange::Served);
+    fn change(&mut self, kind: &GroupKind) -> Option<KindChange> {
+        if self.served.contains_key(kind) {
+            return self.missing.remove(kind).then_some(KindChange::Served);
         }
         let is_known = self.failure.is_none() && self.missing.len() < MISSING_KINDS;
-        (is_known && self.missing.insert(wanted.clone())).then_some(KindChange::Missing)
+        (is_known && self.missing.insert(kind.clone())).then_some(KindChange::Missing)
     }
 
-    fn find(&self, wanted: &GroupKind) -> Result<ApiResource, Unavailable> {
-        let Some(served) = self.served.get(wanted) else { return Err(self.missing(wanted)) };
+    fn find(&self, kind: &GroupKind) -> Result<ApiResource, Unavailable> {
+        let Some(served) = self.served.get(kind) else { return Err(self.missing(kind)) };
         if !served.namespaced {
-            return Err(Unavailable::Invalid(format!("{wanted} is not namespaced: it cannot be a Stack's source")));
+            return Err(Unavailable::Invalid(format!("{kind} cannot be the source of a Stack: it is not namespaced")));
         }
         match VERBS.iter().find(|verb| !served.verbs.iter().any(|v| v == *verb)) {
             Some(verb) => Err(Unavailable::Invalid(format!(
-                "{wanted} does not know the verb {verb}: it cannot be a Stack's source"
+                "{kind} cannot be the source of a Stack: it does not support the verb {verb}"
             ))),
             None => Ok(served.resource.clone()),
         }
     }
 
-    fn missing(&self, wanted: &GroupKind) -> Unavailable {
+    fn missing(&self, kind: &GroupKind) -> Unavailable {
         if let Some(failure) = &self.failure {
-            let message = format!("cannot ask the API server whether it serves {wanted}: {failure}");
+            let message = format!("failed to discover {kind}: {failure}");
             return Unavailable::NotYet(message);
         }
         let mut kinds: Vec<&str> =
-            self.served.keys().filter(|k| k.group == wanted.group).map(|k| k.kind.as_str()).collect();
+            self.served.keys().filter(|k| k.group == kind.group).map(|k| k.kind.as_str()).collect();
         kinds.sort_unstable();
         kinds.truncate(NAMED_KINDS);
         let instead = match kinds.as_slice() {
-            [] => "it serves nothing of this group".to_owned(),
-            kinds => format!("of this group it serves {}", kinds.join(", ")),
+            [] => "it serves no kinds of this group".to_owned(),
+            kinds => format!("it serves the kinds {} of this group", kinds.join(", ")),
         };
         Unavailable::Stalled(format!(
-            "the API server does not serve {wanted}; {instead}. When its CustomResourceDefinition is installed, the Stack goes on"
+            "API server does not serve {kind}: install its CustomResourceDefinition; {instead}"
         ))
     }
 }

@@ -3,21 +3,20 @@
 
 pub mod check;
 mod config;
-mod declarations;
-mod field_path;
-mod references;
-mod render;
+mod names;
+
+use std::io;
 
 use kube::api::DynamicObject;
 use kube::{Resource, ResourceExt};
+use serde_json::Value;
 
 use crate::api::pulumi::Program;
-use crate::artifact::{Digest, Directory};
+use crate::artifact::{Digest, Directory, pack_file};
+use crate::pulumi::project::{self, PROJECT_FILE};
 use crate::source::kinds::GroupKind;
 use crate::source::program::check::Findings;
 use crate::source::{Origin, Resolved, Unavailable};
-
-pub use render::{RenderError, render};
 
 /// The artifact of a valid Program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +26,7 @@ pub struct Made {
     pub digest: Digest,
     /// The generation of the Program.
     pub revision: String,
-    /// Requirements on the config of the stacks that run the Program, for messages.
+    /// Requirements on the config of the stacks that run the Program.
     pub needs: Vec<String>,
 }
 
@@ -42,7 +41,7 @@ pub fn make(program: &Program) -> Result<Made, String> {
     if !problems.is_empty() {
         return Err(listed(&problems));
     }
-    let bytes = render::archive(program).map_err(|error| error.to_string())?;
+    let bytes = archive(program).map_err(|error| error.to_string())?;
     let digest = Digest::of(&bytes);
     let revision = program.metadata.generation.unwrap_or_default().to_string();
     Ok(Made { bytes, digest, revision, needs })
@@ -61,14 +60,41 @@ pub fn listed(sentences: &[String]) -> String {
     format!("{}{more}", shown.join("; "))
 }
 
+/// The reason why a Program cannot be rendered as an artifact.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    #[error("failed to render the project file: {0}")]
+    Encode(#[from] serde_json::Error),
+    #[error("failed to pack the project file: {0}")]
+    Pack(#[from] io::Error),
+}
+
+/// Sections of a project file in the conventional order.
+const SECTIONS: [&str; 9] =
+    ["description", "pulumi", "packages", "plugins", "config", "configuration", "variables", "resources", "outputs"];
+
+/// Returns the text of the project file. It does not depend on the order of the fields in the object.
+///
+/// # Errors
+/// Fails if the Program cannot be encoded as JSON.
+pub fn render(program: &Program) -> Result<String, RenderError> {
+    let mut fields = serde_json::to_value(&program.program)?;
+    let mut section = |name: &'static str| Some((name, fields.get_mut(name).map(Value::take)?));
+    let sections: Vec<(&str, Value)> = SECTIONS.into_iter().filter_map(&mut section).collect();
+    Ok(project::yaml_program(&program.name_any(), &sections))
+}
+
+/// Returns the archive with the project file in its root directory.
+fn archive(program: &Program) -> Result<Vec<u8>, RenderError> {
+    Ok(pack_file(PROJECT_FILE, render(program)?.as_bytes())?)
+}
+
 /// Returns the current artifact of a Program.
 pub fn artifact(object: &DynamicObject, directory: Directory) -> Result<Resolved, Unavailable> {
     let what = format!("Program {}/{}", object.namespace().unwrap_or_default(), object.name_any());
-    let program: Program = object
-        .clone()
-        .try_parse()
-        .map_err(|error| Unavailable::Stalled(format!("{what} is not as its definition says: {error}")))?;
-    let made = make(&program).map_err(|problems| Unavailable::Invalid(format!("{what} is not valid: {problems}")))?;
+    let program: Program =
+        object.clone().try_parse().map_err(|error| Unavailable::Stalled(format!("failed to parse {what}: {error}")))?;
+    let made = make(&program).map_err(|problems| Unavailable::Invalid(format!("invalid {what}: {problems}")))?;
     Ok(Resolved {
         origin: Origin::Made(made.bytes.into()),
         revision: made.revision,

@@ -9,7 +9,7 @@ use kube::{Client, Config};
 use pulumi_controller::api::pulumi::StackSpec;
 use pulumi_controller::artifact::{self, Store};
 use pulumi_controller::source::Unavailable;
-use pulumi_controller::source::git::{self as followed, Git, Limits, Question, Settings};
+use pulumi_controller::source::git::{self as followed, Git, Limits, Lookup, RepositorySpec, Settings};
 use pulumi_controller::subprocess::Subprocess;
 use serde_json::json;
 use tempfile::TempDir;
@@ -127,10 +127,10 @@ pub fn fetch(url: &str, folder: &Path) {
         let (git, mut woken) = Git::new(client, store.clone(), settings, TaskTracker::new(), CancellationToken::new());
         let spec = json!({"stack": "main", "projectRepo": url, "branch": "main"});
         let spec: StackSpec = serde_json::from_value(spec).expect("a spec");
-        let wanted = followed::wanted(&spec, "bench").expect("it is valid").expect("it names a repository");
+        let repository = RepositorySpec::of_stack(&spec, "bench").expect("it is valid").expect("it names a repository");
         let follower = ("bench".to_owned(), "main".to_owned());
         let resolved = loop {
-            match git.look(&follower, &wanted, &Question::default()) {
+            match git.look(&follower, &repository, &Lookup::default()) {
                 Ok(resolved) => break resolved,
                 Err(Unavailable::Looking(_)) => drop(woken.next().await.expect("who waits is woken")),
                 Err(error) => panic!("{error}"),

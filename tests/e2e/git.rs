@@ -113,15 +113,15 @@ fn repository_errors_are_reported_and_the_last_good_state_is_kept() {
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "one"}));
         main.change(json!({"spec": {"branch": "main", "gitAuthSecret": "git"}})).await;
         main.until("to say that the Secret is missing", WaitLimit::Reaction, |stack| {
-            says_that(stack, "git does not exist")
+            says_that(stack, "git: not found")
         })
         .await;
         main.change(json!({"spec": {"gitAuthSecret": null}})).await;
         main.until_applied(&first).await;
         main.change(json!({"spec": {"commit": first.sha}})).await;
-        main.until("to say that two references exclude each other", WaitLimit::Reaction, |stack| {
+        main.until("to report two references", WaitLimit::Reaction, |stack| {
             says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
-                && condition(stack, READY).is_some_and(|ready| ready.message.contains("exclude each other"))
+                && condition(stack, READY).is_some_and(|ready| ready.message.contains("mutually exclusive"))
         })
         .await;
         let stacks: Api<Stack> = scene.api();

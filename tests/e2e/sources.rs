@@ -187,7 +187,7 @@ fn a_source_kind_and_its_rbac_may_be_added_late_and_removed_early() {
         until_stalled(&main, &[&not_served]).await;
 
         install(scene, &group).await;
-        let right = format!("get, list and watch reports.{group}");
+        let right = format!("get, list and watch on reports.{group}");
         until_stalled(&main, &["cannot get resource \"reports\"", &right]).await;
 
         allow(scene, &group).await;
@@ -221,7 +221,8 @@ fn an_invalid_source_reference_stalls() {
         let nothing = scene.source_object("", "Secret", "secrets", "state");
         let main = scene.start(scene.stack_on_kind("main", Some("v1"), &nothing)).await;
         main.until("to be Stalled over its reference", WaitLimit::Reaction, |stack| {
-            condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("\"v1\" is not GROUP/VERSION"))
+            condition(stack, STALLED)
+                .is_some_and(|stalled| stalled.message.contains("\"v1\": must have the form GROUP/VERSION"))
         })
         .await;
     });

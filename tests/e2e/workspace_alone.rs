@@ -113,7 +113,7 @@ fn artifacts_of_other_namespaces_look_like_unknown_ones() {
                 })
                 .await;
             }
-            until_stalled(team_b, "by-url", &["the artifact of a source in another namespace"]).await;
+            until_stalled(team_b, "by-url", &["the artifact belongs to a source in another namespace"]).await;
             // An Update with that digest gets the same message.
             let reported = async |workspace: &str, digest: &str| {
                 let run = json!({"artifact": {"digest": digest, "revision": "main@sha1:1"}});
@@ -145,12 +145,12 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
         let other = format!("sha256:{}", "0".repeat(64));
         scene.patch::<Workspace>("main", json!({"spec": {"flux": {"url": artifact.url, "digest": other}}})).await;
         until_workspace(scene, "main", "to name the wrong digest", WaitLimit::Run, |workspace| {
-            is(workspace, READY, "False", &["do not have the digest", &other]) && !is(workspace, STALLED, "True", &[])
+            is(workspace, READY, "False", &["do not match the digest", &other]) && !is(workspace, STALLED, "True", &[])
         })
         .await;
 
         scene.patch::<Workspace>("main", json!({"spec": {"flux": {"digest": ""}}})).await;
-        until_stalled(scene, "main", &["flux.digest", "without one the artifact cannot be verified"]).await;
+        until_stalled(scene, "main", &["flux.digest", "it is required to verify the artifact"]).await;
 
         scene.patch::<Workspace>("main", json!({"spec": {"flux": flux(&artifact)}})).await;
         until_ready(scene, "main").await;
@@ -162,7 +162,7 @@ fn two_sources_are_refused_by_name_and_removing_one_recovers() {
     run("alone-two", async |scene| {
         let info = json!({"name": "alone-two", "runtime": "yaml"});
         workspace(scene, "main", json!({"local": {"dir": "/app"}, "projectInfo": info})).await;
-        until_stalled(scene, "main", &["local and projectInfo are both given", "remove one of them"]).await;
+        until_stalled(scene, "main", &["local and projectInfo are mutually exclusive", "remove one of them"]).await;
         scene.patch::<Workspace>("main", json!({"spec": {"local": null}})).await;
         until_ready(scene, "main").await;
     });

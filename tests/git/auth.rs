@@ -43,11 +43,11 @@ async fn credential_errors_are_reported_without_revealing_them() {
     let repository = Repository::with_project();
     let server = Server::private(&repository, "me", "right").await;
     let rows: [(&[(&str, &str)], bool, &str); 5] = [
-        (&[], false, "the server asks for credentials (HTTP 401), and none are given"),
-        (&[("username", "me"), ("password", "hunter2")], true, "the server refuses these credentials (HTTP 401)"),
-        (&[("token", "hunter2")], true, "holds none of sshPrivateKey, accessToken"),
-        (&[("sshPrivateKey", "hunter2")], true, "is not reached by SSH"),
-        (&[], true, "the Secret apps/git does not exist"),
+        (&[], false, "server requires credentials (HTTP 401)"),
+        (&[("username", "me"), ("password", "hunter2")], true, "server rejected the credentials (HTTP 401)"),
+        (&[("token", "hunter2")], true, "has no credentials: set sshPrivateKey, accessToken"),
+        (&[("sshPrivateKey", "hunter2")], true, "requires an SSH URL"),
+        (&[], true, "failed to read Secret apps/git: not found"),
     ];
     for (entries, is_given, wanted) in rows {
         let mut controller = Controller::new().await;
@@ -74,7 +74,7 @@ async fn a_changed_secret_is_read_on_the_next_request() {
     let before = controller.resolve(&fields).await.unwrap();
     server.set_login("me", "new");
     let said = controller.resolve_now(&fields, "one").await.expect_err("the password is old");
-    assert!(said.contains("refuses these credentials"), "{said}");
+    assert!(said.contains("server rejected the credentials"), "{said}");
     controller.secrets.set("git", &[("username", "me"), ("password", "new")]);
     let after = controller.resolve_now(&fields, "two").await.unwrap();
     assert_eq!(after.digest, before.digest);
@@ -90,7 +90,7 @@ async fn a_custom_ca_is_trusted_per_secret_or_for_all_stacks() {
     let mut controller = Controller::new().await;
     controller.secrets.set("git", &login[..2]);
     let said = controller.resolve(&fields).await.expect_err("the certificate is not trusted");
-    assert!(said.contains("cannot be reached") && said.contains("certificate"), "{said}");
+    assert!(said.contains("server is unreachable") && said.contains("certificate"), "{said}");
     let mut controller = Controller::new().await;
     controller.secrets.set("git", &login);
     controller.resolve(&fields).await.unwrap();
@@ -153,11 +153,11 @@ async fn a_github_app_token_is_cached_while_it_is_valid() {
         server.set_login("x-access-token", "another");
         *github.token.lock().unwrap() = "another".to_owned();
         let said = controller.resolve_now(&fields, "refused").await.expect_err("the token is refused");
-        assert!(said.contains("refuses these credentials") && !said.contains("hunter2"), "{said}");
+        assert!(said.contains("server rejected the credentials") && !said.contains("hunter2"), "{said}");
         controller.resolve_now(&fields, "renewed").await.unwrap();
         assert_eq!(github.exchanges(), 2);
         controller.secrets.set("git", &[("app", "12"), ("installation", "35"), ("key", &private)]);
         let said = controller.resolve_now(&fields, "gone").await.expect_err("there is no such installation");
-        assert!(said.contains("it knows no installation 35"), "{said}");
+        assert!(said.contains("installation 35 of the App not found"), "{said}");
     }
 }

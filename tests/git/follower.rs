@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::channel::mpsc::Receiver;
 use pulumi_controller::api::pulumi::StackSpec;
 use pulumi_controller::artifact::{self, Store};
-use pulumi_controller::source::git::{self, Follower, Git, Limits, Question, Settings};
+use pulumi_controller::source::git::{self, Follower, Git, Limits, Lookup, RepositorySpec, Settings};
 use pulumi_controller::source::{Origin, Resolved, Unavailable};
 use pulumi_controller::subprocess::Subprocess;
 use serde_json::{Value, json};
@@ -74,8 +74,8 @@ impl Controller {
     }
 
     /// Returns the immediate result for a Stack.
-    pub fn look(&self, stack: &str, fields: &Value, question: &Question) -> Result<Resolved, Unavailable> {
-        self.look_in("apps", stack, fields, question)
+    pub fn look(&self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, Unavailable> {
+        self.look_in("apps", stack, fields, lookup)
     }
 
     /// Returns the immediate result for a Stack in another namespace.
@@ -84,19 +84,20 @@ impl Controller {
         namespace: &str,
         stack: &str,
         fields: &Value,
-        question: &Question,
+        lookup: &Lookup,
     ) -> Result<Resolved, Unavailable> {
         let mut spec = json!({"stack": "dev"});
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let spec: StackSpec = serde_json::from_value(spec).unwrap();
-        let wanted = git::wanted(&spec, namespace)?.expect("it names a repository");
-        self.git.look(&(namespace.to_owned(), stack.to_owned()), &wanted, question)
+        let repository =
+            RepositorySpec::of_stack(&spec, namespace).map_err(Unavailable::Invalid)?.expect("a repository");
+        self.git.look(&(namespace.to_owned(), stack.to_owned()), &repository, lookup)
     }
 
     /// Returns the final result. Retries only when the Stack is woken.
-    pub async fn resolve_as(&mut self, stack: &str, fields: &Value, question: &Question) -> Result<Resolved, String> {
+    pub async fn resolve_as(&mut self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, String> {
         loop {
-            match self.look(stack, fields, question) {
+            match self.look(stack, fields, lookup) {
                 Ok(resolved) => return Ok(resolved),
                 Err(Unavailable::Looking(what)) => self.until_woken(stack, &what).await,
                 Err(error) => return Err(error.to_string()),
@@ -107,7 +108,7 @@ impl Controller {
     /// Returns the final result for a Stack in another namespace.
     pub async fn resolve_in(&mut self, namespace: &str, stack: &str, fields: &Value) -> Result<Resolved, String> {
         loop {
-            match self.look_in(namespace, stack, fields, &Question::default()) {
+            match self.look_in(namespace, stack, fields, &Lookup::default()) {
                 Ok(resolved) => return Ok(resolved),
                 Err(Unavailable::Looking(what)) => self.until_woken(stack, &what).await,
                 Err(error) => return Err(error.to_string()),
@@ -126,13 +127,13 @@ impl Controller {
     }
 
     pub async fn resolve(&mut self, fields: &Value) -> Result<Resolved, String> {
-        self.resolve_as("app", fields, &Question::default()).await
+        self.resolve_as("app", fields, &Lookup::default()).await
     }
 
     /// Returns the result after a new reconcile request.
     pub async fn resolve_now(&mut self, fields: &Value, request: &str) -> Result<Resolved, String> {
-        let question = Question { request: Some(request.to_owned()), is_new: true, known: None };
-        self.resolve_as("app", fields, &question).await
+        let lookup = Lookup { request: Some(request.to_owned()), is_new: true, known: None };
+        self.resolve_as("app", fields, &lookup).await
     }
 
     pub async fn until_woken(&mut self, stack: &str, what: &str) {

@@ -1,6 +1,6 @@
 //! Frequency of requests to a server.
 
-use pulumi_controller::source::git::{Known, Question};
+use pulumi_controller::source::git::{Known, Lookup};
 use serde_json::json;
 
 use crate::follower::Controller;
@@ -15,7 +15,7 @@ async fn five_hundred_stacks_on_one_repository_share_one_poll_and_fetch() {
     let fields = json!({"projectRepo": server.url(), "branch": "main", "resyncFrequencySeconds": 60});
     let mut resolved = Vec::new();
     for index in 0..500 {
-        resolved.push(controller.resolve_as(&format!("app-{index}"), &fields, &Question::default()).await.unwrap());
+        resolved.push(controller.resolve_as(&format!("app-{index}"), &fields, &Lookup::default()).await.unwrap());
     }
     assert!(resolved.iter().all(|other| other.digest == resolved[0].digest));
     // A fetch uses a second connection.
@@ -23,11 +23,11 @@ async fn five_hundred_stacks_on_one_repository_share_one_poll_and_fetch() {
     repository.write("more", "more");
     let commit = repository.commit();
     let moved = controller
-        .resolve_as("app-7", &fields, &Question { request: Some("now".to_owned()), is_new: true, known: None })
+        .resolve_as("app-7", &fields, &Lookup { request: Some("now".to_owned()), is_new: true, known: None })
         .await
         .unwrap();
     assert_eq!(moved.revision, format!("main@sha1:{commit}"));
-    let other = controller.look("app-499", &fields, &Question::default()).unwrap();
+    let other = controller.look("app-499", &fields, &Lookup::default()).unwrap();
     assert_eq!(other.revision, moved.revision, "it came with the same answer");
     assert_eq!(server.asked(), (4, 2));
 }
@@ -40,9 +40,9 @@ async fn a_restarted_controller_does_not_refetch_applied_revisions() {
     let first = Controller::new().await.resolve(&fields).await.unwrap();
     let before = server.asked();
     let known = Known { revision: repository.head(), digest: first.digest.clone(), selection: None };
-    let question = Question { known: Some(known), ..Question::default() };
+    let lookup = Lookup { known: Some(known), ..Lookup::default() };
     let mut controller = Controller::new().await;
-    let again = controller.resolve_as("app", &fields, &question).await.unwrap();
+    let again = controller.resolve_as("app", &fields, &lookup).await.unwrap();
     assert_eq!((again.digest, again.revision), (first.digest, first.revision));
     assert_eq!(server.asked(), (before.0 + 1, before.1));
 }

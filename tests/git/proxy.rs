@@ -49,7 +49,7 @@ async fn a_repository_excluded_from_the_proxy_is_unreachable() {
     let mut controller = Controller::new().await;
     let said =
         controller.resolve(&json!({"projectRepo": BEHIND, "branch": "main"})).await.expect_err("it has no address");
-    assert!(said.contains("the server cannot be reached"), "{said}");
+    assert!(said.contains("server is unreachable"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -68,16 +68,16 @@ async fn ssh_errors_are_reported() {
     let another = format!("[127.0.0.1]:{} {other_public}", server.port);
     let port = format!("ssh-keyscan -p {} 127.0.0.1", server.port);
     let rows: [(&[(&str, &str)], String, &[&str]); 6] = [
-        (&[("sshPrivateKey", &private)], server.url(), &["is not known", "SHA256:", &port, "known_hosts"]),
-        (&[("sshPrivateKey", &private), ("known_hosts", &another)], server.url(), &["shows another host key"]),
-        (&[("sshPrivateKey", &other), ("known_hosts", &known)], server.url(), &["refuses these credentials"]),
-        (&[("sshPrivateKey", &encrypted), ("known_hosts", &known)], server.url(), &["has a passphrase"]),
+        (&[("sshPrivateKey", &private)], server.url(), &["unknown host key", "SHA256:", &port, "known_hosts"]),
+        (&[("sshPrivateKey", &private), ("known_hosts", &another)], server.url(), &["does not match known_hosts"]),
+        (&[("sshPrivateKey", &other), ("known_hosts", &known)], server.url(), &["server rejected the credentials"]),
+        (&[("sshPrivateKey", &encrypted), ("known_hosts", &known)], server.url(), &["SSH key requires a passphrase"]),
         (
             &[("sshPrivateKey", &private), ("known_hosts", &known)],
             server.url_of("/no/such/place"),
-            &["no such repository", "/no/such/place"],
+            &["repository not found", "/no/such/place"],
         ),
-        (&[("accessToken", "t"), ("known_hosts", &known)], server.url(), &["holds no sshPrivateKey"]),
+        (&[("accessToken", "t"), ("known_hosts", &known)], server.url(), &["has no sshPrivateKey"]),
     ];
     for (secret, url, parts) in rows {
         let mut controller = Controller::new().await;

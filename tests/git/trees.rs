@@ -80,9 +80,7 @@ async fn submodules_lfs_pointers_and_escaping_symlinks_are_reported() {
     let mut controller = Controller::new().await;
     let resolved = controller.resolve(&json!({"projectRepo": server.url(), "branch": "main"})).await.unwrap();
     let warnings = origin(&resolved).warnings.join("\n");
-    for part in
-        ["submodules are not fetched", "vendor/lib", "Git LFS", "big.bin", "lead out of the repository", "outside"]
-    {
+    for part in ["submodules are not fetched", "vendor/lib", "Git LFS", "big.bin", "leave the repository", "outside"] {
         assert!(warnings.contains(part), "{part}: {warnings}");
     }
     assert!(!controller.files(&resolved).contains_key("outside"));

@@ -1,6 +1,8 @@
 //! Performs one download: sends the request, reads the limited body, verifies the digest and stores the artifact.
 
 use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,19 +10,21 @@ use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use reqwest::Response;
 use reqwest::header::{HOST, HeaderMap, RETRY_AFTER};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::super::digest::Digest;
 use super::super::store::{Incoming, Pinned, StoreError};
-use super::error::FetchError;
-use super::retry_after;
+use super::error::{FetchError, MAX_RETRY_AFTER};
+use super::settings::FetchSettings;
 use super::shared::Shared;
 use super::target::Target;
 
 /// Maximum number of body chunks that wait for the disk. Together with the read buffers of the client they stay below 4 MiB.
-const PIECES_WAITING: usize = 8;
+const MAX_CHUNKS: usize = 8;
 
 impl Shared {
     /// Downloads an artifact into the store. A broken connection is retried once immediately, because the server may have closed an
@@ -30,43 +34,43 @@ impl Shared {
         let attempts = async {
             match self.attempt(target, digest).await {
                 Err(FetchError::Truncated { cause, .. }) => {
-                    tracing::debug!(url = target.shown, cause, "the connection broke, trying once more");
+                    tracing::debug!(url = target.shown, cause, "connection closed; retrying once");
                     self.attempt(target, digest).await
                 }
                 result => result,
             }
         };
-        let given_up = |_| FetchError::Timeout { url: target.shown.clone(), what: "the whole download", limit };
-        timeout(limit, attempts).await.map_err(given_up)?
+        let timed_out = |_| FetchError::Timeout { url: target.shown.clone(), what: "download", limit };
+        timeout(limit, attempts).await.map_err(timed_out)?
     }
 
     async fn attempt(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
         self.fetches.fetch_add(1, Ordering::Relaxed);
         let response = self.request(target).await?;
-        check_status(&response, target).inspect_err(|error| self.patience.note(&target.url, error))?;
+        check_status(&response, target).inspect_err(|error| self.postponed.note(&target.url, error))?;
         // A correct length avoids a useless download; a wrong length is detected while reading.
         if response.content_length().is_some_and(|length| length > self.settings.download_bytes) {
             return Err(self.too_large(target));
         }
-        let (pieces, receiver) = mpsc::channel(PIECES_WAITING);
+        let (chunks, receiver) = mpsc::channel(MAX_CHUNKS);
         let (store, algorithm) = (self.store.clone(), digest.algorithm());
         let writer = spawn_blocking(move || write(store.begin(algorithm)?, receiver));
-        let body = self.forward(response.bytes_stream(), pieces, target).await;
+        let body = self.forward(response.bytes_stream(), chunks, target).await;
         let stored = |error| store_error(error, target, digest);
         let stopped = |error: tokio::task::JoinError| store_failure(digest, error.to_string());
         // The error of the store takes precedence: it is the reason why reading the body stopped.
         let incoming = writer.await.map_err(stopped)?.map_err(stored)?;
         body?;
-        let wanted = digest.clone();
-        spawn_blocking(move || incoming.commit(&wanted)).await.map_err(stopped)?.map_err(stored)
+        let expected = digest.clone();
+        spawn_blocking(move || incoming.commit(&expected)).await.map_err(stopped)?.map_err(stored)
     }
 
     async fn request(&self, target: &Target) -> Result<Response, FetchError> {
         let url = || target.shown.clone();
         let request = self.client.get(target.url.clone()).header(HOST, &target.host).send();
         let limit = self.settings.connect_timeout.saturating_add(self.settings.idle_timeout);
-        let answer = timeout(limit, request).await;
-        match answer.map_err(|_| FetchError::Timeout { url: url(), what: "waiting for an answer", limit })? {
+        let response = timeout(limit, request).await;
+        match response.map_err(|_| FetchError::Timeout { url: url(), what: "waiting for a response", limit })? {
             Ok(response) => Ok(response),
             Err(error) if error.is_connect() && error.is_timeout() => {
                 let limit = self.settings.connect_timeout;
@@ -81,7 +85,7 @@ impl Shared {
     async fn forward<Bytes: AsRef<[u8]>>(
         &self,
         mut body: impl Stream<Item = reqwest::Result<Bytes>> + Unpin,
-        pieces: mpsc::Sender<Bytes>,
+        chunks: mpsc::Sender<Bytes>,
         target: &Target,
     ) -> Result<(), FetchError> {
         let limit = self.settings.idle_timeout;
@@ -89,16 +93,16 @@ impl Shared {
         loop {
             let next = timeout(limit, body.next()).await;
             let url = || target.shown.clone();
-            let piece = match next.map_err(|_| FetchError::Timeout { url: url(), what: "waiting for data", limit })? {
+            let chunk = match next.map_err(|_| FetchError::Timeout { url: url(), what: "waiting for data", limit })? {
                 None => return Ok(()),
-                Some(Ok(piece)) => piece,
+                Some(Ok(chunk)) => chunk,
                 Some(Err(error)) => return Err(FetchError::Truncated { url: url(), received, cause: cause_of(error) }),
             };
-            received = received.saturating_add(u64::try_from(piece.as_ref().len()).unwrap_or(u64::MAX));
+            received = received.saturating_add(u64::try_from(chunk.as_ref().len()).unwrap_or(u64::MAX));
             if received > self.settings.download_bytes {
                 return Err(self.too_large(target));
             }
-            if pieces.send(piece).await.is_err() {
+            if chunks.send(chunk).await.is_err() {
                 return Ok(());
             }
         }
@@ -113,10 +117,10 @@ impl Shared {
 /// runtime.
 fn write<Bytes: AsRef<[u8]>>(
     mut incoming: Incoming,
-    mut pieces: mpsc::Receiver<Bytes>,
+    mut chunks: mpsc::Receiver<Bytes>,
 ) -> Result<Incoming, StoreError> {
-    while let Some(piece) = pieces.blocking_recv() {
-        incoming.append(piece.as_ref())?;
+    while let Some(chunk) = chunks.blocking_recv() {
+        incoming.append(chunk.as_ref())?;
     }
     Ok(incoming)
 }
@@ -142,14 +146,14 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
             Duration::try_from(then.duration_since(now)).unwrap_or_default()
         }
     };
-    Some(wait.min(retry_after::MAX_RETRY_AFTER))
+    Some(wait.min(MAX_RETRY_AFTER))
 }
 
 fn store_error(error: StoreError, target: &Target, digest: &Digest) -> FetchError {
     match error {
-        StoreError::Mismatch { wanted, found, bytes } => {
-            tracing::info!(url = target.shown, digest = %found, "what was fetched has another digest");
-            FetchError::DigestMismatch { url: target.shown.clone(), wanted, bytes }
+        StoreError::Mismatch { expected, found, bytes } => {
+            tracing::info!(url = target.shown, digest = %found, "downloaded artifact does not match its digest");
+            FetchError::DigestMismatch { url: target.shown.clone(), expected, bytes }
         }
         other => store_failure(digest, other.to_string()),
     }
@@ -170,6 +174,51 @@ fn cause_of(error: reqwest::Error) -> String {
     }
     causes.dedup();
     causes.join(": ")
+}
+
+/// Path of the system certificates on Linux distributions.
+const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Builds a client without redirects, which could bypass the allowed hosts, and without a proxy, because artifacts are served
+/// inside the cluster.
+pub(super) fn client(settings: &FetchSettings) -> Result<reqwest::Client, FetchError> {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls(settings)?)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .connect_timeout(settings.connect_timeout)
+        .user_agent(concat!("pulumi-controller/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|cause| FetchError::Settings { why: cause.to_string() })
+}
+
+fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
+    let failed = |cause: rustls::Error| FetchError::Settings { why: cause.to_string() };
+    let mut roots = rustls::RootCertStore::empty();
+    match &settings.certificate_authorities {
+        Some(path) => {
+            let (_, refused) = roots.add_parsable_certificates(read_certificates(path)?);
+            if refused > 0 || roots.is_empty() {
+                let why = format!("no certificates in {}, or invalid ones ({refused})", path.display());
+                return Err(FetchError::Settings { why });
+            }
+        }
+        // Certificates are optional in the image, because Flux serves artifacts over http.
+        None => {
+            roots.add_parsable_certificates(read_certificates(Path::new(SYSTEM_CERTIFICATES)).unwrap_or_default());
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FetchError> {
+    let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    certificates.map_err(|cause| FetchError::Settings {
+        why: format!("failed to read the certificate authorities in {}: {cause}", path.display()),
+    })
 }
 
 #[cfg(test)]

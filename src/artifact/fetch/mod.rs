@@ -1,13 +1,9 @@
 //! Fetches artifacts: once per digest and URL, only from allowed hosts, limited in bytes and time, and verified before use.
 
-mod client;
 mod download;
 mod error;
-mod hosts;
-mod retry_after;
 mod settings;
 mod shared;
-mod single_flight;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -16,8 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use error::FetchError;
-pub use hosts::{AllowedHosts, InvalidHost};
-pub use settings::FetchSettings;
+pub use settings::{AllowedHosts, FetchSettings, InvalidHost};
 
 use super::digest::Digest;
 use super::store::{Pinned, Store};
@@ -44,10 +39,10 @@ impl Fetcher {
     /// # Errors
     /// Fails if the certificates cannot be read.
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
-        let client = client::build(&settings)?;
-        let (downloads, patience) = Default::default();
+        let client = download::client(&settings)?;
+        let (downloads, postponed) = Default::default();
         let fetches = AtomicU64::new(0);
-        Ok(Self { shared: Arc::new(Shared { client, settings, store, downloads, patience, fetches }) })
+        Ok(Self { shared: Arc::new(Shared { client, settings, store, downloads, postponed, fetches }) })
     }
 
     /// Returns the HTTP client for servers inside the cluster.
@@ -86,8 +81,8 @@ impl Fetcher {
     }
 
     async fn download_once(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
-        match self.shared.patience.refusal(&target.url) {
-            Some(postponed) => Err(postponed),
+        match self.shared.postponed.refusal(&target.url) {
+            Some(error) => Err(error),
             None => shared::join(&self.shared, target, digest).await,
         }
     }
@@ -97,20 +92,20 @@ impl Fetcher {
     /// # Errors
     /// Fails if the store cannot keep the artifact.
     pub async fn keep(&self, bytes: &Arc<[u8]>, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
-        let is_of_these = Digest::of_reader(digest.algorithm(), &bytes[..]).is_ok_and(|found| digest.verify(&found));
-        if is_of_these && let Some(artifact) = self.shared.stored(digest).await? {
+        let matches = Digest::of_reader(digest.algorithm(), &bytes[..]).is_ok_and(|found| digest.verify(&found));
+        if matches && let Some(artifact) = self.shared.stored(digest).await? {
             self.shared.grant(digest, namespace)?;
             return Ok(Fetched { artifact, downloaded: false });
         }
-        let (store, bytes, wanted) = (self.shared.store.clone(), Arc::clone(bytes), digest.clone());
-        let kept = tokio::task::spawn_blocking(move || {
-            let mut incoming = store.begin(wanted.algorithm())?;
+        let (store, bytes, expected) = (self.shared.store.clone(), Arc::clone(bytes), digest.clone());
+        let stored = tokio::task::spawn_blocking(move || {
+            let mut incoming = store.begin(expected.algorithm())?;
             incoming.append(&bytes)?;
-            incoming.commit(&wanted)
+            incoming.commit(&expected)
         })
         .await;
         let failed = |cause: String| FetchError::Store { digest: digest.clone(), cause };
-        let artifact = kept.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+        let artifact = stored.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
         self.shared.grant(digest, namespace)?;
         Ok(Fetched { artifact, downloaded: true })
     }

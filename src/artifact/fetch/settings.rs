@@ -1,10 +1,11 @@
-//! Settings for fetching artifacts.
+//! Settings for fetching artifacts, and the hosts from which they may be fetched.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::limits::Limits;
-use super::hosts::AllowedHosts;
+use url::{Host, Url};
+
+use super::super::rules::Limits;
 
 /// Settings for fetching artifacts.
 #[derive(Clone, Debug)]
@@ -47,8 +48,205 @@ impl FetchSettings {
     }
 
     /// Returns the replacement for the host of this URL, using the same rule as Flux.
-    pub(super) fn replacement(&self, url: &url::Url) -> Option<&str> {
+    pub(super) fn replacement(&self, url: &Url) -> Option<&str> {
         let watcher = url.host_str().is_some_and(|host| host.starts_with("source-watcher"));
         if watcher { self.source_watcher_host.as_deref() } else { self.source_controller_host.as_deref() }
+    }
+}
+
+/// Hosts from which artifacts may be fetched. Any writer of the status of a source controls the URL and must not direct requests to
+/// services that only the controller can reach.
+///
+/// These are the Services of one namespace and explicitly listed hosts.
+#[derive(Clone, Debug, Default)]
+pub struct AllowedHosts {
+    services: Option<Services>,
+    named: Vec<Named>,
+}
+
+#[derive(Clone, Debug)]
+struct Services {
+    namespace: String,
+    cluster_domain: String,
+}
+
+#[derive(Clone, Debug)]
+struct Named {
+    host: Host,
+    /// `None` allows any port.
+    port: Option<u16>,
+}
+
+/// Error for a text that is not a host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid artifact host {text:?}: must be a host name or address, optionally with a port: {why}")]
+pub struct InvalidHost {
+    pub text: String,
+    pub why: String,
+}
+
+impl AllowedHosts {
+    /// Allows no host.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Allows the Services of `namespace` in the forms `<service>.<namespace>`, `<service>.<namespace>.svc` and
+    /// `<service>.<namespace>.svc.<cluster domain>`, with or without a trailing dot, on any port. The cluster domain is usually
+    /// `cluster.local`.
+    pub fn services_of(namespace: &str, cluster_domain: &str) -> Self {
+        let services = Services {
+            namespace: namespace.to_lowercase(),
+            cluster_domain: cluster_domain.trim_matches('.').to_lowercase(),
+        };
+        Self { services: Some(services), named: Vec::new() }
+    }
+
+    /// Allows an additional host: `name`, `name:port`, `address` or `[address]:port`. Without a port, any port is allowed.
+    ///
+    /// # Errors
+    /// Fails if the text is not a host.
+    pub fn and(mut self, text: &str) -> Result<Self, InvalidHost> {
+        let (host, port) = split_port(text)?;
+        self.named.push(Named { host, port });
+        Ok(self)
+    }
+
+    /// Returns the host to connect to if the URL is allowed. Short Service names are completed: otherwise the search list of the
+    /// resolver would determine the target, and names such as `service.dev` also exist on the Internet.
+    pub(super) fn permit(&self, url: &Url) -> Option<String> {
+        let host = without_dot(url.host()?.to_owned());
+        let named = self
+            .named
+            .iter()
+            .find(|named| named.host == host && (named.port.is_none() || named.port == url.port_or_known_default()));
+        if named.is_some() {
+            return url.host_str().map(str::to_owned);
+        }
+        let Host::Domain(domain) = host else { return None };
+        self.services.as_ref().and_then(|services| services.complete(&domain))
+    }
+}
+
+impl AllowedHosts {
+    /// Returns whether the host of the URL is a Service of the allowed namespace.
+    pub(super) fn is_service(&self, url: &Url) -> bool {
+        let Some(Host::Domain(domain)) = url.host().map(|host| without_dot(host.to_owned())) else { return false };
+        self.services.as_ref().is_some_and(|services| services.complete(&domain).is_some())
+    }
+}
+
+impl Services {
+    fn complete(&self, domain: &str) -> Option<String> {
+        let (service, rest) = domain.split_once('.')?;
+        let rest = rest.strip_suffix(&format!(".svc.{}", self.cluster_domain)).unwrap_or(rest);
+        let namespace = rest.strip_suffix(".svc").unwrap_or(rest);
+        let is_name = !service.is_empty() && service.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        (is_name && namespace == self.namespace).then(|| format!("{service}.{namespace}.svc.{}.", self.cluster_domain))
+    }
+}
+
+/// Splits `host:port`, the format of host replacements and allowed hosts.
+pub(super) fn split_port(text: &str) -> Result<(Host, Option<u16>), InvalidHost> {
+    let invalid = |why: &str| InvalidHost { text: text.to_owned(), why: why.to_owned() };
+    let (name, port) = match text.rsplit_once(':') {
+        // An IPv6 address without brackets contains colons that do not separate a port.
+        Some((name, port)) if !port.contains(']') && (name.starts_with('[') || !name.contains(':')) => {
+            let port = port.parse().map_err(|_| invalid("port must be a number from 0 to 65535"))?;
+            (name, Some(port))
+        }
+        _ => (text, None),
+    };
+    if name.is_empty() {
+        return Err(invalid("name must not be empty"));
+    }
+    let bracketed = if name.contains(':') && !name.starts_with('[') { format!("[{name}]") } else { name.to_owned() };
+    let host = Host::parse(&bracketed).map_err(|cause| invalid(&cause.to_string()))?;
+    Ok((without_dot(host), port))
+}
+
+fn without_dot(host: Host<impl Into<String>>) -> Host {
+    match host {
+        Host::Domain(domain) => {
+            let domain: String = domain.into();
+            Host::Domain(domain.strip_suffix('.').unwrap_or(&domain).to_lowercase())
+        }
+        Host::Ipv4(address) => Host::Ipv4(address),
+        Host::Ipv6(address) => Host::Ipv6(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permitted(hosts: &AllowedHosts, url: &str) -> Option<String> {
+        hosts.permit(&Url::parse(url).unwrap())
+    }
+
+    #[test]
+    fn a_service_of_the_namespace_is_allowed_in_every_form_and_qualified() {
+        let hosts = AllowedHosts::services_of("flux-system", "cluster.local");
+        for url in [
+            "http://source-controller.flux-system/a",
+            "http://source-controller.flux-system./a",
+            "http://source-controller.flux-system.svc/a",
+            "http://source-controller.flux-system.svc./a",
+            "http://source-controller.flux-system.svc.cluster.local/a",
+            "http://source-controller.flux-system.svc.cluster.local./a",
+            "http://Source-Controller.Flux-System.SVC:9090/a",
+            "https://source-controller.flux-system.svc.cluster.local.:8443/a",
+        ] {
+            let completed = Some("source-controller.flux-system.svc.cluster.local.".to_owned());
+            assert_eq!(permitted(&hosts, url), completed, "{url}");
+        }
+    }
+
+    #[test]
+    fn all_other_hosts_are_rejected() {
+        let hosts = AllowedHosts::services_of("flux-system", "cluster.local");
+        for url in [
+            "http://kubernetes.default.svc/a",
+            "http://source-controller.flux-system.svc.other.domain/a",
+            "http://source-controller.flux-system.example.com/a",
+            "http://flux-system.svc.cluster.local/a",
+            "http://pod.source-controller.flux-system.svc.cluster.local/a",
+            "http://.flux-system/a",
+            "http://flux-system/a",
+            "http://source-controller.flux-system.svc.cluster.local../a",
+            "http://10.0.0.1/a",
+            "http://[::1]/a",
+            "http://localhost/a",
+            "http://169.254.169.254/latest/meta-data",
+        ] {
+            assert_eq!(permitted(&hosts, url), None, "{url}");
+            assert_eq!(permitted(&AllowedHosts::none(), url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_named_host_is_allowed_on_any_port_unless_one_is_given() {
+        let hosts = AllowedHosts::none().and("artifacts.example.com").unwrap();
+        let hosts = hosts.and("127.0.0.1:8080").unwrap().and("[::1]:80").unwrap().and("::2").unwrap();
+        for (url, host) in [
+            ("http://artifacts.example.com/a", "artifacts.example.com"),
+            ("https://ARTIFACTS.example.com.:444/a", "artifacts.example.com."),
+            ("http://127.0.0.1:8080/a", "127.0.0.1"),
+            ("http://[::1]/a", "[::1]"),
+            ("http://[::2]:1234/a", "[::2]"),
+        ] {
+            assert_eq!(permitted(&hosts, url).as_deref(), Some(host), "{url}");
+        }
+        for url in ["http://127.0.0.1/a", "http://[::1]:81/a", "https://[::1]/a", "http://x.artifacts.example.com/a"] {
+            assert_eq!(permitted(&hosts, url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_host_is_rejected() {
+        for text in ["", ":80", "a b", "host:http", "host:70000", "http://host", "host/path"] {
+            let error = AllowedHosts::none().and(text).expect_err(text);
+            assert_eq!(error.text, text);
+        }
     }
 }

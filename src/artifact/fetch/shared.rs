@@ -1,16 +1,17 @@
-//! State that all clones of a fetcher share. Starts and joins downloads.
+//! State that all clones of a fetcher share. Concurrent callers with the same digest and URL share one download.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt;
+use futures::future::{BoxFuture, Shared as SharedFuture, WeakShared};
+use url::Url;
 
 use super::super::digest::Digest;
 use super::super::store::{Pinned, Store};
-use super::error::FetchError;
-use super::retry_after::RetryAfter;
+use super::error::{FetchError, RetryAfter};
 use super::settings::FetchSettings;
-use super::single_flight::{Entry, Key, SharedDownload, SingleFlight};
 use super::target::Target;
 
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(super) struct Shared {
     pub(super) settings: FetchSettings,
     pub(super) store: Store,
     pub(super) downloads: SingleFlight,
-    pub(super) patience: RetryAfter,
+    pub(super) postponed: RetryAfter,
     pub(super) fetches: AtomicU64,
 }
 
@@ -31,8 +32,8 @@ impl Shared {
 
     /// Returns the artifact from the store. The first access to a file of an earlier process reads the whole file to verify it.
     pub(super) async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
-        let (store, wanted) = (self.store.clone(), digest.clone());
-        let opened = tokio::task::spawn_blocking(move || store.open_artifact(&wanted)).await;
+        let (store, expected) = (self.store.clone(), digest.clone());
+        let opened = tokio::task::spawn_blocking(move || store.open_artifact(&expected)).await;
         let failed = |cause: String| FetchError::Store { digest: digest.clone(), cause };
         opened.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
     }
@@ -42,8 +43,8 @@ impl Shared {
 pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> SharedDownload {
     let mut table = shared.downloads.lock();
     let key = (digest.clone(), target.url.clone());
-    if let Some(landing) = table.under_way.get(&key).and_then(|entry| entry.landing.upgrade()) {
-        return landing;
+    if let Some(download) = table.in_progress.get(&key).and_then(|entry| entry.download.upgrade()) {
+        return download;
     }
     table.next_number += 1;
     let number = table.next_number;
@@ -64,11 +65,11 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
         tracing::info!(%digest, bytes = artifact.size(), "fetched artifact");
         Ok(artifact)
     };
-    let landing = download.boxed().shared();
-    if let Some(weak) = landing.downgrade() {
-        table.under_way.insert(key, Entry { number, landing: weak });
+    let download = download.boxed().shared();
+    if let Some(weak) = download.downgrade() {
+        table.in_progress.insert(key, Entry { number, download: weak });
     }
-    landing
+    download
 }
 
 /// Entry of a download in the table; removed on drop.
@@ -82,8 +83,43 @@ impl Drop for Listing {
     fn drop(&mut self) {
         let mut table = self.shared.downloads.lock();
         // After a cancellation, another download may have replaced this entry before the drop.
-        if table.under_way.get(&self.key).is_some_and(|entry| entry.number == self.number) {
-            table.under_way.remove(&self.key);
+        if table.in_progress.get(&self.key).is_some_and(|entry| entry.number == self.number) {
+            table.in_progress.remove(&self.key);
         }
+    }
+}
+
+/// The shared result of a download. Each caller that polls it drives the download; dropping the last clone cancels it.
+pub(super) type SharedDownload = SharedFuture<BoxFuture<'static, Result<Pinned, FetchError>>>;
+
+/// Downloads in progress.
+#[derive(Debug, Default)]
+pub(super) struct SingleFlight {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    in_progress: HashMap<Key, Entry>,
+    next_number: u64,
+}
+
+/// The digest and URL of a download.
+type Key = (Digest, Url);
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    download: WeakShared<BoxFuture<'static, Result<Pinned, FetchError>>>,
+}
+
+impl SingleFlight {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.lock().in_progress.len()
     }
 }

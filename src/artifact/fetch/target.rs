@@ -3,10 +3,9 @@
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use super::super::quote::quoted;
+use super::super::rules::quoted;
 use super::error::FetchError;
-use super::hosts::split_port;
-use super::settings::FetchSettings;
+use super::settings::{FetchSettings, split_port};
 
 /// Maximum length of a URL, in bytes.
 const MAX_URL: usize = 4096;
@@ -30,10 +29,10 @@ impl Target {
         let (mut url, shown) = parse(text)?;
         let refused = |why: &str| FetchError::Url { url: shown.clone(), why: why.to_owned() };
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(refused("only http and https are supported"));
+            return Err(refused("scheme must be http or https"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(refused("it contains a user name or password"));
+            return Err(refused("must not contain a user name or password"));
         }
         let is_storage = settings.allowed_hosts.is_service(&url) || is_flux_storage(&url);
         let Some(host) = settings.allowed_hosts.permit(&url) else {
@@ -97,12 +96,12 @@ fn parse(text: &str) -> Result<(Url, String), FetchError> {
         quoted(host_and_more.split('?').next().unwrap_or_default())
     };
     if text.len() > MAX_URL {
-        let why = format!("it is {} bytes long, the most is {MAX_URL}", text.len());
+        let why = format!("must not exceed {MAX_URL} bytes, has {}", text.len());
         return Err(FetchError::Url { url: hidden(), why });
     }
     let url = Url::parse(text).map_err(|cause| FetchError::Url { url: hidden(), why: cause.to_string() })?;
     let Some(host) = url.host_str() else {
-        return Err(FetchError::Url { url: hidden(), why: "it names no host".to_owned() });
+        return Err(FetchError::Url { url: hidden(), why: "must have a host".to_owned() });
     };
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     let shown = format!("{}://{host}{port}{}", url.scheme(), url.path());
@@ -112,12 +111,12 @@ fn parse(text: &str) -> Result<(Url, String), FetchError> {
 fn replace_host(url: &mut Url, replacement: &str) -> Result<(), String> {
     let (host, port) = split_port(replacement).map_err(|error| error.to_string())?;
     url.set_host(Some(&host.to_string())).map_err(|cause| cause.to_string())?;
-    url.set_port(port).map_err(|()| format!("host {replacement} cannot replace its own"))
+    url.set_port(port).map_err(|()| format!("failed to replace its host with {replacement}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::hosts::AllowedHosts;
+    use super::super::settings::AllowedHosts;
     use super::*;
 
     fn settings() -> FetchSettings {
@@ -188,7 +187,7 @@ mod tests {
         for url in [format!("{service}/reports/team-a/app/1.tar.gz"), "http://localhost/bucket/team-a/app/1".to_owned()]
         {
             let target = Target::aim(&url, &isolated).unwrap();
-            assert_eq!(target.check_owner("team-b", &isolated), Ok(()), "{url}: nothing says whose it is");
+            assert_eq!(target.check_owner("team-b", &isolated), Ok(()), "{url}: unknown owner");
         }
     }
 
@@ -196,17 +195,20 @@ mod tests {
     fn an_invalid_url_is_rejected_without_revealing_its_secrets() {
         let long = format!("http://localhost/{}", "a".repeat(5000));
         let table = [
-            ("", "cannot be used"),
-            ("localhost/a", "cannot be used"),
-            ("http://", "cannot be used"),
-            ("file:///etc/passwd", "names no host"),
-            ("ftp://localhost/a", "only http and https"),
-            ("http://someone:secret@localhost/a", "http://localhost/a cannot be used: it contains a user name"),
-            ("http://secret@localhost/a", "contains a user name"),
-            ("http://someone:secret@local host/a?secret=b", "cannot be used"),
+            ("", "invalid artifact URL"),
+            ("localhost/a", "invalid artifact URL"),
+            ("http://", "invalid artifact URL"),
+            ("file:///etc/passwd", "must have a host"),
+            ("ftp://localhost/a", "scheme must be http or https"),
+            (
+                "http://someone:secret@localhost/a",
+                "invalid artifact URL http://localhost/a: must not contain a user name",
+            ),
+            ("http://secret@localhost/a", "must not contain a user name"),
+            ("http://someone:secret@local host/a?secret=b", "invalid artifact URL"),
             ("http://10.1.2.3/a?token=secret", "refused to fetch http://10.1.2.3/a: 10.1.2.3 is neither"),
             ("http://kubernetes.default/api", "kubernetes.default is neither a Service"),
-            (long.as_str(), "is 5017 bytes long"),
+            (long.as_str(), "has 5017"),
         ];
         for (text, message) in table {
             let error = Target::aim(text, &settings()).expect_err(text).to_string();

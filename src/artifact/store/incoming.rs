@@ -9,25 +9,23 @@ use std::sync::Arc;
 use tempfile::NamedTempFile;
 
 use super::super::digest::{Algorithm, Digest, Hasher};
-use super::error::StoreError;
-use super::grants::Grants;
-use super::shelf::{Blob, Pinned, Shelf, State, file_name};
+use super::index::{Blob, Grants, Index, Pinned, State, StoreError, file_name};
 
 /// An artifact that is being written. Dropping it without a commit removes its file.
 #[derive(Debug)]
 pub struct Incoming {
     // Drop order of the fields: the file is removed before its reserved space is released.
     file: NamedTempFile,
-    room: Room,
+    reservation: Reservation,
     hasher: Hasher,
     size: u64,
 }
 
 impl Incoming {
-    pub(super) fn begin(shelf: Arc<Shelf>, algorithm: Algorithm) -> Result<Self, StoreError> {
-        let file = NamedTempFile::new_in(&shelf.incoming)
-            .map_err(|cause| StoreError::Write { path: shelf.incoming.clone(), cause })?;
-        Ok(Self { file, room: Room { shelf, bytes: 0 }, hasher: Hasher::new(algorithm), size: 0 })
+    pub(super) fn begin(index: Arc<Index>, algorithm: Algorithm) -> Result<Self, StoreError> {
+        let file = NamedTempFile::new_in(&index.incoming)
+            .map_err(|cause| StoreError::Write { path: index.incoming.clone(), cause })?;
+        Ok(Self { file, reservation: Reservation { index, bytes: 0 }, hasher: Hasher::new(algorithm), size: 0 })
     }
 
     /// Appends bytes, evicting older artifacts if space is needed.
@@ -36,16 +34,16 @@ impl Incoming {
     /// Fails if artifacts in use fill the store, or if writing fails.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let count = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        self.room.reserve(count)?;
+        self.reservation.reserve(count)?;
         self.file
             .write_all(bytes)
-            .map_err(|cause| StoreError::Write { path: self.room.shelf.incoming.clone(), cause })?;
+            .map_err(|cause| StoreError::Write { path: self.reservation.index.incoming.clone(), cause })?;
         self.hasher.update(bytes);
         self.size += count;
         Ok(())
     }
 
-    /// Path of the file, for a child process that writes it. Call [`Incoming::take_in`] afterwards.
+    /// Path of the file, for a child process that writes it. Call [`Incoming::hash_file`] afterwards.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -54,7 +52,7 @@ impl Incoming {
     ///
     /// # Errors
     /// Fails if the file has more than `most` bytes, if artifacts in use fill the store, or if reading fails.
-    pub fn take_in(&mut self, most: u64) -> Result<(), StoreError> {
+    pub fn hash_file(&mut self, most: u64) -> Result<(), StoreError> {
         let failed = |cause| StoreError::Write { path: self.file.path().to_owned(), cause };
         let mut file = self.file.as_file();
         file.rewind().map_err(failed)?;
@@ -68,7 +66,7 @@ impl Incoming {
             if self.size.saturating_add(bytes) > most {
                 return Err(failed(io::ErrorKind::FileTooLarge.into()));
             }
-            self.room.reserve(bytes)?;
+            self.reservation.reserve(bytes)?;
             self.hasher.update(buffer.get(..count).unwrap_or_default());
             self.size += bytes;
         }
@@ -79,16 +77,16 @@ impl Incoming {
         self.size
     }
 
-    /// Completes the artifact and adds it to the store if its digest is `wanted`.
+    /// Completes the artifact and adds it to the store if its digest is `expected`.
     ///
     /// # Errors
     /// Fails if the digest differs or the disk reports an error. The artifact is discarded then.
-    pub fn commit(self, wanted: &Digest) -> Result<Pinned, StoreError> {
+    pub fn commit(self, expected: &Digest) -> Result<Pinned, StoreError> {
         let found = self.hasher.clone().finish();
-        if !wanted.verify(&found) {
-            return Err(StoreError::Mismatch { wanted: wanted.clone(), found, bytes: self.size });
+        if !expected.verify(&found) {
+            return Err(StoreError::Mismatch { expected: expected.clone(), found, bytes: self.size });
         }
-        self.keep(found)
+        self.store(found)
     }
 
     /// Completes an artifact that the controller built. Its digest is computed from its bytes.
@@ -97,17 +95,17 @@ impl Incoming {
     /// Fails if the disk reports an error. The artifact is discarded then.
     pub fn commit_as_is(self) -> Result<Pinned, StoreError> {
         let digest = self.hasher.clone().finish();
-        self.keep(digest)
+        self.store(digest)
     }
 
-    fn keep(self, digest: Digest) -> Result<Pinned, StoreError> {
-        let Self { file, mut room, size, .. } = self;
-        let shelf = Arc::clone(&room.shelf);
-        let path = shelf.complete.join(file_name(&digest));
+    fn store(self, digest: Digest) -> Result<Pinned, StoreError> {
+        let Self { file, mut reservation, size, .. } = self;
+        let index = Arc::clone(&reservation.index);
+        let path = index.complete.join(file_name(&digest));
         let failed = |cause| StoreError::Write { path: path.clone(), cause };
         // The content is synced before the rename, so that a crash cannot leave an incomplete file under the final name.
         file.as_file().sync_all().map_err(failed)?;
-        let mut state = shelf.lock();
+        let mut state = index.lock();
         if let Some(entry) = state.entries.get(&digest).filter(|entry| entry.verified) {
             return Ok(Pinned { blob: Arc::clone(&entry.blob) });
         }
@@ -115,11 +113,11 @@ impl Incoming {
         // file was damaged, they were for other bytes.
         state.remove(&digest)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
-        room.release(&mut state);
-        let grants = Grants::read(shelf.grants.join(file_name(&digest)));
+        reservation.release(&mut state);
+        let grants = Grants::read(index.grants.join(file_name(&digest)));
         let blob = state.insert(Blob { digest, path: path.clone(), size }, true, grants);
         drop(state);
-        File::open(&shelf.complete).and_then(|directory| directory.sync_all()).map_err(failed)?;
+        File::open(&index.complete).and_then(|directory| directory.sync_all()).map_err(failed)?;
         Ok(Pinned { blob })
     }
 }
@@ -138,15 +136,15 @@ impl Write for Incoming {
 
 /// Space in the store that is reserved for an incoming artifact.
 #[derive(Debug)]
-struct Room {
-    shelf: Arc<Shelf>,
+struct Reservation {
+    index: Arc<Index>,
     bytes: u64,
 }
 
-impl Room {
+impl Reservation {
     fn reserve(&mut self, count: u64) -> Result<(), StoreError> {
-        let mut state = self.shelf.lock();
-        self.shelf.make_room(&mut state, count)?;
+        let mut state = self.index.lock();
+        self.index.free_space(&mut state, count)?;
         state.incoming_bytes = state.incoming_bytes.saturating_add(count);
         self.bytes += count;
         Ok(())
@@ -159,11 +157,11 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            let shelf = Arc::clone(&self.shelf);
-            self.release(&mut shelf.lock());
+            let index = Arc::clone(&self.index);
+            self.release(&mut index.lock());
         }
     }
 }

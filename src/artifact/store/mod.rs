@@ -4,10 +4,8 @@
 //! file names. The least recently used artifacts are evicted when space is needed, except those in use. `grants/` records which
 //! namespaces may read which artifact.
 
-mod error;
-mod grants;
 mod incoming;
-mod shelf;
+mod index;
 #[cfg(test)]
 mod tests;
 
@@ -16,12 +14,10 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use grants::Grants;
-use shelf::{Blob, Shelf, State, file_name};
+use index::{Blob, Grants, Index, State, file_name};
 
-pub use error::StoreError;
 pub use incoming::Incoming;
-pub use shelf::Pinned;
+pub use index::{Pinned, StoreError};
 
 use super::digest::{Algorithm, Digest};
 
@@ -31,7 +27,7 @@ const MAX_URLS: usize = 64;
 /// A store of artifacts. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Store {
-    shelf: Arc<Shelf>,
+    index: Arc<Index>,
 }
 
 /// Current content of the store.
@@ -75,14 +71,14 @@ impl Store {
             state.insert(blob, false, grants);
         }
         remove_orphans(&grants, &state).map_err(failed)?;
-        let shelf = Shelf { complete, incoming, grants, capacity: capacity_bytes, state: Mutex::new(state), lock };
-        shelf.make_room(&mut shelf.lock(), 0)?;
-        Ok(Self { shelf: Arc::new(shelf) })
+        let index = Index { complete, incoming, grants, capacity: capacity_bytes, state: Mutex::new(state), lock };
+        index.free_space(&mut index.lock(), 0)?;
+        Ok(Self { index: Arc::new(index) })
     }
 
     /// Returns whether the store has the artifact. A file of an earlier process may still turn out to be damaged when it is opened.
     pub fn contains(&self, digest: &Digest) -> bool {
-        self.shelf.lock().entries.contains_key(digest)
+        self.index.lock().entries.contains_key(digest)
     }
 
     /// Pins the artifact for reading, if the store has it. The first call after a restart reads and verifies the whole file. A
@@ -91,18 +87,18 @@ impl Store {
     /// # Errors
     /// Fails if the file cannot be read.
     pub fn open_artifact(&self, digest: &Digest) -> Result<Option<Pinned>, StoreError> {
-        let Some((pinned, verified)) = self.shelf.take(digest) else { return Ok(None) };
+        let Some((pinned, verified)) = self.index.take(digest) else { return Ok(None) };
         let read = |cause| StoreError::Read { digest: digest.clone(), cause };
-        let sound = match pinned.blob.is_sound(verified) {
-            Ok(sound) => sound,
+        let intact = match pinned.blob.is_intact(verified) {
+            Ok(intact) => intact,
             Err(cause) if cause.kind() == ErrorKind::NotFound => false,
             Err(cause) => return Err(read(cause)),
         };
-        if !sound {
-            self.shelf.forget(&pinned.blob)?;
+        if !intact {
+            self.index.forget(&pinned.blob)?;
             return Ok(None);
         }
-        self.shelf.mark_verified(&pinned.blob);
+        self.index.mark_verified(&pinned.blob);
         Ok(Some(pinned))
     }
 
@@ -112,16 +108,16 @@ impl Store {
     /// # Errors
     /// Fails if the grant cannot be written.
     pub fn grant(&self, digest: &Digest, namespace: &str) -> Result<bool, StoreError> {
-        let mut state = self.shelf.lock();
+        let mut state = self.index.lock();
         let Some(entry) = state.entries.get_mut(digest) else { return Ok(false) };
-        let failed = |cause| StoreError::Write { path: self.shelf.grants.clone(), cause };
+        let failed = |cause| StoreError::Write { path: self.index.grants.clone(), cause };
         entry.grants.add(namespace).map_err(failed)?;
         Ok(true)
     }
 
     /// Returns whether the store has the artifact and the namespace may read it.
     pub fn is_granted(&self, digest: &Digest, namespace: &str) -> bool {
-        self.shelf.lock().entries.get(digest).is_some_and(|entry| entry.grants.has(namespace))
+        self.index.lock().entries.get(digest).is_some_and(|entry| entry.grants.has(namespace))
     }
 
     /// Pins the artifact for reading, if the store has it and the namespace may read it.
@@ -134,7 +130,7 @@ impl Store {
 
     /// Records that the artifact was downloaded from this URL.
     pub(super) fn note_url(&self, digest: &Digest, url: &str) {
-        let mut state = self.shelf.lock();
+        let mut state = self.index.lock();
         let Some(entry) = state.entries.get_mut(digest).filter(|entry| !entry.urls.iter().any(|known| known == url))
         else {
             return;
@@ -147,7 +143,7 @@ impl Store {
 
     /// Returns whether this process downloaded the artifact from this URL and the store still has it.
     pub(super) fn came_from(&self, digest: &Digest, url: &str) -> bool {
-        let state = self.shelf.lock();
+        let state = self.index.lock();
         state.entries.get(digest).is_some_and(|entry| entry.urls.iter().any(|known| known == url))
     }
 
@@ -156,7 +152,7 @@ impl Store {
     /// # Errors
     /// Fails if the file cannot be created.
     pub fn begin(&self, algorithm: Algorithm) -> Result<Incoming, StoreError> {
-        Incoming::begin(Arc::clone(&self.shelf), algorithm)
+        Incoming::begin(Arc::clone(&self.index), algorithm)
     }
 
     /// Removes an artifact, for example because a reader found it damaged. Existing pins lose their file.
@@ -164,15 +160,15 @@ impl Store {
     /// # Errors
     /// Fails if the file cannot be removed.
     pub fn discard(&self, digest: &Digest) -> Result<(), StoreError> {
-        match self.shelf.take(digest) {
-            Some((pinned, _)) => self.shelf.forget(&pinned.blob),
+        match self.index.take(digest) {
+            Some((pinned, _)) => self.index.forget(&pinned.blob),
             None => Ok(()),
         }
     }
 
     /// Returns the current content of the store.
     pub fn usage(&self) -> Usage {
-        let state = self.shelf.lock();
+        let state = self.index.lock();
         Usage {
             artifacts: state.entries.len(),
             complete_bytes: state.complete_bytes,

@@ -44,7 +44,7 @@ fn committed_artifacts_are_stored_and_dropped_ones_leave_nothing() {
     let mut incoming = store.begin(Algorithm::Sha256).unwrap();
     incoming.append(b"hel").unwrap();
     incoming.append(b"lo").unwrap();
-    assert!(!store.contains(&digest), "it is not whole yet");
+    assert!(!store.contains(&digest), "it is incomplete");
     let pinned = incoming.commit(&digest).unwrap();
     assert_eq!((pinned.digest(), pinned.size(), read(&pinned)), (&digest, 5, b"hello".to_vec()));
     assert!(store.contains(&digest));
@@ -56,12 +56,12 @@ fn committed_artifacts_are_stored_and_dropped_ones_leave_nothing() {
 fn bytes_with_another_digest_are_rejected_and_not_kept() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
-    for wanted in [Digest::of(b"other"), Digest::of_reader(Algorithm::Sha512, &b"hello"[..]).unwrap()] {
+    for expected in [Digest::of(b"other"), Digest::of_reader(Algorithm::Sha512, &b"hello"[..]).unwrap()] {
         let mut incoming = store.begin(Algorithm::Sha256).unwrap();
         incoming.append(b"hello").unwrap();
-        let error = incoming.commit(&wanted).unwrap_err();
+        let error = incoming.commit(&expected).unwrap_err();
         assert!(matches!(&error, StoreError::Mismatch { bytes: 5, .. }), "{error}");
-        assert!(error.to_string().contains(&wanted.to_string()));
+        assert!(error.to_string().contains(&expected.to_string()));
         assert!(error.to_string().contains(&Digest::of(b"hello").to_string()));
     }
     assert_eq!(store.usage(), usage(0, 0, 0));
@@ -115,20 +115,20 @@ fn artifacts_in_use_are_not_evicted_and_a_full_store_is_an_error() {
     let pinned = put(&store, b"aaaa");
     let clone = pinned.clone();
     drop(pinned);
-    let mut arriving = store.begin(Algorithm::Sha256).unwrap();
-    arriving.append(b"bbbb").unwrap();
+    let mut incoming = store.begin(Algorithm::Sha256).unwrap();
+    incoming.append(b"bbbb").unwrap();
 
     let mut third = store.begin(Algorithm::Sha256).unwrap();
     third.append(b"cc").unwrap();
     let error = third.append(b"c").unwrap_err();
-    assert!(matches!(error, StoreError::Full { capacity: 10, needed: 1, in_use: 4, arriving: 6 }), "{error}");
+    assert!(matches!(error, StoreError::Full { capacity: 10, needed: 1, in_use: 4, incoming: 6 }), "{error}");
     assert_eq!(read(&clone), b"aaaa");
 
     drop(clone);
     third.append(b"c").unwrap();
-    assert!(!store.contains(&Digest::of(b"aaaa")), "nobody uses it any more");
+    assert!(!store.contains(&Digest::of(b"aaaa")), "it is not in use");
     drop(third);
-    arriving.commit(&Digest::of(b"bbbb")).unwrap();
+    incoming.commit(&Digest::of(b"bbbb")).unwrap();
     assert_eq!(store.usage(), usage(1, 4, 0));
 }
 
@@ -262,7 +262,7 @@ fn a_file_written_by_another_process_is_accepted_within_its_limits() {
     let taken = |bytes: usize, most: u64| {
         let mut incoming = store.begin(Algorithm::Sha256).unwrap();
         fs::write(incoming.path(), vec![b'x'; bytes]).unwrap();
-        incoming.take_in(most).and_then(|()| incoming.commit_as_is())
+        incoming.hash_file(most).and_then(|()| incoming.commit_as_is())
     };
     let kept = taken(700, 800).unwrap();
     assert_eq!(kept.digest(), &Digest::of_reader(Algorithm::Sha256, &vec![b'x'; 700][..]).unwrap());

@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read};
 
 use tar::{Entry, EntryType};
 
-use super::super::quote::{quoted, quoted_bytes};
-use super::error::UnpackError;
+use super::super::rules::{quoted, quoted_bytes};
+use super::tree::UnpackError;
 
 /// Maximum size of an extension header, in bytes. Names are much shorter; extended attributes are ignored.
 const MAX_HEADER_SIZE: u64 = 256 * 1024;
@@ -62,7 +62,7 @@ impl Extended {
                 b"linkpath" => self.link_path = non_empty(value),
                 b"size" => {
                     let size = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                    self.size = Some(size.ok_or_else(|| malformed("its size is not a number"))?);
+                    self.size = Some(size.ok_or_else(|| malformed("size is not a number"))?);
                 }
                 key if key.starts_with(b"GNU.sparse.") => self.sparse = true,
                 _ => {}
@@ -97,7 +97,7 @@ impl Extended {
 fn check_global(data: &[u8]) -> Result<(), UnpackError> {
     let renames = |key: &[u8]| matches!(key, b"path" | b"linkpath" | b"size") || key.starts_with(b"GNU.sparse.");
     match parse_records(data)?.iter().find(|(key, _)| renames(key)) {
-        Some((key, _)) => Err(malformed(&format!("it sets {} for all entries", quoted_bytes(key)))),
+        Some((key, _)) => Err(malformed(&format!("must not set {} for all entries", quoted_bytes(key)))),
         None => Ok(()),
     }
 }
@@ -107,7 +107,7 @@ fn parse_records(mut data: &[u8]) -> Result<Vec<Record<'_>>, UnpackError> {
     let mut records = Vec::new();
     while !data.is_empty() {
         let parsed = parse_record(data);
-        let (record, rest) = parsed.ok_or_else(|| malformed("a record is not of the form length key=value"))?;
+        let (record, rest) = parsed.ok_or_else(|| malformed("record must have the form length key=value"))?;
         records.push(record);
         data = rest;
     }
@@ -151,7 +151,7 @@ fn non_empty(value: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn malformed(what: &str) -> UnpackError {
-    UnpackError::Broken { cause: format!("a PAX header is malformed: {what}") }
+    UnpackError::Broken { cause: format!("malformed PAX header: {what}") }
 }
 
 #[cfg(test)]

@@ -4,13 +4,12 @@
 //! any other kind of entry is an error. The limits apply to the bytes actually decompressed and written, not to the sizes in
 //! headers.
 
-mod error;
 mod extended;
-mod meter;
 #[cfg(test)]
 mod tests;
 mod tree;
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
@@ -21,14 +20,11 @@ use cap_std::fs::Dir;
 use flate2::read::MultiGzDecoder;
 use tar::{Archive, Entry, EntryType};
 
-use super::entry_name::EntryName;
-use super::limits::Limits;
-use super::quote::{quoted, quoted_bytes};
+use super::rules::{EntryName, Limits, quoted, quoted_bytes};
 use extended::{Extended, Member};
-use meter::{Breach, Compressed, Decompressed, Meter};
 use tree::{FileError, Tree};
 
-pub use error::UnpackError;
+pub use tree::UnpackError;
 
 /// Result of unpacking an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +86,7 @@ fn entry_place(name: &[u8]) -> String {
 
 /// `place` is the last entry that was started, if any.
 fn too_much(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
-    let place = if place.is_empty() { "before its first entry" } else { place }.to_owned();
+    let place = if place.is_empty() { "before the first entry" } else { place }.to_owned();
     match breach {
         Breach::TooLarge => UnpackError::TooLarge { limit: limits.unpacked_bytes, place },
         Breach::TooCompressed => UnpackError::TooCompressed { ratio: limits.ratio, place },
@@ -102,12 +98,12 @@ fn open_empty(into: &Path) -> Result<Dir, UnpackError> {
     let refused = |why: String| UnpackError::Destination { path: into.to_owned(), why };
     let metadata = fs::symlink_metadata(into).map_err(|cause| refused(cause.to_string()))?;
     if !metadata.is_dir() {
-        return Err(refused("it is not a directory".to_owned()));
+        return Err(refused("not a directory".to_owned()));
     }
     let root = Dir::open_ambient_dir(into, ambient_authority()).map_err(|cause| refused(cause.to_string()))?;
     let mut content = root.entries().map_err(|cause| refused(cause.to_string()))?;
     if content.next().is_some() {
-        return Err(refused("it is not empty".to_owned()));
+        return Err(refused("not empty".to_owned()));
     }
     Ok(root)
 }
@@ -134,7 +130,7 @@ impl Unpacking<'_> {
             self.add(&member, &mut entry)?;
         }
         if extended.pending {
-            return Err(UnpackError::Broken { cause: "it ends behind an extension header".to_owned() });
+            return Err(UnpackError::Broken { cause: "ends after an extension header".to_owned() });
         }
         Ok(())
     }
@@ -196,7 +192,7 @@ impl Unpacking<'_> {
             match rest.read(&mut buffer) {
                 Ok(0) => return Ok(()),
                 Ok(count) if buffer.iter().take(count).all(|byte| *byte == 0) => {}
-                Ok(_) => return Err(UnpackError::Broken { cause: "there is data behind its end mark".to_owned() }),
+                Ok(_) => return Err(UnpackError::Broken { cause: "data after the end mark".to_owned() }),
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) => return Err(self.explain(&cause)),
             }
@@ -228,4 +224,85 @@ fn describe(kind: EntryType) -> String {
         EntryType::GNUSparse => "a sparse file".to_owned(),
         other => format!("of unknown type {:?}", char::from(other.as_byte())),
     }
+}
+
+/// The limit that stopped a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Breach {
+    TooLarge,
+    TooCompressed,
+}
+
+/// Byte counters of one archive.
+#[derive(Debug, Default)]
+struct Meter {
+    compressed: Cell<u64>,
+    unpacked: Cell<u64>,
+    ended: Cell<bool>,
+    breach: Cell<Option<Breach>>,
+}
+
+impl Meter {
+    /// Returns the limit that stopped the stream, if any.
+    fn breach(&self) -> Option<Breach> {
+        self.breach.get()
+    }
+
+    /// Returns whether the decompressed stream was read to its end.
+    fn ended(&self) -> bool {
+        self.ended.get()
+    }
+}
+
+/// Reader that counts compressed bytes.
+struct Compressed<R> {
+    inner: R,
+    meter: Rc<Meter>,
+}
+
+impl<R: Read> Read for Compressed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        add(&self.meter.compressed, count);
+        Ok(count)
+    }
+}
+
+/// Reader that counts decompressed bytes and enforces the limits.
+struct Decompressed<R> {
+    inner: R,
+    meter: Rc<Meter>,
+    limits: Limits,
+}
+
+impl<R: Read> Read for Decompressed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        if count == 0 && !buffer.is_empty() {
+            self.meter.ended.set(true);
+        }
+        let unpacked = add(&self.meter.unpacked, count);
+        let most = self.meter.compressed.get().saturating_mul(self.limits.ratio);
+        if unpacked > self.limits.unpacked_bytes {
+            return Err(self.stop(Breach::TooLarge));
+        }
+        if unpacked > self.limits.ratio_free_bytes && unpacked > most {
+            return Err(self.stop(Breach::TooCompressed));
+        }
+        Ok(count)
+    }
+}
+
+impl<R> Decompressed<R> {
+    /// Records the breach in the meter, because the layers above discard the error.
+    fn stop(&self, breach: Breach) -> io::Error {
+        self.meter.breach.set(Some(breach));
+        io::Error::other("archive exceeds a limit")
+    }
+}
+
+fn add(counter: &Cell<u64>, count: usize) -> u64 {
+    let sum = counter.get().saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+    counter.set(sum);
+    sum
 }

@@ -162,7 +162,7 @@ mod tests {
             (FetchError::RefusedHost { url: url(), host: "host".to_owned() }, plainly()),
             (FetchError::Url { url: url(), why: why() }, plainly()),
             (FetchError::Store { digest: digest(), cause: why() }, plainly()),
-            (FetchError::DigestMismatch { url: url(), wanted: digest(), bytes: 7 }, RetryPolicy::Backoff),
+            (FetchError::DigestMismatch { url: url(), expected: digest(), bytes: 7 }, RetryPolicy::Backoff),
             (FetchError::TooLarge { url: url(), limit: 7 }, RetryPolicy::Backoff),
         ];
         for (error, wanted) in rows {

@@ -22,7 +22,7 @@ use crate::controller::stack::{deletion, pko_migration, run};
 use crate::controller::update::is_outputs_of;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::ReadError;
-use crate::source::git::{Known, Question};
+use crate::source::git::{Known, Lookup};
 use crate::source::{self, Resolved, Unavailable};
 
 /// Reads the state for one reconcile step and nothing else.
@@ -206,7 +206,7 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
         _ => Ok(None),
     };
     match wanted {
-        Ok(Some(wanted)) => return context.git.look(&follower, &wanted, &question(stack)),
+        Ok(Some(wanted)) => return context.git.look(&follower, &wanted, &git_lookup(stack)),
         other => {
             context.git.forget(&follower);
             other?;
@@ -231,7 +231,7 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
 }
 
 /// Returns the parameters of the repository lookup.
-fn question(stack: &Stack) -> Question {
+fn git_lookup(stack: &Stack) -> Lookup {
     let (reconcile_request, requested_at) = requests(stack);
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     let is_new = |request: &Option<String>, handled: Option<&String>| request.is_some() && request.as_ref() != handled;
@@ -243,7 +243,7 @@ fn question(stack: &Stack) -> Question {
         Some(Known { revision: last.last_attempted_commit.clone()?, digest, selection: last.paths_digest.clone() })
     });
     let request = [reconcile_request, requested_at].map(Option::unwrap_or_default).join("\n");
-    Question { request: Some(request), is_new, known }
+    Lookup { request: Some(request), is_new, known }
 }
 
 pub fn current_update_name(stack: &Stack) -> Option<&str> {

@@ -94,7 +94,7 @@ impl SourceWatches {
         let kind = GroupKind::new(&resource.group, &resource.kind);
         let mut watched = self.0.lock();
         if let Some(watch) = watched.get(&kind) {
-            return watch.refused.as_ref().map_or(Ok(()), |message| Err(flux::missing_right(resource, message)));
+            return watch.refused.as_ref().map_or(Ok(()), |message| Err(flux::missing_permission(resource, message)));
         }
         watched.insert(kind.clone(), Watched::default());
         drop(watched);
@@ -114,7 +114,7 @@ impl Shared {
         tracing::info!(kind = %kind, ?ended, "stopped watching sources");
         if ended == Ended::NotServed {
             self.lock().remove(kind);
-            self.sources.doubt().await;
+            self.sources.invalidate().await;
             // Each Stack then looks up the kind and its source again.
             let stacks = StackGroup::SourceKind(kind.clone());
             tokio::select! {

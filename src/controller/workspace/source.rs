@@ -9,7 +9,7 @@ use super::spec_error::SpecError;
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::{READY, find};
 use crate::artifact::{Digest, Directory, InPod};
-use crate::source::git::{Git, Known, Question, RepositorySpec};
+use crate::source::git::{Git, Known, Lookup, RepositorySpec};
 use crate::source::inline::{InlineSource, InlineSourceError, from_init_containers};
 use crate::source::{Origin, Unavailable};
 
@@ -71,8 +71,8 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
         }
     };
     let known = known(workspace);
-    let question = Question { known, ..Question::default() };
-    match git.look(&follower, &wanted, &question) {
+    let lookup = Lookup { known, ..Lookup::default() };
+    match git.look(&follower, &wanted, &lookup) {
         Ok(resolved) => {
             let artifact = ArtifactReference {
                 digest: resolved.digest.to_string(),
@@ -148,7 +148,7 @@ mod tests {
         assert!(from_stack.expect("valid").is_in_pod());
 
         let both = found(json!({"artifact": {"digest": digest}, "local": {"dir": "/app"}})).expect_err("refused");
-        assert_eq!(both, "artifact and local are both given, and a Workspace has one source: remove one of them");
+        assert_eq!(both, "artifact and local are mutually exclusive: remove one of them");
         assert!(found(json!({"artifact": {"digest": "x"}})).expect_err("refused").starts_with("artifact.digest: "));
         assert!(found(json!({"local": {}})).expect_err("refused").starts_with("local.dir is missing"));
     }

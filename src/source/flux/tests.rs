@@ -33,28 +33,35 @@ fn a_reference_selects_group_and_kind_regardless_of_version() {
     for (api_version, kind, group) in rows {
         let source = reference(api_version, kind, Some("./app/"));
         let parsed = Reference::parse(&source).expect("it is valid");
-        let wanted = GroupKind::new(group, kind);
-        assert_eq!(parsed.kind, wanted);
+        let expected = GroupKind::new(group, kind);
+        assert_eq!(parsed.kind, expected);
         assert_eq!((parsed.name.as_str(), parsed.directory.as_str()), ("app", "app"));
-        assert_eq!(kind_of(&source.source_ref), Some(wanted), "a watch on it wakes {api_version:?} {kind}");
+        assert_eq!(kind_of(&source.source_ref), Some(expected), "a watch on it wakes {api_version:?} {kind}");
     }
 }
 
 #[test]
 fn an_unresolvable_reference_is_invalid() {
     let rows = [
-        (None, "HelmChart", None, "\"HelmChart\" is none of GitRepository, OCIRepository, Bucket, ExternalArtifact"),
+        (
+            None,
+            "HelmChart",
+            None,
+            "\"HelmChart\": must be one of GitRepository, OCIRepository, Bucket, ExternalArtifact",
+        ),
         (None, "Secret", None, "sourceRef.apiVersion"),
-        (Some("v1"), "Secret", None, "\"v1\" is not GROUP/VERSION"),
-        (Some(""), "GitRepository", None, "is not GROUP/VERSION"),
-        (Some("/v1"), "GitRepository", None, "is not GROUP/VERSION"),
-        (Some("group.example.com/"), "Thing", None, "is not GROUP/VERSION"),
-        (Some("a/b/c"), "Thing", None, "is not GROUP/VERSION"),
-        (None, "Bucket", Some("../up"), "spec.fluxSource.dir is not valid"),
+        (Some("v1"), "Secret", None, "\"v1\": must have the form GROUP/VERSION"),
+        (Some(""), "GitRepository", None, "must have the form GROUP/VERSION"),
+        (Some("/v1"), "GitRepository", None, "must have the form GROUP/VERSION"),
+        (Some("group.example.com/"), "Thing", None, "must have the form GROUP/VERSION"),
+        (Some("a/b/c"), "Thing", None, "must have the form GROUP/VERSION"),
+        (None, "Bucket", Some("../up"), "invalid spec.fluxSource.dir"),
     ];
-    for (api_version, kind, dir, wanted) in rows {
+    for (api_version, kind, dir, expected) in rows {
         match Reference::parse(&reference(api_version, kind, dir)) {
-            Err(Unavailable::Invalid(said)) => assert!(said.contains(wanted), "{said:?} does not say {wanted:?}"),
+            Err(Unavailable::Invalid(message)) => {
+                assert!(message.contains(expected), "{message:?} does not say {expected:?}")
+            }
             other => panic!("{api_version:?} {kind}: {other:?}"),
         }
     }
@@ -108,28 +115,32 @@ fn unusable_sources_are_reported_as_not_ready_or_stalled() {
             "has no artifact yet",
             true,
         ),
-        (Some(json!({"observedGeneration": 1, "artifact": artifact(DIGEST)})), "was changed", false),
-        (Some(json!({"observedGeneration": 2, "artifact": artifact("")})), "is refused", true),
-        (Some(json!({"observedGeneration": 2, "artifact": artifact("sha1:aa")})), "is refused", true),
-        (Some(json!({"artifact": {"url": 1}})), "is refused: status.artifact", true),
-        (Some(json!({"artifact": "text"})), "is refused: status.artifact", true),
+        (
+            Some(json!({"observedGeneration": 1, "artifact": artifact(DIGEST)})),
+            "has no artifact of its current generation",
+            false,
+        ),
+        (Some(json!({"observedGeneration": 2, "artifact": artifact("")})), "invalid artifact of", true),
+        (Some(json!({"observedGeneration": 2, "artifact": artifact("sha1:aa")})), "invalid artifact of", true),
+        (Some(json!({"artifact": {"url": 1}})), "invalid artifact of Bucket apps/app: status.artifact", true),
+        (Some(json!({"artifact": "text"})), "invalid artifact of Bucket apps/app: status.artifact", true),
         (
             Some(
                 json!({"artifact": {"url": "u", "revision": "r".repeat(2049), "digest": format!("sha256:{}", "0".repeat(64))}}),
             ),
-            "more than 2048 bytes",
+            "exceeds the limit of 2048 bytes",
             true,
         ),
     ];
-    for (status, wanted, needs_edit) in rows {
+    for (status, expected, needs_edit) in rows {
         match found(status).artifact(Directory::root()) {
             Err(error @ (Unavailable::NotYet(_) | Unavailable::Stalled(_))) => {
-                let said = error.to_string();
-                assert_eq!(matches!(error, Unavailable::Stalled(_)), needs_edit, "{said}");
-                assert!(said.contains(wanted), "{said:?} does not say {wanted:?}");
-                assert!(said.contains("Bucket apps/app"), "{said:?} does not name the source");
+                let message = error.to_string();
+                assert_eq!(matches!(error, Unavailable::Stalled(_)), needs_edit, "{message}");
+                assert!(message.contains(expected), "{message:?} does not say {expected:?}");
+                assert!(message.contains("Bucket apps/app"), "{message:?} does not name the source");
             }
-            other => panic!("{wanted}: {other:?}"),
+            other => panic!("{expected}: {other:?}"),
         }
     }
 }
@@ -143,17 +154,17 @@ fn the_missing_permission_message_matches_the_shipped_roles() {
         kind: "Report".to_owned(),
         plural: "reports".to_owned(),
     };
-    let said = missing_right(&resource, "User \"x\" cannot get resource").to_string();
+    let message = missing_permission(&resource, "User \"x\" cannot get resource").to_string();
     let rights = include_str!("../../../config/rbac/source-reader.yaml");
-    for wanted in
-        ["User \"x\" cannot get resource", "get, list and watch reports.artifacts.example.com", LABEL_SOURCE_READER]
+    for expected in
+        ["User \"x\" cannot get resource", "get, list and watch on reports.artifacts.example.com", LABEL_SOURCE_READER]
     {
-        assert!(said.contains(wanted), "{said:?} does not say {wanted:?}");
+        assert!(message.contains(expected), "{message:?} does not say {expected:?}");
     }
     assert!(rights.contains(&format!("{LABEL_SOURCE_READER}: \"true\"")), "the rights select this label");
     let role = include_str!("../../../config/rbac/flux-sources.yaml");
     for plural in ["gitrepositories", "ocirepositories", "buckets", "externalartifacts"] {
-        assert!(role.contains(plural), "{plural} can be read without asking anybody");
+        assert!(role.contains(plural), "{plural} is readable by default");
     }
 }
 
@@ -191,7 +202,12 @@ fn the_content_id_depends_on_the_revision_and_its_options() {
     let rows = [
         ("another commit", id(commit, json!({})), id("main@sha1:bb", json!({})), false),
         ("other files are ignored", id(commit, json!({})), id(commit, json!({"observedIgnore": "*.md"})), false),
-        ("an included repository has moved on", id(commit, included("a", "1")), id(commit, included("b", "2")), false),
+        (
+            "an included repository has a new commit",
+            id(commit, included("a", "1")),
+            id(commit, included("b", "2")),
+            false,
+        ),
         (
             "an included repository was packed again",
             id(commit, included("a", "1")),
@@ -199,8 +215,8 @@ fn the_content_id_depends_on_the_revision_and_its_options() {
             true,
         ),
     ];
-    for (name, one, other, wanted) in rows {
-        assert_eq!(one == other, wanted, "{name}: {one:?} {other:?}");
+    for (name, one, other, expected) in rows {
+        assert_eq!(one == other, expected, "{name}: {one:?} {other:?}");
     }
 }
 

@@ -28,7 +28,7 @@ pub async fn resolve(host: &str, port: u16, local_addresses: bool) -> io::Result
 }
 
 fn refused(host: &str) -> String {
-    format!("{host} is a loopback, link-local or unspecified address, and no repository may be there")
+    format!("{host} is a loopback, link-local or unspecified address, which is not allowed for a repository")
 }
 
 fn is_local(address: IpAddr) -> bool {
@@ -76,8 +76,8 @@ mod tests {
             "http://[::ffff:169.254.169.254]/app",
         ];
         for text in refused {
-            let said = refusal(&Url::parse(text).unwrap());
-            assert!(said.is_some_and(|said| said.contains("no repository may be there")), "{text}");
+            let message = refusal(&Url::parse(text).unwrap());
+            assert!(message.is_some_and(|message| message.contains("not allowed for a repository")), "{text}");
         }
         for text in
             ["https://example.com/app", "http://10.0.0.1/app", "http://192.0.2.1/app", "http://[2001:db8::1]/app"]
@@ -89,8 +89,8 @@ mod tests {
     #[tokio::test]
     async fn host_names_that_resolve_to_local_addresses_are_refused() {
         for name in ["localhost", "127.0.0.1", "::1"] {
-            let said = resolve(name, 22, false).await.expect_err(name).to_string();
-            assert!(said.contains("no repository may be there"), "{name}: {said}");
+            let message = resolve(name, 22, false).await.expect_err(name).to_string();
+            assert!(message.contains("not allowed for a repository"), "{name}: {message}");
         }
         assert!(!resolve("localhost", 22, true).await.unwrap().is_empty());
         assert_eq!(resolve("192.0.2.1", 22, false).await.unwrap(), ["192.0.2.1:22".parse::<SocketAddr>().unwrap()]);

@@ -68,7 +68,7 @@ impl Budget {
     /// Fails if the async runtime cannot be started.
     pub fn new(what: &'static str, terms: Terms) -> Result<Self, GitError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let failed = |error: io::Error| GitError::Protocol(format!("the conversation cannot begin: {error}"));
+        let failed = |error: io::Error| GitError::Protocol(format!("failed to start the async runtime: {error}"));
         Ok(Self {
             runtime: runtime.map_err(failed)?,
             what,
@@ -119,13 +119,13 @@ impl Budget {
     /// Waits for `work`. Fails after the read timeout or at the time limit of the connection.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let left = self.ends.saturating_duration_since(Instant::now());
-        let patience = left.min(READ_TIMEOUT);
-        let waited = self.runtime.block_on(async { tokio::time::timeout(patience, work).await });
+        let timeout = left.min(READ_TIMEOUT);
+        let waited = self.runtime.block_on(async { tokio::time::timeout(timeout, work).await });
         waited.map_err(|_| {
             let (what, limit) = if left <= READ_TIMEOUT {
                 (self.what, self.terms.time)
             } else {
-                ("the server's next response", READ_TIMEOUT)
+                ("waiting for data from the server", READ_TIMEOUT)
             };
             self.fail(GitError::TimedOut { what: what.into(), limit })
         })
@@ -134,18 +134,18 @@ impl Budget {
     /// Records the error and returns an error for the library.
     pub fn fail(&self, error: GitError) -> io::Error {
         self.interrupt.store(true, Ordering::Relaxed);
-        let said = error.to_string();
+        let text = error.to_string();
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if failure.is_none() {
             *failure = Some(error);
         }
-        io::Error::other(said)
+        io::Error::other(text)
     }
 
     /// Returns the recorded error, or else the error of the library.
-    pub fn reason(&self, said: &dyn std::fmt::Display) -> GitError {
-        let noted = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-        noted.unwrap_or_else(|| GitError::Protocol(one_line(&said.to_string())))
+    pub fn reason(&self, error: &dyn std::fmt::Display) -> GitError {
+        let recorded = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        recorded.unwrap_or_else(|| GitError::Protocol(one_line(&error.to_string())))
     }
 }
 
@@ -186,8 +186,8 @@ mod tests {
         let (budget, began) = (budget(), Instant::now());
         let sends = |bytes: u64, second: u64| budget.keep_pace(bytes, began + Duration::from_secs(second)).is_ok();
         let rows = [(1, 0, true), (1, 9, true), (98, 10, true), (1, 11, true), (98, 19, true), (0, 20, false)];
-        for (bytes, second, wanted) in rows {
-            assert_eq!(sends(bytes, second), wanted, "{bytes} bytes in second {second}");
+        for (bytes, second, expected) in rows {
+            assert_eq!(sends(bytes, second), expected, "{bytes} bytes in second {second}");
         }
         assert!(matches!(budget.reason(&""), GitError::TooSlow { bytes: 100, .. }));
     }
@@ -200,6 +200,6 @@ mod tests {
         assert!(budget.spend(1).is_err());
         budget.fail(GitError::Empty);
         assert!(matches!(budget.reason(&"other"), GitError::TooLarge { what: Cow::Borrowed("the list"), limit: 10 }));
-        assert!(matches!(budget.reason(&"other"), GitError::Protocol(said) if said == "other"));
+        assert!(matches!(budget.reason(&"other"), GitError::Protocol(message) if message == "other"));
     }
 }

@@ -8,12 +8,32 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::artifact::{Digest, Revision};
-use crate::source::git::origin::Origin;
 use crate::source::git::paths::Paths;
-use crate::source::git::question::{Follower, Known, Question};
 use crate::source::git::reference::{Reference, Tip};
-use crate::source::git::spec::{Key, RepositorySpec};
+use crate::source::git::spec::{Key, Origin, RepositorySpec};
 use crate::source::{Origin as SourceOrigin, Resolved, Unavailable};
+
+/// Namespace and name of a Stack, or of a Workspace.
+pub type Follower = (String, String);
+
+/// The artifact of the last run of a Stack, whose digest is known without a fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The revision, or only the hash of the commit.
+    pub revision: String,
+    pub digest: Digest,
+    pub selection: Option<String>,
+}
+
+/// Parameters that a Stack passes when it looks up its repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lookup {
+    /// The last reconcile request of a user.
+    pub request: Option<String>,
+    /// Whether no run has handled the request yet.
+    pub is_new: bool,
+    pub known: Option<Known>,
+}
 
 /// The state of all followed repositories.
 #[derive(Debug, Default)]
@@ -29,7 +49,7 @@ struct Repository {
     followers: HashMap<Follower, Following>,
     /// Number of requests to query the server outside the poll interval. `answered` is the number of them that the last response
     /// covers.
-    asked: u64,
+    requested: u64,
     answered: u64,
     tip: Option<Result<Tip, Unavailable>>,
     content: Option<Fetched>,
@@ -37,7 +57,7 @@ struct Repository {
     failed: Option<(String, Unavailable)>,
     /// Whether a follower waits for the files of the tip.
     needs_content: bool,
-    nudge: Arc<Notify>,
+    wake: Arc<Notify>,
     /// Cancelled when the last follower leaves.
     abandoned: CancellationToken,
 }
@@ -68,7 +88,7 @@ pub enum Need {
     /// End the task: the repository has no follower.
     Nothing,
     /// Query the server. The response will cover this number of requests.
-    Ask(u64),
+    Query(u64),
     /// Fetch the tip, with the distinct paths of all followers.
     Fetch(Tip, Vec<Paths>),
     /// Wait for the next poll or for a notification.
@@ -77,14 +97,14 @@ pub enum Need {
 
 impl Cache {
     /// Adds or updates a follower. Returns whether the caller has to start a task for the repository.
-    pub fn enlist(&mut self, follower: &Follower, wanted: &RepositorySpec, question: &Question) -> bool {
-        if self.followers.get(follower).is_some_and(|key| *key != wanted.key) {
+    pub fn enlist(&mut self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) -> bool {
+        if self.followers.get(follower).is_some_and(|key| *key != spec.key) {
             self.forget(follower);
         }
-        self.followers.entry(follower.clone()).or_insert_with(|| wanted.key.clone());
-        let is_unknown = !self.repositories.contains_key(&wanted.key);
-        let repository = self.repositories.entry(wanted.key.clone()).or_insert_with(|| Repository::new(&wanted.key));
-        repository.enlist(follower, wanted, question);
+        self.followers.entry(follower.clone()).or_insert_with(|| spec.key.clone());
+        let is_unknown = !self.repositories.contains_key(&spec.key);
+        let repository = self.repositories.entry(spec.key.clone()).or_insert_with(|| Repository::new(&spec.key));
+        repository.enlist(follower, spec, lookup);
         is_unknown
     }
 
@@ -92,12 +112,12 @@ impl Cache {
     pub fn answer(
         &mut self,
         follower: &Follower,
-        wanted: &RepositorySpec,
-        question: &Question,
+        spec: &RepositorySpec,
+        lookup: &Lookup,
     ) -> Result<Resolved, Unavailable> {
-        let unknown = || Unavailable::Looking(format!("asking {}", wanted.key.repository));
-        let repository = self.repositories.get_mut(&wanted.key).ok_or_else(unknown)?;
-        repository.answer(follower, wanted, question.known.as_ref())
+        let unknown = || Unavailable::Looking(format!("querying {}", spec.key.repository));
+        let repository = self.repositories.get_mut(&spec.key).ok_or_else(unknown)?;
+        repository.answer(follower, spec, lookup.known.as_ref())
     }
 
     /// Returns whether this process fetched the content with this digest from the repository.
@@ -114,7 +134,7 @@ impl Cache {
             if repository.followers.is_empty() {
                 repository.abandoned.cancel();
             }
-            repository.nudge.notify_one();
+            repository.wake.notify_one();
         }
     }
 
@@ -129,7 +149,7 @@ impl Cache {
         if repository.content.as_ref().is_none_or(|content| content.commit == origin.commit) {
             repository.content = None;
             repository.needs_content = true;
-            repository.nudge.notify_one();
+            repository.wake.notify_one();
         }
     }
 
@@ -141,14 +161,14 @@ impl Cache {
             return Need::Nothing;
         }
         match &repository.tip {
-            _ if is_due || repository.asked > repository.answered => Need::Ask(repository.asked),
+            _ if is_due || repository.requested > repository.answered => Need::Query(repository.requested),
             Some(Ok(tip)) if repository.needs_content => {
                 let mut choices: Vec<Paths> = repository.followers.values().filter_map(|f| f.paths.clone()).collect();
                 choices.sort();
                 choices.dedup();
                 Need::Fetch(tip.clone(), choices)
             }
-            _ => Need::Wait(Arc::clone(&repository.nudge)),
+            _ => Need::Wait(Arc::clone(&repository.wake)),
         }
     }
 
@@ -175,15 +195,15 @@ impl Cache {
 
     /// Records a response that covers this number of requests. Returns the followers to wake. A new tip is fetched before any
     /// follower is woken for it.
-    pub fn told(&mut self, key: &Key, covers: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
+    pub fn record_tip(&mut self, key: &Key, covers: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         let before = repository.answered;
         repository.answered = repository.answered.max(covers);
         let is_same = repository.tip.as_ref() == Some(&tip);
-        let moved_on = matches!((&repository.tip, &tip), (Some(Ok(_)), Ok(_))) && !is_same;
+        let has_changed = matches!((&repository.tip, &tip), (Some(Ok(_)), Ok(_))) && !is_same;
         let is_retry = repository.failed.take().is_some() && tip.is_ok();
         repository.tip = Some(tip);
-        if moved_on || is_retry {
+        if has_changed || is_retry {
             repository.needs_content = true;
             return Vec::new();
         }
@@ -192,7 +212,7 @@ impl Cache {
     }
 
     /// Records the result of a fetch. Returns the followers to wake.
-    pub fn fetched(&mut self, key: &Key, tip: &Tip, fetched: Result<Fetched, Unavailable>) -> Vec<Follower> {
+    pub fn record_fetch(&mut self, key: &Key, tip: &Tip, fetched: Result<Fetched, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         repository.needs_content = false;
         match fetched {
@@ -213,75 +233,75 @@ impl Repository {
             Reference::Commit(_) => {
                 Repository { tip: key.reference.select([]).map(Ok), answered: u64::MAX, ..Repository::default() }
             }
-            _ => Repository { asked: 1, ..Repository::default() },
+            _ => Repository { requested: 1, ..Repository::default() },
         }
     }
 
-    fn enlist(&mut self, follower: &Follower, wanted: &RepositorySpec, question: &Question) {
+    fn enlist(&mut self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) {
         if self.abandoned.is_cancelled() {
             self.abandoned = CancellationToken::new();
         }
         let known = self.followers.get(follower);
         let is_new_request = match known {
-            Some(following) => following.request != question.request,
-            None => question.is_new,
+            Some(following) => following.request != lookup.request,
+            None => lookup.is_new,
         };
         match (is_new_request, self.answered) {
             // A commit hash needs no query, but a new request retries a failed fetch.
             (true, u64::MAX) => self.needs_content |= self.failed.take().is_some(),
-            (true, _) => self.asked += 1,
+            (true, _) => self.requested += 1,
             (false, _) => {}
         }
         let needs = match known {
             Some(following) if !is_new_request => following.needs,
-            None if !is_new_request => self.asked.min(1),
-            _ => self.asked,
+            None if !is_new_request => self.requested.min(1),
+            _ => self.requested,
         };
-        if is_new_request || known.is_none_or(|following| following.every != wanted.every) {
-            self.nudge.notify_one();
+        if is_new_request || known.is_none_or(|following| following.every != spec.every) {
+            self.wake.notify_one();
         }
         let following =
-            Following { every: wanted.every, paths: wanted.paths.clone(), request: question.request.clone(), needs };
+            Following { every: spec.every, paths: spec.paths.clone(), request: lookup.request.clone(), needs };
         self.followers.insert(follower.clone(), following);
     }
 
     fn answer(
         &mut self,
         follower: &Follower,
-        wanted: &RepositorySpec,
+        spec: &RepositorySpec,
         known: Option<&Known>,
     ) -> Result<Resolved, Unavailable> {
-        let key = &wanted.key;
-        let asking = || Unavailable::Looking(format!("asking {} for {}", key.repository, key.reference));
+        let key = &spec.key;
+        let querying = || Unavailable::Looking(format!("querying {} for {}", key.repository, key.reference));
         let needs = self.followers.get(follower).map_or(u64::MAX, |following| following.needs);
         if self.answered < needs {
-            return Err(asking());
+            return Err(querying());
         }
         let tip = match &self.tip {
-            None => return Err(asking()),
+            None => return Err(querying()),
             Some(Err(why)) => return Err(why.clone()),
             Some(Ok(tip)) => tip,
         };
-        let selection_in = |content: &Fetched| match &wanted.paths {
+        let selection_in = |content: &Fetched| match &spec.paths {
             Some(paths) => content.selections.get(paths).cloned().map(|selection| selection.map(Some)),
             None => Some(Ok(None)),
         };
         let fetched = self.content.as_ref().filter(|content| content.commit == tip.commit);
         if let Some((content, selection)) = fetched.and_then(|content| Some((content, selection_in(content)?))) {
-            let selection = selection.map_err(|why| Unavailable::Invalid(format!("spec.paths: {why}")))?;
-            return Ok(resolved(wanted, tip, content.digest.clone(), selection, content.warnings.clone()));
+            let selection = selection.map_err(|why| Unavailable::Invalid(format!("invalid spec.paths: {why}")))?;
+            return Ok(resolved(spec, tip, content.digest.clone(), selection, content.warnings.clone()));
         }
         // A failed fetch takes precedence over a known digest: a follower needs the bytes, so the digest is not sufficient.
         if let Some((_, why)) = self.failed.as_ref().filter(|(commit, _)| *commit == tip.commit) {
             return Err(why.clone());
         }
         if let Some(known) =
-            known.filter(|known| is_of(known, tip) && known.selection.is_some() == wanted.paths.is_some())
+            known.filter(|known| is_of(known, tip) && known.selection.is_some() == spec.paths.is_some())
         {
-            return Ok(resolved(wanted, tip, known.digest.clone(), known.selection.clone(), Vec::new()));
+            return Ok(resolved(spec, tip, known.digest.clone(), known.selection.clone(), Vec::new()));
         }
         self.needs_content = true;
-        self.nudge.notify_one();
+        self.wake.notify_one();
         Err(Unavailable::Looking(format!("fetching revision {} of {}", tip.revision(), key.repository)))
     }
 }
@@ -293,13 +313,13 @@ fn is_of(known: &Known, tip: &Tip) -> bool {
 }
 
 fn resolved(
-    wanted: &RepositorySpec,
+    spec: &RepositorySpec,
     tip: &Tip,
     digest: Digest,
     selection: Option<String>,
     warnings: Vec<String>,
 ) -> Resolved {
-    let key = Arc::new(wanted.key.clone());
+    let key = Arc::new(spec.key.clone());
     let origin = Origin { key, commit: tip.commit.clone(), selection, warnings };
     Resolved {
         origin: SourceOrigin::Git(Box::new(origin)),
@@ -307,7 +327,7 @@ fn resolved(
         origin_revision: None,
         content_id: Some(tip.commit.clone()),
         digest,
-        directory: wanted.directory.clone(),
+        directory: spec.directory.clone(),
     }
 }
 

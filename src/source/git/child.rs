@@ -1,5 +1,7 @@
-//! Starts the child processes that parse data from Git servers, with limits for each task, and parses their responses.
+//! Both sides of the child processes that parse all data from Git servers. The controller starts a child process with limits for each
+//! task. The child process reads its limits, its task and the credentials from stdin and writes its response to stdout.
 
+use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -7,9 +9,11 @@ use serde::de::DeserializeOwned;
 
 use crate::source::git::error::GitError;
 use crate::source::git::reference::Tip;
+use crate::source::git::remote::Remote;
 use crate::source::git::request::{Download, List, Pack, Packed, Request};
 use crate::source::git::slots::Slots;
-use crate::subprocess::{Limits, Subprocess};
+use crate::source::git::{content, pack_index};
+use crate::subprocess::{self, Limits, Subprocess};
 
 /// Role of the child process on the command line.
 const ROLE: &str = "git";
@@ -52,10 +56,10 @@ pub fn most_memory() -> u64 {
 /// Queries the server for the commit of a reference.
 pub async fn list(subprocess: &Subprocess, list: List) -> Result<Tip, GitError> {
     let limits = Limits { wall: list.limits.list_time + GRACE, ..CONVERSATION };
-    let tip: Tip = run(subprocess, "asking the server", &Request::List(list), &limits).await?;
+    let tip: Tip = run(subprocess, "querying the server", &Request::List(list), &limits).await?;
     match tip.is_plausible() {
         true => Ok(tip),
-        false => Err(GitError::Protocol("what it names is no commit".to_owned())),
+        false => Err(GitError::Protocol("the reference does not resolve to a commit".to_owned())),
     }
 }
 
@@ -83,7 +87,7 @@ pub async fn pack(subprocess: &Subprocess, pack: Pack) -> Result<Packed, GitErro
         answer: ANSWER + 128 * u64::try_from(pack.choices.len()).unwrap_or(u64::MAX),
         ..CONVERSATION
     };
-    run(subprocess, "packing the files of the commit", &Request::Pack(pack), &limits).await
+    run(subprocess, "packing the commit", &Request::Pack(pack), &limits).await
 }
 
 async fn run<T: DeserializeOwned>(
@@ -97,5 +101,53 @@ async fn run<T: DeserializeOwned>(
     match subprocess.run(ROLE, &request, limits).await {
         Ok(answer) => serde_json::from_slice::<Result<T, GitError>>(&answer).map_err(unusable)?,
         Err(failure) => Err(GitError::Child { what: what.into(), failure }),
+    }
+}
+
+/// Runs the task that is read from stdin.
+///
+/// # Errors
+/// Fails if the limits cannot be applied or the task cannot be read.
+pub fn work_on_stdin() -> io::Result<()> {
+    let mut request = Vec::new();
+    subprocess::confined_input()?.read_to_end(&mut request)?;
+    let work = serde_json::from_slice(&request)?;
+    drop(request);
+    match work {
+        Request::List(list) => answer(&list.run()),
+        Request::Download(download) => answer(&download.run()),
+        Request::Pack(pack) => answer(&pack.run()),
+    }
+}
+
+fn answer<T: Serialize>(answer: &Result<T, GitError>) -> io::Result<()> {
+    io::stdout().write_all(&serde_json::to_vec(answer)?)
+}
+
+impl List {
+    fn run(&self) -> Result<Tip, GitError> {
+        let mut remote = Remote::open(&self.repository, &self.access, "querying the server", self.limits.listing())?;
+        match remote.list(&self.reference.prefixes(), |listed| self.reference.select(listed))? {
+            Some(tip) => Ok(tip),
+            None => Err(remote.list(&[], |listed| self.reference.missing(listed))?),
+        }
+    }
+}
+
+impl Download {
+    fn run(&self) -> Result<(), GitError> {
+        let mut remote = Remote::open(&self.repository, &self.access, "fetching", self.limits.fetching())?;
+        remote.fetch(&self.commit, self.full_history, &self.directory, &self.limits)
+    }
+}
+
+impl Pack {
+    fn run(&self) -> Result<Packed, GitError> {
+        let hash = match self.commit.len() {
+            64 => gix_hash::Kind::Sha256,
+            _ => gix_hash::Kind::Sha1,
+        };
+        let bundle = pack_index::make(&self.directory, hash, &self.limits)?;
+        content::make(&bundle, self)
     }
 }

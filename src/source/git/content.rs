@@ -55,12 +55,12 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
         ignore: Rules::default(),
         ignore_steps: Steps::new(STEPS),
         selections: request.choices.iter().map(|paths| paths.selection(STEPS_OF_CHOICE.min(STEPS / choices))).collect(),
-        remarks: Remarks::default(),
+        warnings: Warnings::default(),
     };
     walk.commit(&id).and_then(|()| walk.finish()).map_err(|error| match error {
         // A workspace refuses an archive above this limit, so the size of the file is capped.
         Stopped::Archive(PackError::Write { cause, .. }) if cause.kind() == io::ErrorKind::FileTooLarge => {
-            GitError::TooLarge { what: "the artifact of the repository".into(), limit: largest }
+            GitError::TooLarge { what: "artifact".into(), limit: largest }
         }
         Stopped::Archive(error) => error.into(),
         Stopped::Repository(error) => error,
@@ -113,10 +113,10 @@ struct Objects<'a> {
 
 impl Objects<'_> {
     fn read(&mut self, id: &oid, kind: Kind, into: &mut Vec<u8>) -> Result<(), GitError> {
-        let unreadable = |error: gix_error::Error| self.broken(&format!("object {id} cannot be read: {error}"));
+        let unreadable = |error: gix_error::Error| self.broken(&format!("failed to read object {id}: {error}"));
         let Bundle { pack, index } = self.bundle;
         let Some(position) = index.lookup(id) else {
-            return Err(self.broken(&format!("the server did not send object {id}")));
+            return Err(self.broken(&format!("object {id} is missing in the response of the server")));
         };
         let base = |id: &oid, _: &mut Vec<u8>| {
             let entry = |position| pack.entry(index.pack_offset_at_index(position)).map(ResolvedBase::InPack);
@@ -131,7 +131,7 @@ impl Objects<'_> {
         self.work.take(steps.saturating_mul(found.object_size.saturating_add(STEP_TO_BASE)))?;
         match found.kind {
             found if found == kind => Ok(()),
-            found => Err(self.broken(&format!("object {id} is a {found} and no {kind}"))),
+            found => Err(self.broken(&format!("object {id} is a {found}, not a {kind}"))),
         }
     }
 
@@ -152,7 +152,7 @@ struct Walk<'a> {
     ignore: Rules,
     ignore_steps: Steps,
     selections: Vec<Selection>,
-    remarks: Remarks,
+    warnings: Warnings,
 }
 
 /// An entry of a directory.
@@ -167,21 +167,24 @@ impl Walk<'_> {
         let mut data = Vec::new();
         self.objects.read(id, Kind::Commit, &mut data)?;
         let tree = CommitRefIter::from_bytes(&data, id.kind()).tree_id();
-        let tree = tree.map_err(|error| self.objects.broken(&format!("the commit cannot be read: {error}")))?;
+        let tree = tree.map_err(|error| self.objects.broken(&format!("failed to parse the commit: {error}")))?;
         self.directory(&tree, &[], 0)
     }
 
     fn finish(self) -> Result<Packed, Stopped> {
-        let too_long = |_: Exhausted| "matching the patterns against all files takes too long".to_owned();
+        let too_long = |_: Exhausted| "matching the patterns against all files exceeds the limit".to_owned();
         let selections = self.selections.into_iter().map(|selection| selection.digest().map_err(too_long)).collect();
         self.archive.finish()?;
-        Ok(Packed { warnings: self.remarks.sentences(), selections })
+        Ok(Packed { warnings: self.warnings.sentences(), selections })
     }
 
     /// Packs a directory; the path of the root is empty.
     fn directory(&mut self, id: &oid, path: &[u8], depth: usize) -> Result<(), Stopped> {
         if depth > DEEPEST {
-            return Err(self.objects.broken(&format!("{} is nested too deeply", shown(path))).into());
+            return Err(self
+                .objects
+                .broken(&format!("{} is nested more than {DEEPEST} levels deep", shown(path)))
+                .into());
         }
         let entries = self.entries(id, path)?;
         self.read_ignore_file(&entries, path)?;
@@ -199,7 +202,7 @@ impl Walk<'_> {
                 }
                 EntryKind::Commit => {
                     self.select(&entry);
-                    self.remarks.submodules.add(&entry.path);
+                    self.warnings.submodules.add(&entry.path);
                 }
                 EntryKind::Link => self.link(&entry)?,
                 EntryKind::Blob | EntryKind::BlobExecutable => self.file(&entry)?,
@@ -220,7 +223,7 @@ impl Walk<'_> {
         let is_directory = entry.kind == EntryKind::Tree;
         let verdict = self.ignore.verdict(&entry.path, is_directory, &mut self.ignore_steps);
         let too_long = |_: Exhausted| {
-            self.objects.broken("matching the patterns of .sourceignore against all files takes too long")
+            self.objects.broken("matching the patterns of .sourceignore against all files exceeds the limit")
         };
         Ok(verdict.map_err(too_long)? == Some(true))
     }
@@ -232,17 +235,13 @@ impl Walk<'_> {
         self.objects.read(id, Kind::Tree, &mut data)?;
         let mut entries = Vec::new();
         for entry in TreeRefIter::from_bytes(&data, id.kind()) {
-            let entry =
-                entry.map_err(|error| self.objects.broken(&format!("{} cannot be read: {error}", shown(path))))?;
+            let entry = entry
+                .map_err(|error| self.objects.broken(&format!("failed to parse directory {}: {error}", shown(path))))?;
             let left = self.entries_left.checked_sub(1);
-            self.entries_left = left.ok_or_else(|| self.objects.broken("its directories have too many entries"))?;
+            self.entries_left = left.ok_or_else(|| self.objects.broken("too many directory entries"))?;
             let name: &[u8] = entry.filename;
             if name.is_empty() || name.contains(&b'/') || name.eq_ignore_ascii_case(b".git") {
-                return Err(self.objects.broken(&format!(
-                    "{} in {} is no name that Git allows",
-                    shown(name),
-                    shown(path)
-                )));
+                return Err(self.objects.broken(&format!("invalid name {} in directory {}", shown(name), shown(path))));
             }
             let path = if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
             entries.push(Entry { kind: entry.mode.kind(), path, id: entry.oid.to_owned() });
@@ -258,7 +257,7 @@ impl Walk<'_> {
         self.objects.read(&file.id, Kind::Blob, &mut data)?;
         if data.len() > MAX_IGNORE_FILE {
             let path = shown(&file.path);
-            return Err(self.objects.broken(&format!("{path} is larger than {MAX_IGNORE_FILE} bytes")));
+            return Err(self.objects.broken(&format!("{path} exceeds the limit of {MAX_IGNORE_FILE} bytes")));
         }
         self.ignore.add(&data, path);
         Ok(())
@@ -268,7 +267,7 @@ impl Walk<'_> {
         let mut data = Vec::new();
         self.objects.read(&entry.id, Kind::Blob, &mut data)?;
         if data.len() <= LFS_POINTER.1 && data.starts_with(LFS_POINTER.0) {
-            self.remarks.pointers.add(&entry.path);
+            self.warnings.pointers.add(&entry.path);
         }
         self.select(entry);
         Ok(self.archive.file(&entry.path, entry.kind == EntryKind::BlobExecutable, &data)?)
@@ -280,7 +279,7 @@ impl Walk<'_> {
         self.objects.read(&entry.id, Kind::Blob, &mut target)?;
         self.select(entry);
         match self.archive.link(&entry.path, &target) {
-            Err(PackError::Link { .. }) => self.remarks.links.add(&entry.path),
+            Err(PackError::Link { .. }) => self.warnings.links.add(&entry.path),
             other => other?,
         }
         Ok(())
@@ -294,12 +293,12 @@ impl Walk<'_> {
 }
 
 fn shown(path: &[u8]) -> String {
-    if path.is_empty() { "the root".to_owned() } else { String::from_utf8_lossy(path).escape_debug().to_string() }
+    if path.is_empty() { "root".to_owned() } else { String::from_utf8_lossy(path).escape_debug().to_string() }
 }
 
 /// Content that is omitted from the artifact, for warnings.
 #[derive(Default)]
-struct Remarks {
+struct Warnings {
     submodules: Names,
     pointers: Names,
     links: Names,
@@ -321,15 +320,15 @@ impl Names {
     }
 }
 
-impl Remarks {
+impl Warnings {
     fn sentences(&self) -> Vec<String> {
         let kinds = [
-            (&self.submodules, "submodules are not fetched; their directories are missing"),
-            (&self.pointers, "files in Git LFS are not fetched; these hold their pointers only"),
-            (&self.links, "symbolic links that lead out of the repository are left out"),
+            (&self.submodules, "submodules are not fetched; omitted directories"),
+            (&self.pointers, "files in Git LFS are not fetched; the artifact contains only their pointers"),
+            (&self.links, "symbolic links that leave the repository are omitted"),
         ];
-        let said = kinds.into_iter().filter(|(names, _)| names.count > 0);
-        said.map(|(names, what)| format!("{what}: {}", enumerated(names))).collect()
+        let present = kinds.into_iter().filter(|(names, _)| names.count > 0);
+        present.map(|(names, what)| format!("{what}: {}", enumerated(names))).collect()
     }
 }
 
@@ -346,13 +345,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remarks_are_summarized_in_short_sentences() {
-        assert!(Remarks::default().sentences().is_empty());
-        let mut remarks = Remarks::default();
-        (0..7).for_each(|n| remarks.pointers.add(format!("f{n}").as_bytes()));
+    fn warnings_are_summarized_in_short_sentences() {
+        assert!(Warnings::default().sentences().is_empty());
+        let mut warnings = Warnings::default();
+        (0..7).for_each(|n| warnings.pointers.add(format!("f{n}").as_bytes()));
         assert_eq!(
-            remarks.sentences(),
-            ["files in Git LFS are not fetched; these hold their pointers only: f0, f1, f2, f3, f4 and 2 more"]
+            warnings.sentences(),
+            [
+                "files in Git LFS are not fetched; the artifact contains only their pointers: f0, f1, f2, f3, f4 and 2 more"
+            ]
         );
     }
 }

@@ -1,7 +1,9 @@
-//! Reads the credentials of a repository from Secrets. They are read for each use and not cached.
+//! Reads everything needed to connect to a repository: credentials from Secrets, and trusted host keys or certificates. They are read
+//! for each use and not cached, except the tokens of GitHub Apps.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
@@ -9,28 +11,34 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 
 use crate::api::names;
+use crate::source::git::addresses;
 use crate::source::git::error::GitError;
-use crate::source::git::github_app::App;
+use crate::source::git::github_app::{self, App, Tokens};
+use crate::source::git::http_client::Clients;
+use crate::source::git::request::Access;
 use crate::source::git::spec::{Auth, Key, Value};
+use crate::source::git::url::Place;
 
 /// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// User name for access tokens, as in the Pulumi Kubernetes Operator; servers only check the token.
 const TOKEN_USER: &str = "git";
+/// Maximum size of the file with host keys or certificates for all Stacks, in bytes.
+const MAX_FILE: u64 = 4 << 20;
 
 /// Credentials, and the host keys and certificates of servers that may receive them.
 #[derive(Clone, Default)]
-pub struct Credentials {
-    pub login: Login,
+struct Credentials {
+    login: Login,
     /// Trusted host keys in the format of the `known_hosts` file of OpenSSH.
-    pub known_hosts: Vec<String>,
+    known_hosts: Vec<String>,
     /// Certificates in PEM format that are trusted in addition to the system certificates.
-    pub authorities: Vec<String>,
+    authorities: Vec<String>,
 }
 
 /// Credentials that are sent to the server.
 #[derive(Clone, Default)]
-pub enum Login {
+enum Login {
     #[default]
     Nothing,
     Basic {
@@ -61,10 +69,82 @@ impl fmt::Debug for Login {
     }
 }
 
+/// Reads the credentials and the trusted keys of repositories.
+pub struct AccessReader {
+    client: Client,
+    clients: Clients,
+    tokens: Tokens,
+    trust: PathBuf,
+    local_addresses: bool,
+}
+
+impl AccessReader {
+    /// `trust` is the directory with the optional files `known_hosts` and `ca.crt` for all Stacks. `local_addresses` allows servers at
+    /// loopback and link-local addresses.
+    pub fn new(client: Client, trust: PathBuf, local_addresses: bool) -> Self {
+        Self { client, clients: Clients::of_environment(), tokens: Tokens::default(), trust, local_addresses }
+    }
+
+    /// Reads the Secrets of a key, and the host keys or certificates that are trusted for all Stacks.
+    pub async fn read(&self, key: &Key) -> Result<Access, GitError> {
+        let Credentials { login, known_hosts, authorities } = read(&self.client, key).await?;
+        match (login, key.repository.place()) {
+            (Login::Ssh { key, passphrase }, Place::Ssh(_)) => {
+                let for_all = read_file(&self.trust.join("known_hosts")).await?;
+                Ok(Access::Ssh { key, passphrase, known_hosts: known_hosts.into_iter().chain(for_all).collect() })
+            }
+            (Login::Ssh { key, passphrase }, Place::Http(_)) => {
+                Ok(Access::Ssh { key, passphrase, known_hosts: Vec::new() })
+            }
+            (Login::Nothing, Place::Ssh(_)) => {
+                let why = format!("{} is an SSH URL, but the optional SSH key does not exist", key.repository);
+                Err(GitError::Credentials(why))
+            }
+            (login, _) => self.http(login, authorities).await,
+        }
+    }
+
+    async fn http(&self, login: Login, authorities: Vec<String>) -> Result<Access, GitError> {
+        let for_all = read_file(&self.trust.join("ca.crt")).await?;
+        let login = match login {
+            Login::Basic { user, password } => Some((user, password)),
+            Login::GitHubApp(app) => {
+                if let Some(why) = addresses::refusal(app.api()).filter(|_| !self.local_addresses) {
+                    return Err(GitError::Address(why));
+                }
+                let client = self.clients.client(for_all.clone(), authorities.clone(), self.local_addresses)?;
+                Some((github_app::TOKEN_USER.to_owned(), self.tokens.token(&app, &client).await?))
+            }
+            Login::Nothing | Login::Ssh { .. } => None,
+        };
+        let authorities = authorities.into_iter().chain(for_all).collect();
+        Ok(Access::Http { login, authorities, proxies: self.clients.proxies.clone() })
+    }
+
+    /// Discards the tokens of GitHub Apps after a server refused one.
+    pub fn discard_tokens(&self) {
+        self.tokens.clear();
+    }
+}
+
+/// Reads an optional file.
+async fn read_file(path: &Path) -> Result<Option<String>, GitError> {
+    let failed = |why: String| GitError::Credentials(format!("failed to read {}: {why}", path.display()));
+    match tokio::fs::metadata(path).await {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error.to_string())),
+        Ok(metadata) if metadata.len() > MAX_FILE => {
+            return Err(failed(format!("file exceeds the limit of {MAX_FILE} bytes")));
+        }
+        Ok(_) => {}
+    }
+    tokio::fs::read_to_string(path).await.map(Some).map_err(|error| failed(error.to_string()))
+}
+
 type Data = BTreeMap<String, ByteString>;
 
 /// Reads the Secrets of a key.
-pub async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
+async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
     let mut secrets: BTreeMap<String, Data> = BTreeMap::new();
     for name in key.auth.secrets() {
         if let Some(data) = read_secret(client, &key.namespace, name, key.auth.needs(name)).await? {
@@ -77,16 +157,16 @@ pub async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
 /// Reads a Secret. Returns `None` if it does not exist and is not required.
 async fn read_secret(client: &Client, namespace: &str, name: &str, is_needed: bool) -> Result<Option<Data>, GitError> {
     if !names::is_object_name(name) {
-        return Err(GitError::Credentials(format!("{name:?} is not the name of a Secret")));
+        return Err(GitError::Credentials(format!("invalid Secret name {name:?}: must be an RFC 1123 subdomain")));
     }
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let failed = |why: String| GitError::Credentials(format!("cannot read the Secret {namespace}/{name}: {why}"));
+    let failed = |why: String| GitError::Credentials(format!("failed to read Secret {namespace}/{name}: {why}"));
     match tokio::time::timeout(READ_TIMEOUT, api.get_opt(name)).await {
         Ok(Ok(Some(secret))) => Ok(Some(secret.data.unwrap_or_default())),
         Ok(Ok(None)) if !is_needed => Ok(None),
-        Ok(Ok(None)) => Err(GitError::Credentials(format!("the Secret {namespace}/{name} does not exist"))),
+        Ok(Ok(None)) => Err(GitError::Credentials(format!("failed to read Secret {namespace}/{name}: not found"))),
         Ok(Err(error)) => Err(failed(error.to_string())),
-        Err(_) => Err(failed(format!("no answer within {} s", READ_TIMEOUT.as_secs()))),
+        Err(_) => Err(failed(format!("timed out after {} s", READ_TIMEOUT.as_secs()))),
     }
 }
 
@@ -134,11 +214,9 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
         Value::Key { secret, key, optional } => (secret, key, *optional),
     };
     match secrets.get(secret).and_then(|data| data.get(key)) {
-        Some(found) => {
-            text(found).map(Some).ok_or_else(|| format!("the key {key} of the Secret {secret} is not UTF-8"))
-        }
+        Some(found) => text(found).map(Some).ok_or_else(|| format!("key {key} of Secret {secret} is not valid UTF-8")),
         None if optional => Ok(None),
-        None => Err(format!("the Secret {secret} has no key {key}")),
+        None => Err(format!("Secret {secret} has no key {key}")),
     }
 }
 
@@ -146,7 +224,7 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
 /// Operator. A Secret with only host keys or certificates contains no credentials, and is valid.
 fn login_of(name: &str, data: &Data) -> Result<Login, String> {
     let get = |key: &str| match data.get(key) {
-        Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("the key {key} of the Secret {name} is not UTF-8")),
+        Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("key {key} of Secret {name} is not valid UTF-8")),
         None => Ok(None),
     };
     if let Some(key) = get("sshPrivateKey")? {
@@ -160,7 +238,7 @@ fn login_of(name: &str, data: &Data) -> Result<Login, String> {
         (None, None) if ["ca.crt", "caFile", "known_hosts"].iter().any(|key| data.contains_key(*key)) => {
             Ok(Login::Nothing)
         }
-        _ => Err(format!("the Secret {name} holds none of sshPrivateKey, accessToken, and username with password")),
+        _ => Err(format!("Secret {name} has no credentials: set sshPrivateKey, accessToken, or username and password")),
     }
 }
 
@@ -208,12 +286,12 @@ mod tests {
             (&[("ca.crt", "c")], "nothing"),
             (&[("known_hosts", "h")], "nothing"),
         ];
-        for (entries, wanted) in rows {
-            assert_eq!(described(&auth, entries).as_deref(), Ok(wanted), "{entries:?}");
+        for (entries, expected) in rows {
+            assert_eq!(described(&auth, entries).as_deref(), Ok(expected), "{entries:?}");
         }
         for entries in [&[][..], &[("username", "u")], &[("token", "t")]] {
-            let said = described(&auth, entries).expect_err("it holds nothing");
-            assert!(said.contains("the Secret s holds none of sshPrivateKey"), "{said}");
+            let message = described(&auth, entries).expect_err("it holds nothing");
+            assert!(message.contains("Secret s has no credentials: set sshPrivateKey"), "{message}");
         }
     }
 
@@ -222,8 +300,8 @@ mod tests {
         let auth = Auth::Token(Value::Key { secret: "s".to_owned(), key: "t".to_owned(), optional: false });
         let made = make(&auth, &secrets(&[("t", "x"), ("ca.crt", "c"), ("known_hosts", "h")]), "h").unwrap();
         assert_eq!((made.authorities, made.known_hosts), (vec!["c".to_owned()], vec!["h".to_owned()]));
-        let said = described(&auth, &[]).expect_err("the key is missing");
-        assert_eq!(said, "the Secret s has no key t");
+        let message = described(&auth, &[]).expect_err("the key is missing");
+        assert_eq!(message, "Secret s has no key t");
     }
 
     #[test]
@@ -242,8 +320,8 @@ mod tests {
             (&ssh, &[("p", "x")], "nothing"),
             (&app, &[("a", "1"), ("i", "2")], "nothing"),
         ];
-        for (auth, entries, wanted) in rows {
-            assert_eq!(described(auth, entries).as_deref(), Ok(wanted), "{auth:?} {entries:?}");
+        for (auth, entries, expected) in rows {
+            assert_eq!(described(auth, entries).as_deref(), Ok(expected), "{auth:?} {entries:?}");
             assert!(!auth.needs("s"), "{auth:?}");
         }
         let needed = Auth::Basic {

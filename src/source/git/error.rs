@@ -12,26 +12,26 @@ use crate::subprocess::Failure;
 /// The reason why a repository could not be read. A child process returns it in its response.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum GitError {
-    #[error("the server cannot be reached: {0}")]
+    #[error("server is unreachable: {0}")]
     Unreachable(String),
-    #[error("{what} took longer than {} s", limit.as_secs())]
+    #[error("{what} timed out after {} s", limit.as_secs())]
     TimedOut { what: Cow<'static, str>, limit: Duration },
-    #[error("the server sends less than {bytes} bytes in {} s", window.as_secs())]
+    #[error("server is too slow: it sent less than {bytes} bytes in {} s", window.as_secs())]
     TooSlow { bytes: u64, window: Duration },
     #[error(
-        "the server asks for credentials ({0}), and none are given: name them in spec.gitAuth or spec.gitAuthSecret of the Stack, \
-         or in spec.git.auth of the Workspace. Some servers say so of a repository that does not exist, too"
+        "server requires credentials ({0}): set spec.gitAuth or spec.gitAuthSecret of the Stack, or spec.git.auth of the \
+         Workspace; some servers also require credentials if the repository does not exist"
     )]
     CredentialsMissing(String),
     #[error(
-        "the server refuses these credentials ({0}): they are wrong, have expired, or may not read this repository"
+        "server rejected the credentials ({0}): they are invalid, have expired, or do not allow reading the repository"
     )]
     CredentialsRefused(String),
-    #[error("there is no such repository, or these credentials may not see it ({0})")]
+    #[error("repository not found, or not accessible with these credentials ({0})")]
     NotFound(String),
-    #[error("the server answered with HTTP status {0}")]
+    #[error("server responded with HTTP status {0}")]
     Status(u16),
-    #[error("the server asks for patience ({status}): it is asked again after {} s", after.as_secs())]
+    #[error("server limits the rate of requests (HTTP {status}): retrying after {} s", after.as_secs())]
     Busy { status: u16, after: Duration },
     #[error("{0}")]
     HostKey(String),
@@ -43,29 +43,29 @@ pub enum GitError {
     Credentials(String),
     #[error("{0}")]
     Reference(String),
-    #[error("the repository is empty: nothing has been pushed to it yet")]
+    #[error("repository is empty: push a commit")]
     Empty,
-    #[error("{what} is larger than {limit} bytes, which is the most that is read")]
+    #[error("{what} exceeds the limit of {limit} bytes")]
     TooLarge { what: Cow<'static, str>, limit: u64 },
     #[error(
-        "the repository has {found} objects, and {limit} is the most that is read: set spec.shallow to true, or split it"
+        "repository has {found} objects, which exceeds the limit of {limit}: set spec.shallow to true, or split the repository"
     )]
     TooManyObjects { found: u32, limit: u32 },
-    #[error("the server's answer is not what Git's protocol says: {0}")]
+    #[error("Git protocol error: {0}")]
     Protocol(String),
-    #[error("the files of commit {commit} make no artifact: {why}")]
+    #[error("failed to pack commit {commit}: {why}")]
     Content { commit: String, why: String },
     #[error("{0}")]
     Pack(String),
-    #[error("cannot work in {directory}: {cause}")]
+    #[error("failed to access {directory}: {cause}")]
     Disk { directory: String, cause: String },
     #[error(
-        "{waiting} other repositories that are followed from the same namespace already wait to be read; it is tried again with backoff"
+        "queue for fetch slots is full: {waiting} other repositories of the same namespace are waiting; retrying with backoff"
     )]
     NoSlot { waiting: usize },
     /// A slow task was ended because a namespace that holds no slot waits.
     #[error(
-        "{what} was ended after {} s{}, because other namespaces wait for a slot; it is tried again with backoff",
+        "{what} was stopped after {} s{} because other namespaces wait for a slot; retrying with backoff",
         after.as_secs(), at_rate(*bytes, *after)
     )]
     Ended { what: Cow<'static, str>, after: Duration, bytes: Option<u64> },
@@ -134,7 +134,7 @@ impl GitError {
     }
 
     /// Returns the wait time that the server requested.
-    pub fn patience(&self) -> Option<Duration> {
+    pub fn retry_after(&self) -> Option<Duration> {
         match self {
             GitError::Busy { after, .. } => Some(*after),
             _ => None,
@@ -153,10 +153,10 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        let said = cause.to_string();
-        if !text.contains(&said) {
+        let message = cause.to_string();
+        if !text.contains(&message) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&message);
         }
         next = cause.source();
     }
@@ -186,9 +186,13 @@ mod tests {
             GitError::disk(Path::new("/work"), &std::io::Error::other("full")),
         ];
         for error in errors {
-            let told: GitError = serde_json::from_slice(&serde_json::to_vec(&error).unwrap()).unwrap();
-            assert_eq!(told.to_string(), error.to_string());
-            assert_eq!((told.is_passing(), told.patience()), (error.is_passing(), error.patience()), "{error}");
+            let received: GitError = serde_json::from_slice(&serde_json::to_vec(&error).unwrap()).unwrap();
+            assert_eq!(received.to_string(), error.to_string());
+            assert_eq!(
+                (received.is_passing(), received.retry_after()),
+                (error.is_passing(), error.retry_after()),
+                "{error}"
+            );
         }
     }
 
@@ -198,13 +202,13 @@ mod tests {
         let rows = [
             (
                 Some(96 << 10),
-                "fetching the commit was ended after 12 s at 8 KiB/s, because other namespaces wait for a slot",
+                "fetching the commit was stopped after 12 s at 8 KiB/s because other namespaces wait for a slot",
             ),
-            (None, "fetching the commit was ended after 12 s, because other namespaces wait for a slot"),
+            (None, "fetching the commit was stopped after 12 s because other namespaces wait for a slot"),
         ];
-        for (bytes, wanted) in rows {
+        for (bytes, expected) in rows {
             let error = of(bytes);
-            assert_eq!(error.to_string(), format!("{wanted}; it is tried again with backoff"));
+            assert_eq!(error.to_string(), format!("{expected}; retrying with backoff"));
             assert!(error.is_passing() && !error.is_stalled());
         }
     }

@@ -24,7 +24,7 @@ pub const TOKEN_USER: &str = "x-access-token";
 /// Timeout of the exchange.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of a response, in bytes.
-const MAX_ANSWER: usize = 64 * 1024;
+const MAX_RESPONSE: usize = 64 * 1024;
 /// Time before its expiry at which a token is no longer used.
 const RESERVE: SignedDuration = SignedDuration::from_mins(5);
 /// Maximum number of cached tokens.
@@ -63,17 +63,17 @@ impl App {
         let is_plain =
             |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
         if !is_plain(&id) {
-            return Err("the appID of the GitHub App is neither a number nor a client id".to_owned());
+            return Err("invalid appID of the GitHub App: must be a number or a client ID".to_owned());
         }
         if installation.is_empty() || !installation.bytes().all(|b| b.is_ascii_digit()) {
-            return Err("the installationID of the GitHub App is no number".to_owned());
+            return Err("invalid installationID of the GitHub App: must be a number".to_owned());
         }
         let text = match base_url.map(str::trim).filter(|text| !text.is_empty()) {
             Some(given) => given.to_owned(),
             None if host == "github.com" => "https://api.github.com".to_owned(),
             None => format!("https://{host}/api/v3"),
         };
-        let refused = || format!("the baseURL of the GitHub App, {text:?}, is no https URL");
+        let refused = || format!("invalid baseURL {text:?} of the GitHub App: must be an https URL");
         let api = Url::parse(&text).map_err(|_| refused())?;
         if !is_safe(&api) || !api.has_host() || !api.username().is_empty() || api.password().is_some() {
             return Err(refused());
@@ -88,14 +88,15 @@ impl App {
     }
 
     /// Returns a signed JWT that identifies the App.
-    fn statement(&self, now: Timestamp) -> Result<String, GitError> {
-        let refused = |why: &str| GitError::Credentials(format!("the private key of the GitHub App {} {why}", self.id));
+    fn jwt(&self, now: Timestamp) -> Result<String, GitError> {
+        let refused =
+            |why: &str| GitError::Credentials(format!("invalid private key of GitHub App {}: {why}", self.id));
         let key = match PrivateKeyDer::from_pem_slice(self.private_key.as_bytes()) {
             Ok(PrivateKeyDer::Pkcs1(key)) => RsaKeyPair::from_der(key.secret_pkcs1_der()),
             Ok(PrivateKeyDer::Pkcs8(key)) => RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()),
-            _ => return Err(refused("is no RSA key as PEM (PKCS#1 or PKCS#8)")),
+            _ => return Err(refused("must be an RSA key in PEM format (PKCS#1 or PKCS#8)")),
         };
-        let key = key.map_err(|error| refused(&format!("cannot be used: {error}")))?;
+        let key = key.map_err(|error| refused(&error.to_string()))?;
         // Backdated by 60 s, because GitHub rejects a JWT from the future and clocks differ.
         let issued = now.as_second() - 60;
         let header = json!({"alg": "RS256", "typ": "JWT"});
@@ -104,7 +105,7 @@ impl App {
         let text = format!("{}.{}", encoded(&header), encoded(&claims));
         let mut signature = vec![0; key.public().modulus_len()];
         key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text.as_bytes(), &mut signature)
-            .map_err(|_| refused("cannot sign"))?;
+            .map_err(|_| refused("signing failed"))?;
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
@@ -119,7 +120,7 @@ impl App {
 
 /// Response of the exchange.
 #[derive(Deserialize)]
-struct Answer {
+struct TokenResponse {
     token: String,
     expires_at: Timestamp,
 }
@@ -127,7 +128,7 @@ struct Answer {
 /// Cache of unexpired tokens.
 #[derive(Default)]
 pub struct Tokens {
-    kept: Mutex<HashMap<[u8; 32], (String, Timestamp)>>,
+    cached: Mutex<HashMap<[u8; 32], (String, Timestamp)>>,
 }
 
 impl fmt::Debug for Tokens {
@@ -145,11 +146,11 @@ impl Tokens {
         {
             return Ok(token.clone());
         }
-        let Answer { token, expires_at } = exchange(app, client, now).await?;
-        let mut kept = self.lock();
-        kept.retain(|_, (_, ends)| now < *ends);
-        if kept.len() < MAX_TOKENS {
-            kept.insert(fingerprint, (token.clone(), expires_at));
+        let TokenResponse { token, expires_at } = exchange(app, client, now).await?;
+        let mut cached = self.lock();
+        cached.retain(|_, (_, ends)| now < *ends);
+        if cached.len() < MAX_TOKENS {
+            cached.insert(fingerprint, (token.clone(), expires_at));
         }
         Ok(token)
     }
@@ -160,17 +161,18 @@ impl Tokens {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], (String, Timestamp)>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn exchange(app: &App, client: &reqwest::Client, now: Timestamp) -> Result<Answer, GitError> {
+async fn exchange(app: &App, client: &reqwest::Client, now: Timestamp) -> Result<TokenResponse, GitError> {
     let host = app.api.host_str().unwrap_or_default();
-    let about =
-        |why: String| GitError::Credentials(format!("the GitHub App {} got no token from {host}: {why}", app.id));
+    let about = |why: String| {
+        GitError::Credentials(format!("failed to get a token for GitHub App {} from {host}: {why}", app.id))
+    };
     let request = client
         .post(app.exchange_url())
-        .bearer_auth(app.statement(now)?)
+        .bearer_auth(app.jwt(now)?)
         .header("Accept", "application/vnd.github+json")
         .header("X-GitHub-Api-Version", "2022-11-28")
         .timeout(TIMEOUT);
@@ -178,9 +180,9 @@ async fn exchange(app: &App, client: &reqwest::Client, now: Timestamp) -> Result
     let status = response.status();
     if !status.is_success() {
         return Err(about(match status.as_u16() {
-            401 => "it does not accept the key for this appID (HTTP 401)".to_owned(),
-            403 => "it refuses (HTTP 403): the installation may be suspended, or asks too often".to_owned(),
-            404 => format!("it knows no installation {} of this App (HTTP 404)", app.installation),
+            401 => "the private key does not belong to this appID (HTTP 401)".to_owned(),
+            403 => "access denied (HTTP 403): the installation may be suspended or exceed the rate limit".to_owned(),
+            404 => format!("installation {} of the App not found (HTTP 404)", app.installation),
             other => format!("HTTP status {other}"),
         }));
     }
@@ -189,11 +191,11 @@ async fn exchange(app: &App, client: &reqwest::Client, now: Timestamp) -> Result
         response.chunk().await.map_err(|error| GitError::Unreachable(chain(&error.without_url())))?
     {
         body.extend_from_slice(&chunk);
-        if body.len() > MAX_ANSWER {
-            return Err(about("its answer is too long".to_owned()));
+        if body.len() > MAX_RESPONSE {
+            return Err(about("response exceeds the limit".to_owned()));
         }
     }
-    serde_json::from_slice(&body).map_err(|_| about("its answer holds no token".to_owned()))
+    serde_json::from_slice(&body).map_err(|_| about("response has no token".to_owned()))
 }
 
 #[cfg(test)]
@@ -211,8 +213,8 @@ mod tests {
             (None, "ghe.example", "https://ghe.example/api/v3/app/installations/34/access_tokens"),
             (Some("https://a.example/v3/"), "x", "https://a.example/v3/app/installations/34/access_tokens"),
         ];
-        for (base, host, wanted) in rows {
-            assert_eq!(app(base, host).unwrap().exchange_url(), wanted);
+        for (base, host, expected) in rows {
+            assert_eq!(app(base, host).unwrap().exchange_url(), expected);
         }
         for base in ["ftp://a", "http://a", "nothing", "https://u:p@a"] {
             assert!(app(Some(base), "x").unwrap_err().contains("baseURL"), "{base}");
@@ -233,8 +235,8 @@ mod tests {
     fn an_invalid_key_is_rejected_without_showing_it() {
         let key = "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----".to_owned();
         let app = App::new("12".to_owned(), "34".to_owned(), key, None, "github.com").unwrap();
-        let said = app.statement(Timestamp::now()).unwrap_err().to_string();
-        assert!(said.contains("the private key of the GitHub App 12") && !said.contains("hunter2"), "{said}");
+        let message = app.jwt(Timestamp::now()).unwrap_err().to_string();
+        assert!(message.contains("invalid private key of GitHub App 12") && !message.contains("hunter2"), "{message}");
         assert!(!format!("{app:?}").contains("hunter2"));
     }
 }

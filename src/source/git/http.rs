@@ -1,129 +1,24 @@
-//! Git over HTTP: sends the requests of the protocol library through a client with certificates, proxies and limits.
+//! Git over HTTP: sends the requests of the protocol library through an HTTP client, within the budget.
 
 use std::any::Any;
-use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gix_transport::client::blocking_io::http::{GetResponse, Http, PostBodyDataKind, PostResponse};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
-use reqwest::{ClientBuilder, Method, NoProxy, Proxy, Response, StatusCode};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use serde::{Deserialize, Serialize};
+use reqwest::{Method, Response, StatusCode};
 use url::Url;
 
-use crate::source::git::addresses;
 use crate::source::git::budget::Budget;
 use crate::source::git::error::{GitError, chain};
 
-/// Path of the system certificates on Linux distributions.
-const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Some servers accept only clients whose user agent starts with `git/`.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
-/// Maximum number of redirects.
-const MAX_REDIRECTS: usize = 5;
 /// Backoff for a server that sends 429 or 503 without `Retry-After`, and the upper bound of `Retry-After`.
 const RETRY_AFTER_RANGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
 /// Maximum size of a request body, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
-
-/// Proxies from the environment of the controller. Child processes receive them in the request and have no environment, because a
-/// proxy URL can contain a password.
-#[derive(Clone, Default, Serialize, Deserialize)]
-pub struct Proxies {
-    http: Option<String>,
-    https: Option<String>,
-    all: Option<String>,
-    not_for: Option<String>,
-}
-
-impl fmt::Debug for Proxies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxies").finish_non_exhaustive()
-    }
-}
-
-impl Proxies {
-    pub fn of_environment() -> Self {
-        let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let either = |name: &str| get(name).or_else(|| get(&name.to_lowercase()));
-        Self {
-            http: either("HTTP_PROXY"),
-            https: either("HTTPS_PROXY"),
-            all: either("ALL_PROXY"),
-            not_for: either("NO_PROXY"),
-        }
-    }
-
-    /// Returns the host names of the proxies.
-    fn hosts(&self) -> Vec<String> {
-        let given = [&self.http, &self.https, &self.all].into_iter().flatten();
-        let parsed = given.filter_map(|text| {
-            let url = Url::parse(text).ok().filter(Url::has_host);
-            url.or_else(|| Url::parse(&format!("http://{text}")).ok())?.host_str().map(str::to_owned)
-        });
-        parsed.collect()
-    }
-
-    /// Returns the proxies for the client. Invalid URLs are ignored.
-    fn list(&self) -> Vec<Proxy> {
-        let made = [
-            self.http.as_ref().map(Proxy::http),
-            self.https.as_ref().map(Proxy::https),
-            self.all.as_ref().map(Proxy::all),
-        ];
-        let not_for = self.not_for.as_deref().and_then(NoProxy::from_string);
-        made.into_iter().flatten().flatten().map(|proxy| proxy.no_proxy(not_for.clone())).collect()
-    }
-}
-
-/// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Servers at loopback and link-local
-/// addresses are refused unless `local_addresses` is set.
-pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) -> Result<reqwest::Client, GitError> {
-    let refused = |why: String| GitError::Credentials(format!("the certificate authorities cannot be used: {why}"));
-    let mut roots = rustls::RootCertStore::empty();
-    let system = CertificateDer::pem_file_iter(SYSTEM_CERTIFICATES).map(|found| found.flatten().collect::<Vec<_>>());
-    roots.add_parsable_certificates(system.unwrap_or_default());
-    for text in authorities {
-        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
-        let (added, _) = roots.add_parsable_certificates(found.map_err(|error| refused(error.to_string()))?);
-        if added == 0 {
-            return Err(refused("there is no certificate among them, as PEM".to_owned()));
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| refused(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let builder = proxies.list().into_iter().fold(reqwest::Client::builder().no_proxy(), ClientBuilder::proxy);
-    let builder = match local_addresses {
-        true => builder,
-        false => builder.dns_resolver(Arc::new(addresses::Resolver { proxies: proxies.hosts() })),
-    };
-    builder
-        .tls_backend_preconfigured(tls)
-        .redirect(reqwest::redirect::Policy::custom(move |attempt| {
-            let refusal = addresses::refusal(attempt.url()).filter(|_| !local_addresses);
-            let from = attempt.previous().last().map(|url| url.scheme().to_owned());
-            if attempt.previous().len() > MAX_REDIRECTS {
-                attempt.error("it is redirected too often")
-            } else if from.as_deref() == Some("https") && attempt.url().scheme() != "https" {
-                attempt.error("it is redirected from https to http")
-            } else if let Some(why) = refusal {
-                attempt.error(why)
-            } else {
-                attempt.follow()
-            }
-        }))
-        .connect_timeout(Duration::from_secs(10))
-        .pool_max_idle_per_host(2)
-        .build()
-        .map_err(|error| refused(chain(&error)))
-}
 
 /// An HTTP connection to a repository.
 pub struct Connection {
@@ -179,8 +74,8 @@ fn parsed(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
 }
 
 impl Http for Connection {
-    type Headers = AnswerHeaders;
-    type ResponseBody = AnswerBody;
+    type Headers = ResponseHeaders;
+    type ResponseBody = ResponseBody;
     type PostBody = RequestBody;
 
     fn get(
@@ -196,13 +91,13 @@ impl Http for Connection {
             Some(base) if base != base_url => self.base = Some(base.to_owned()),
             Some(_) => {}
             None => {
-                let said = "the server redirects to where no repository is".to_owned();
-                return Err(gix_error::Error::from_error(self.budget.fail(GitError::Protocol(said))));
+                let message = "server redirects to a URL that is not a repository".to_owned();
+                return Err(gix_error::Error::from_error(self.budget.fail(GitError::Protocol(message))));
             }
         }
         let exchange = Arc::new(Mutex::new(exchange));
-        let body = AnswerBody::new(Arc::clone(&exchange));
-        Ok(GetResponse { headers: AnswerHeaders::new(exchange), body })
+        let body = ResponseBody::new(Arc::clone(&exchange));
+        Ok(GetResponse { headers: ResponseHeaders::new(exchange), body })
     }
 
     fn post(
@@ -215,8 +110,8 @@ impl Http for Connection {
         let exchange = Arc::new(Mutex::new(self.exchange(Method::POST, url, parsed(headers))));
         Ok(PostResponse {
             post_body: RequestBody(Arc::clone(&exchange)),
-            headers: AnswerHeaders::new(Arc::clone(&exchange)),
-            body: AnswerBody::new(exchange),
+            headers: ResponseHeaders::new(Arc::clone(&exchange)),
+            body: ResponseBody::new(exchange),
         })
     }
 
@@ -240,7 +135,7 @@ struct Exchange {
 
 enum State {
     Collecting { method: Method, url: String, headers: HeaderMap, body: Vec<u8> },
-    Answered { content_type: String, response: Option<Response> },
+    Responded { content_type: String, response: Option<Response> },
     Failed,
 }
 
@@ -248,7 +143,7 @@ impl Exchange {
     /// Sends the request. Returns the URL of the response after redirects.
     fn send(&mut self) -> io::Result<String> {
         let State::Collecting { method, url, headers, body } = std::mem::replace(&mut self.state, State::Failed) else {
-            return Err(io::Error::other("the request was sent before"));
+            return Err(io::Error::other("request was already sent"));
         };
         let request = self.client.request(method, &url).headers(headers).body(body).send();
         let response = self.budget.wait(request)?;
@@ -260,7 +155,7 @@ impl Exchange {
         let led_to = response.url().to_string();
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().to_owned();
-        self.state = State::Answered { content_type, response: Some(response) };
+        self.state = State::Responded { content_type, response: Some(response) };
         Ok(led_to)
     }
 
@@ -272,15 +167,16 @@ impl Exchange {
 /// Returns the error for a response with an error status.
 fn refusal(response: &Response, authorized: bool) -> Option<GitError> {
     let status = response.status();
-    let said = format!("HTTP {}", status.as_u16());
+    let text = format!("HTTP {}", status.as_u16());
     match status {
         status if status.is_success() => None,
-        StatusCode::UNAUTHORIZED if !authorized => Some(GitError::CredentialsMissing(said)),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(GitError::CredentialsRefused(said)),
-        StatusCode::NOT_FOUND | StatusCode::GONE => Some(GitError::NotFound(said)),
+        StatusCode::UNAUTHORIZED if !authorized => Some(GitError::CredentialsMissing(text)),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(GitError::CredentialsRefused(text)),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Some(GitError::NotFound(text)),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-            let after = asked
+            let requested =
+                response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+            let after = requested
                 .map_or(RETRY_AFTER_RANGE.0, Duration::from_secs)
                 .clamp(Duration::from_secs(1), RETRY_AFTER_RANGE.1);
             Some(GitError::Busy { status: status.as_u16(), after })
@@ -305,8 +201,8 @@ impl Write for RequestBody {
                 body.extend_from_slice(bytes);
                 Ok(bytes.len())
             }
-            State::Collecting { .. } => Err(io::Error::other("the request is too large")),
-            _ => Err(io::Error::other("the request was sent before")),
+            State::Collecting { .. } => Err(io::Error::other("request exceeds the limit")),
+            _ => Err(io::Error::other("request was already sent")),
         }
     }
 
@@ -317,12 +213,12 @@ impl Write for RequestBody {
 
 /// The `Content-Type` header, the only one that the library reads, as a line. The first read of the headers or of the body sends
 /// the request.
-pub struct AnswerHeaders {
+pub struct ResponseHeaders {
     exchange: Shared,
     line: Option<io::Cursor<Vec<u8>>>,
 }
 
-impl AnswerHeaders {
+impl ResponseHeaders {
     fn new(exchange: Shared) -> Self {
         Self { exchange, line: None }
     }
@@ -331,21 +227,21 @@ impl AnswerHeaders {
         if self.line.is_none() {
             let mut exchange = lock(&self.exchange);
             exchange.sent()?;
-            if let State::Answered { content_type, .. } = &exchange.state {
+            if let State::Responded { content_type, .. } = &exchange.state {
                 self.line = Some(io::Cursor::new(format!("Content-Type: {content_type}\n").into_bytes()));
             }
         }
-        self.line.as_mut().ok_or_else(|| io::Error::other("there is no answer"))
+        self.line.as_mut().ok_or_else(|| io::Error::other("no response"))
     }
 }
 
-impl Read for AnswerHeaders {
+impl Read for ResponseHeaders {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.line()?.read(buffer)
     }
 }
 
-impl BufRead for AnswerHeaders {
+impl BufRead for ResponseHeaders {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.line()?.fill_buf()
     }
@@ -358,13 +254,13 @@ impl BufRead for AnswerHeaders {
 }
 
 /// Reads the body of the response, within the budget.
-pub struct AnswerBody {
+pub struct ResponseBody {
     exchange: Shared,
     response: Option<Response>,
     chunk: io::Cursor<Vec<u8>>,
 }
 
-impl AnswerBody {
+impl ResponseBody {
     fn new(exchange: Shared) -> Self {
         Self { exchange, response: None, chunk: io::Cursor::default() }
     }
@@ -373,7 +269,7 @@ impl AnswerBody {
         let mut exchange = lock(&self.exchange);
         exchange.sent()?;
         if self.response.is_none()
-            && let State::Answered { response, .. } = &mut exchange.state
+            && let State::Responded { response, .. } = &mut exchange.state
         {
             self.response = response.take();
         }
@@ -388,7 +284,7 @@ impl AnswerBody {
     }
 }
 
-impl Read for AnswerBody {
+impl Read for ResponseBody {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let available = self.fill_buf()?;
         let count = available.len().min(buffer.len());
@@ -399,7 +295,7 @@ impl Read for AnswerBody {
     }
 }
 
-impl BufRead for AnswerBody {
+impl BufRead for ResponseBody {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.chunk.fill_buf()?.is_empty() {
             self.chunk = io::Cursor::new(self.next()?);

@@ -44,29 +44,26 @@ impl KnownHosts {
     }
 
     /// Checks that the key is a known key of the host.
-    pub fn check(&self, place: &SshPlace, shown: &PublicKey) -> Result<(), GitError> {
+    pub fn check(&self, place: &SshPlace, presented: &PublicKey) -> Result<(), GitError> {
         let known = self.keys(place);
-        if known.iter().any(|key| key.key_data() == shown.key_data()) {
+        if known.iter().any(|key| key.key_data() == presented.key_data()) {
             return Ok(());
         }
         let host = &place.host;
-        let key = format!("{} {}", shown.algorithm(), shown.fingerprint(HashAlg::Sha256));
+        let key = format!("{} {}", presented.algorithm(), presented.fingerprint(HashAlg::Sha256));
         let port = if place.port == 22 { String::new() } else { format!("-p {} ", place.port) };
         let unreadable: usize = self.lists.iter().map(|list| list.unreadable).sum();
-        let hint = if unreadable == 0 {
-            String::new()
-        } else {
-            format!(" ({unreadable} lines of known_hosts cannot be read)")
-        };
+        let hint =
+            if unreadable == 0 { String::new() } else { format!(" (invalid lines in known_hosts: {unreadable})") };
         Err(GitError::HostKey(match known.is_empty() {
             true => format!(
-                "the host key of {host} is not known ({key}){hint}: check it, then put the line that `ssh-keyscan {port}{host}` prints \
-                 under `known_hosts` into the Secret of the SSH key, or for all Stacks into the ConfigMap pulumi-controller-git in the \
+                "unknown host key of {host} ({key}){hint}: verify it, then add the output of `ssh-keyscan {port}{host}` to the key \
+                 `known_hosts` of the Secret with the SSH key, or for all Stacks to the ConfigMap pulumi-controller-git in the \
                  controller's namespace"
             ),
             false => format!(
-                "{host} shows another host key ({key}) than the one that is known{hint}: it was changed there, or somebody is in \
-                 between. Once you know that it was changed, change it in `known_hosts`"
+                "host key of {host} ({key}) does not match known_hosts{hint}: the key has changed, or the connection is \
+                 intercepted; if the change is legitimate, update `known_hosts`"
             ),
         }))
     }
@@ -190,7 +187,7 @@ mod tests {
             (hashed, "git.example", 22, true),
             (format!("@revoked git.example {ONE}\ngit.example {ONE}"), "git.example", 22, false),
             (format!("@cert-authority git.example {ONE}"), "git.example", 22, false),
-            (format!("# git.example {ONE}\n\nrubbish"), "git.example", 22, false),
+            (format!("# git.example {ONE}\n\ngarbage"), "git.example", 22, false),
         ];
         for (list, host, port, known) in rows {
             assert_eq!(verdict(&[&list], host, port, ONE).is_ok(), known, "{list} {host}:{port}");
@@ -201,18 +198,22 @@ mod tests {
     fn the_first_known_hosts_list_with_the_host_takes_precedence() {
         let (one, other) = (format!("git.example {ONE}"), format!("git.example {OTHER}"));
         assert_eq!(verdict(&[&one, &other], "git.example", 22, ONE), Ok(()));
-        assert!(verdict(&[&other, &one], "git.example", 22, ONE).unwrap_err().contains("shows another host key"));
+        assert!(verdict(&[&other, &one], "git.example", 22, ONE).unwrap_err().contains("does not match known_hosts"));
         let pinned = format!("github.com {OTHER}");
         assert!(verdict(&[&pinned], "github.com", 22, ONE).is_err(), "a Secret may pin a host that is shipped");
     }
 
     #[test]
     fn an_unknown_host_key_is_rejected_with_a_helpful_message() {
-        let said = verdict(&["rubbish here"], "git.example", 2222, ONE).unwrap_err();
-        for part in
-            ["ssh-keyscan -p 2222 git.example", "SHA256:+DiY3w", "known_hosts", "pulumi-controller-git", "1 lines"]
-        {
-            assert!(said.contains(part), "{part}: {said}");
+        let message = verdict(&["garbage here"], "git.example", 2222, ONE).unwrap_err();
+        for part in [
+            "ssh-keyscan -p 2222 git.example",
+            "SHA256:+DiY3w",
+            "known_hosts",
+            "pulumi-controller-git",
+            "invalid lines in known_hosts: 1",
+        ] {
+            assert!(message.contains(part), "{part}: {message}");
         }
     }
 

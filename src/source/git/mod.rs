@@ -1,42 +1,35 @@
 //! Polls Git repositories. Stacks and Workspaces that follow the same reference of a repository share its polls.
 //!
-//! [`wanted`] parses the fields of a Stack, and [`Git::look`] returns the cached state of a repository. A task per repository
-//! (`Shared::follow`) polls the server at the shortest interval of its followers and fetches a commit when a follower needs it.
+//! [`RepositorySpec::of_stack`] parses the fields of a Stack, and [`Git::look`] returns the cached state of a repository. A task per
+//! repository (`Shared::follow`) polls the server at the shortest interval of its followers and fetches a commit when a follower needs
+//! it.
 //!
 //! The controller process never parses data from a server. `child` starts a process with limits for each query, fetch and packing
-//! (`worker`, `remote`, `http`, `ssh`, `pack_index`, `content`); the process returns a short response and an archive.
+//! (`remote`, `http`, `ssh`, `pack_index`, `content`); the process returns a short response and an archive.
 
-mod access;
 mod addresses;
 mod budget;
 mod cache;
 mod child;
-mod clients;
 mod content;
 mod credentials;
 mod error;
 mod github_app;
 mod http;
+mod http_client;
 mod known_hosts;
-mod limits;
-mod origin;
 mod pack_index;
 mod paths;
 mod poller;
-mod question;
 mod reference;
 mod remote;
 mod request;
 mod semver_range;
-mod settings;
-mod shared;
 mod slots;
 mod spec;
 mod ssh;
 mod url;
 mod wildcards;
-mod worker;
-mod workspace_source;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -47,22 +40,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::artifact::Store;
-use crate::source::git::clients::Clients;
-use crate::source::git::github_app::Tokens;
-use crate::source::git::shared::Shared;
+use crate::source::git::credentials::AccessReader;
+use crate::source::git::poller::Shared;
 use crate::source::{Resolved, Unavailable};
 
 pub use budget::Pace;
-pub use child::most_memory;
+pub use cache::{Follower, Known, Lookup};
+pub use child::{most_memory, work_on_stdin};
 pub use error::GitError;
-pub use limits::Limits;
-pub use origin::Origin;
-pub use question::{Follower, Known, Question};
-pub use settings::Settings;
+pub use poller::Settings;
+pub use request::Limits;
 pub use slots::Slots;
-pub use spec::{Key, RepositorySpec, field, interval, names_git, wanted};
-pub use worker::work_on_stdin;
-pub use workspace_source::of_workspace;
+pub use spec::{Key, Origin, RepositorySpec, field, interval, names_git};
 
 /// Capacity of the channel of woken followers. A task that wakes more of them waits until the channel has space.
 const WAITING: usize = 1024;
@@ -88,39 +77,25 @@ impl Git {
         end: CancellationToken,
     ) -> (Self, mpsc::Receiver<Follower>) {
         let (wake, woken) = mpsc::channel(WAITING);
-        let shared = Shared {
-            client,
-            clients: Clients::of_environment(),
-            tokens: Tokens::default(),
-            store,
-            settings,
-            wake,
-            tasks,
-            end,
-            answers: Mutex::default(),
-        };
+        let access = AccessReader::new(client, settings.trust.clone(), settings.limits.local_addresses);
+        let shared = Shared { access, store, settings, wake, tasks, end, cache: Mutex::default() };
         (Git(Arc::new(shared)), woken)
     }
 
     /// Returns the cached artifact of a repository for a follower. After [`Unavailable::Looking`], and whenever the result changes,
     /// the follower is woken.
-    pub fn look(
-        &self,
-        follower: &Follower,
-        wanted: &RepositorySpec,
-        question: &Question,
-    ) -> Result<Resolved, Unavailable> {
-        let mut answers = self.0.lock();
-        if answers.enlist(follower, wanted, question) {
-            let (shared, key) = (Arc::clone(&self.0), Arc::new(wanted.key.clone()));
+    pub fn look(&self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) -> Result<Resolved, Unavailable> {
+        let mut cache = self.0.lock();
+        if cache.enlist(follower, spec, lookup) {
+            let (shared, key) = (Arc::clone(&self.0), Arc::new(spec.key.clone()));
             self.0.tasks.spawn(async move { shared.follow(&key).await });
         }
-        let resolved = answers.answer(follower, wanted, question)?;
+        let resolved = cache.answer(follower, spec, lookup)?;
         // A digest that only comes from the status of the follower must not grant access, so the grant requires a fetch for this
         // reference.
-        if answers.is_fetched(&wanted.key, &resolved.digest) {
+        if cache.is_fetched(&spec.key, &resolved.digest) {
             let granted = self.0.store.grant(&resolved.digest, &follower.0);
-            granted.map_err(|error| Unavailable::NotYet(format!("cannot keep what was fetched: {error}")))?;
+            granted.map_err(|error| Unavailable::NotYet(format!("failed to grant access to the artifact: {error}")))?;
         }
         Ok(resolved)
     }

@@ -14,7 +14,7 @@ use gix_utils::progress::Discard;
 
 use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
-use crate::source::git::limits::Limits;
+use crate::source::git::request::Limits;
 
 /// Names of the files in the directory of a fetch.
 pub const PACK: &str = "fetched.pack";
@@ -43,7 +43,7 @@ impl Work {
     /// Fails if the remaining work is not sufficient.
     pub fn take(&mut self, bytes: u64) -> Result<(), GitError> {
         let limit = self.limit;
-        let too_large = || GitError::TooLarge { what: "what the pack decodes to, deltas included,".into(), limit };
+        let too_large = || GitError::TooLarge { what: "decoded size of the pack".into(), limit };
         self.left = self.left.checked_sub(bytes).ok_or_else(too_large)?;
         Ok(())
     }
@@ -151,7 +151,7 @@ impl<Entries> Metered<'_, Entries> {
 }
 
 fn truncated() -> GitError {
-    GitError::Protocol("a delta in the pack has no sizes".to_owned())
+    GitError::Protocol("invalid delta in the pack: missing sizes".to_owned())
 }
 
 /// Parses a variable-length number in groups of seven bits, lowest first, and returns it with the remaining bytes.
@@ -168,7 +168,7 @@ fn size(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 fn broken(error: &gix_error::Error) -> GitError {
-    GitError::Protocol(one_line(&format!("the pack cannot be read: {error:#}")))
+    GitError::Protocol(one_line(&format!("failed to read the pack: {error:#}")))
 }
 
 /// Converts the error with which the library reports anything that exceeds its memory limit.
@@ -178,7 +178,7 @@ fn too_large(error: &gix_error::Error, limits: &Limits) -> Option<GitError> {
 }
 
 fn file_too_large(limit: u64) -> GitError {
-    GitError::TooLarge { what: "a file, or the list of all objects,".into(), limit }
+    GitError::TooLarge { what: "file or list of all objects".into(), limit }
 }
 
 #[cfg(test)]

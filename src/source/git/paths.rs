@@ -21,16 +21,16 @@ impl Paths {
     /// Validates patterns. Returns `None` if the list is empty.
     pub fn parse(patterns: &[String]) -> Result<Option<Self>, String> {
         if patterns.len() > MAX_PATTERNS {
-            return Err(format!("there are {}, and {MAX_PATTERNS} are allowed", patterns.len()));
+            return Err(format!("{} patterns exceed the limit of {MAX_PATTERNS}", patterns.len()));
         }
         for pattern in patterns {
             if pattern.trim().is_empty() || pattern.starts_with('#') || pattern.contains(['\n', '\r', '\0']) {
                 return Err(format!(
-                    "{pattern:?} is no pattern; give one as in .gitignore, such as /apps/web/ or *.ts"
+                    "pattern {pattern:?} must have the format of .gitignore, such as /apps/web/ or *.ts"
                 ));
             }
             if pattern.len() > MAX_PATTERN_LENGTH {
-                return Err(format!("one has {} characters, and {MAX_PATTERN_LENGTH} are allowed", pattern.len()));
+                return Err(format!("pattern of {} bytes exceeds the limit of {MAX_PATTERN_LENGTH}", pattern.len()));
             }
         }
         Ok((!patterns.is_empty()).then(|| Self(patterns.to_vec())))

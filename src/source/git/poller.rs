@@ -1,25 +1,29 @@
 //! The task of a followed repository: polls the server and fetches commits that followers need.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::SinkExt;
+use futures::channel::mpsc;
 use tempfile::TempDir;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::artifact::{Algorithm, Pinned};
+use crate::artifact::{self, Algorithm, Pinned, Store};
 use crate::source::Unavailable;
-use crate::source::git::cache::{Fetched, Need};
+use crate::source::git::cache::{Cache, Fetched, Follower, Need};
 use crate::source::git::child;
+use crate::source::git::credentials::AccessReader;
 use crate::source::git::error::GitError;
 use crate::source::git::pack_index;
 use crate::source::git::paths::Paths;
-use crate::source::git::question::Follower;
 use crate::source::git::reference::{Reference, Tip};
-use crate::source::git::request::{Download, List, Pack, Packed};
-use crate::source::git::shared::Shared;
-use crate::source::git::slots::{self, Slot, TaskSlots};
+use crate::source::git::request::{Download, Limits, List, Pack, Packed};
+use crate::source::git::slots::{self, Slot, Slots, TaskSlots};
 use crate::source::git::spec::{Auth, Key};
+use crate::subprocess::Subprocess;
 
 /// Backoff after the first failure. It doubles after each further failure.
 const MIN_BACKOFF: Duration = Duration::from_secs(10);
@@ -29,6 +33,34 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
 const MAX_PATTERNS: usize = 1 << 20;
 /// Maximum random delay, as a fraction of an interval or backoff, so that polls do not start at the same time.
 const JITTER: f64 = 0.1;
+
+/// Settings for polling Git repositories.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Directory for fetched files until they are packed. It must not be used for anything else.
+    pub work: PathBuf,
+    /// Directory with the optional files `known_hosts` and `ca.crt` for all Stacks.
+    pub trust: PathBuf,
+    pub limits: Limits,
+    /// Limits of an artifact built from a repository.
+    pub artifact_limits: artifact::Limits,
+    /// Slots that all followers of repositories share.
+    pub slots: Slots,
+    /// Starts the processes that parse data from servers.
+    pub subprocess: Subprocess,
+}
+
+/// State that all clones of `Git` share.
+pub(super) struct Shared {
+    pub(super) access: AccessReader,
+    pub(super) store: Store,
+    pub(super) settings: Settings,
+    pub(super) wake: mpsc::Sender<Follower>,
+    pub(super) tasks: TaskTracker,
+    pub(super) end: CancellationToken,
+    /// Locked for short sections only, never across an await.
+    pub(super) cache: Mutex<Cache>,
+}
 
 /// Schedule of the polls of a repository.
 #[derive(Debug, Default)]
@@ -42,72 +74,75 @@ struct Turn {
 }
 
 impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Follows a repository until it has no followers.
     pub(super) async fn follow(self: Arc<Self>, key: &Arc<Key>) {
-        tracing::debug!(repository = %key.repository, reference = %key.reference, "following");
+        tracing::debug!(repository = %key.repository, reference = %key.reference, "started following Git repository");
         let mut turn = Turn::default();
         loop {
             let is_due = turn.due.is_some_and(|due| due <= Instant::now());
             let (need, abandoned) = {
-                let mut answers = self.lock();
-                (answers.need(key, is_due), answers.abandoned(key))
+                let mut cache = self.lock();
+                (cache.need(key, is_due), cache.abandoned(key))
             };
             let step = async {
                 match need {
                     Need::Nothing => return false,
-                    Need::Ask(covers) => self.ask(key, covers, &mut turn).await,
+                    Need::Query(covers) => self.query(key, covers, &mut turn).await,
                     Need::Fetch(tip, choices) => self.fetch(key, &tip, choices, &mut turn).await,
-                    Need::Wait(nudge) => {
-                        let patience = async {
+                    Need::Wait(wake) => {
+                        let due = async {
                             match turn.due {
                                 Some(due) => tokio::time::sleep_until(due).await,
                                 None => std::future::pending().await,
                             }
                         };
                         tokio::select! {
-                            () = nudge.notified() => {}
-                            () = patience => {}
+                            () = wake.notified() => {}
+                            () = due => {}
                         }
                     }
                 }
                 true
             };
-            let goes_on = tokio::select! {
+            let is_followed = tokio::select! {
                 () = self.end.cancelled() => false,
                 // Dropping the step kills its child process.
                 () = abandoned.cancelled() => true,
-                goes_on = step => goes_on,
+                is_followed = step => is_followed,
             };
-            if !goes_on {
-                tracing::debug!(repository = %key.repository, reference = %key.reference, "following no more");
+            if !is_followed {
+                tracing::debug!(repository = %key.repository, reference = %key.reference, "stopped following Git repository");
                 return;
             }
         }
     }
 
-    async fn ask(self: &Arc<Self>, key: &Arc<Key>, covers: u64, turn: &mut Turn) {
-        let asked = self.tip(key).await;
+    async fn query(self: &Arc<Self>, key: &Arc<Key>, covers: u64, turn: &mut Turn) {
+        let queried = self.tip(key).await;
         let interval = self.lock().interval(key).unwrap_or(MIN_BACKOFF);
-        let told = match asked {
+        let tip = match queried {
             Ok(tip) => {
                 turn.answered(interval, key);
                 Ok(tip)
             }
             Err(error) => {
                 turn.unanswered(interval, &error);
-                self.doubt_tokens(key, &error);
+                self.discard_refused_tokens(key, &error);
                 // A first transient error is not reported, unless a follower waits for the response.
                 if error.is_passing() && turn.unanswered == 1 && self.lock().is_content(key, covers) {
-                    tracing::debug!(repository = %key.repository, %error, "asking again soon");
+                    tracing::debug!(repository = %key.repository, %error, "query failed; retrying");
                     return;
                 }
-                Err(said(key, &error))
+                let error = unavailable(key, &error);
+                tracing::warn!(%error, "failed to poll Git repository");
+                Err(error)
             }
         };
-        if let Err(error) = &told {
-            tracing::warn!(message = %error, "a repository cannot be followed");
-        }
-        let woken = self.lock().told(key, covers, told);
+        let woken = self.lock().record_tip(key, covers, tip);
         self.wake(woken).await;
     }
 
@@ -122,19 +157,19 @@ impl Shared {
             Err(error) => {
                 let interval = self.lock().interval(key).unwrap_or(MIN_BACKOFF);
                 turn.unfetched(interval, &error);
-                self.doubt_tokens(key, &error);
-                let error = said(key, &error);
-                tracing::warn!(message = %error, revision = tip.revision(), "a commit cannot be fetched");
+                self.discard_refused_tokens(key, &error);
+                let error = unavailable(key, &error);
+                tracing::warn!(%error, revision = tip.revision(), "failed to fetch Git commit");
                 Err(error)
             }
         };
-        let woken = self.lock().fetched(key, tip, fetched);
+        let woken = self.lock().record_fetch(key, tip, fetched);
         self.wake(woken).await;
     }
 
-    fn doubt_tokens(&self, key: &Key, error: &GitError) {
+    fn discard_refused_tokens(&self, key: &Key, error: &GitError) {
         if matches!((&key.auth, error), (Auth::GitHubApp { .. }, GitError::CredentialsRefused(_))) {
-            self.tokens.clear();
+            self.access.discard_tokens();
         }
     }
 
@@ -143,14 +178,14 @@ impl Shared {
         if let Reference::Commit(_) = key.reference {
             return key.reference.select([]).ok_or(GitError::Empty);
         }
-        let slot = self.slot(&self.settings.slots.questions, key).await?;
+        let slot = self.slot(&self.settings.slots.queries, key).await?;
         let work = async {
-            let access = self.access(key).await?;
+            let access = self.access.read(key).await?;
             let (repository, reference) = (key.repository.clone(), key.reference.clone());
             let limits = self.settings.limits.clone();
             child::list(&self.settings.subprocess, List { repository, access, reference, limits }).await
         };
-        slot.run("asking the server", 0, || None, work).await
+        slot.run("querying the server", 0, || None, work).await
     }
 
     /// Fetches a commit and packs it into the store. `ended` is the number of consecutive fetches that were ended.
@@ -163,7 +198,7 @@ impl Shared {
         let work = async {
             let download = Download {
                 repository: key.repository.clone(),
-                access: self.access(key).await?,
+                access: self.access.read(key).await?,
                 commit: tip.commit.clone(),
                 full_history: key.full_history,
                 directory: directory.path().to_owned(),
@@ -173,7 +208,7 @@ impl Shared {
         };
         slot.run("fetching the commit", ended, received, work).await?;
         let packing = self.slot(&self.settings.slots.packings, key).await?;
-        packing.run("packing the files of the commit", ended, || None, self.pack(&directory, tip, choices)).await
+        packing.run("packing the commit", ended, || None, self.pack(&directory, tip, choices)).await
     }
 
     /// Packs a commit from the directory into which it was fetched.
@@ -190,18 +225,20 @@ impl Shared {
         };
         let Packed { warnings, selections } = child::pack(&self.settings.subprocess, request).await?;
         let largest = self.settings.artifact_limits.download_bytes;
-        let keep = move || -> Result<Pinned, GitError> {
-            incoming.take_in(largest)?;
+        let store = move || -> Result<Pinned, GitError> {
+            incoming.hash_file(largest)?;
             Ok(incoming.commit_as_is()?)
         };
-        let kept = tokio::task::spawn_blocking(keep).await.map_err(stopped)??;
-        let too_many =
-            || Err(format!("the Stacks that follow this repository give more than {MAX_PATTERNS} bytes of patterns"));
+        let stopped = |error| GitError::disk(&self.settings.work, &std::io::Error::other(error));
+        let stored = tokio::task::spawn_blocking(store).await.map_err(stopped)??;
+        let too_many = || {
+            Err(format!("patterns of all Stacks that follow the repository exceed the limit of {MAX_PATTERNS} bytes"))
+        };
         let selections =
             choices.into_iter().zip(selections).chain(refused.into_iter().map(|paths| (paths, too_many())));
         Ok(Fetched {
             commit: tip.commit.clone(),
-            digest: kept.digest().clone(),
+            digest: stored.digest().clone(),
             warnings,
             selections: selections.collect(),
         })
@@ -236,8 +273,8 @@ fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
 }
 
 /// Adds the repository and the reference to an error.
-fn said(key: &Key, error: &GitError) -> Unavailable {
-    let message = format!("cannot follow {} of {}: {error}", key.reference, key.repository);
+fn unavailable(key: &Key, error: &GitError) -> Unavailable {
+    let message = format!("failed to fetch {} of {}: {error}", key.reference, key.repository);
     if error.is_stalled() { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) }
 }
 
@@ -248,10 +285,6 @@ fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
         Err(GitError::Ended { .. }) => *count = count.saturating_add(1),
         Err(_) => {}
     }
-}
-
-fn stopped(error: impl std::error::Error) -> GitError {
-    GitError::Protocol(format!("working on the answer ended early: {error}"))
 }
 
 impl Turn {
@@ -278,7 +311,7 @@ impl Turn {
 /// Returns the wait time that the server requested, or else the backoff after this number of earlier failures.
 fn pause(failures: u32, interval: Duration, error: &GitError) -> Duration {
     let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_BACKOFF.max(interval));
-    error.patience().unwrap_or_else(|| later(pause))
+    error.retry_after().unwrap_or_else(|| later(pause))
 }
 
 fn later(pause: Duration) -> Duration {
@@ -301,10 +334,10 @@ mod tests {
         let paths = |count: usize, length: usize| Paths::parse(&vec!["a".repeat(length); count]).unwrap().unwrap();
         let long: Vec<Paths> = (0..20).map(|more| paths(100, 1000 + more)).collect();
         let short = paths(3, 10);
-        let (asked, refused) = within_limit([long.clone(), vec![short.clone()]].concat());
-        assert_eq!(asked.first(), Some(&short));
-        assert!(asked.iter().map(Paths::size).sum::<usize>() <= MAX_PATTERNS);
-        assert_eq!((asked.len(), refused.len()), (11, 10));
+        let (accepted, refused) = within_limit([long.clone(), vec![short.clone()]].concat());
+        assert_eq!(accepted.first(), Some(&short));
+        assert!(accepted.iter().map(Paths::size).sum::<usize>() <= MAX_PATTERNS);
+        assert_eq!((accepted.len(), refused.len()), (11, 10));
     }
 
     #[test]
@@ -319,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_fetches_back_off_even_if_the_server_answers_queries() {
+    fn failed_fetches_back_off_even_if_the_server_cache_queries() {
         let key = Key {
             repository: RepositoryUrl::parse("https://example.com/app").unwrap(),
             reference: Reference::Name("main".to_owned()),

@@ -118,12 +118,12 @@ impl Reference {
             return GitError::Empty;
         }
         let shown = one_line(&first.join(", "));
-        let there = match (first.is_empty(), more) {
+        let existing = match (first.is_empty(), more) {
             (true, _) => format!("it has no {what}"),
             (false, 0) => format!("its {what} are {shown}"),
             (false, more) => format!("its {what} are {shown} and {more} more"),
         };
-        GitError::Reference(format!("the repository has no {self}; {there}"))
+        GitError::Reference(format!("repository has no {self}: {existing}"))
     }
 }
 
@@ -178,9 +178,9 @@ mod tests {
             ("HEAD", format!("HEAD@sha1:{A}")),
             (A, format!("sha1:{A}")),
         ];
-        for (text, wanted) in rows {
+        for (text, expected) in rows {
             let tip = name(text).select(all.clone()).unwrap_or_else(|| panic!("{text}"));
-            assert_eq!(tip.revision(), wanted);
+            assert_eq!(tip.revision(), expected);
         }
         assert_eq!(name("x").select(all.clone()), None);
         assert_eq!(name("heads/main").select(all.clone()), None);
@@ -203,22 +203,22 @@ mod tests {
         assert_eq!(range.select(all.clone()).map(|tip| tip.revision()), Some(format!("v1.10.0@sha1:{B}")));
         let none = Reference::Semver(SemverRange::parse(">=2").unwrap());
         assert_eq!(none.select(all.clone()), None);
-        let said = none.missing(all).to_string();
-        assert_eq!(said, "the repository has no tag in the range >=2; its tags are v1.2.0, v1.10.0, x");
+        let message = none.missing(all).to_string();
+        assert_eq!(message, "repository has no tag in the range >=2: its tags are v1.2.0, v1.10.0, x");
     }
 
     #[test]
     fn a_missing_reference_is_reported_with_the_existing_ones() {
-        let said = |entries: &[(&str, &str)]| name("dev").missing(listed(entries)).to_string();
+        let message = |entries: &[(&str, &str)]| name("dev").missing(listed(entries)).to_string();
         assert_eq!(
-            said(&[("HEAD", A), ("refs/heads/main", A)]),
-            "the repository has no branch or tag dev; its branches are main"
+            message(&[("HEAD", A), ("refs/heads/main", A)]),
+            "repository has no branch or tag dev: its branches are main"
         );
-        assert_eq!(said(&[("refs/tags/v1", A)]), "the repository has no branch or tag dev; it has no branches");
-        assert!(said(&[]).starts_with("the repository is empty"));
+        assert_eq!(message(&[("refs/tags/v1", A)]), "repository has no branch or tag dev: it has no branches");
+        assert!(message(&[]).starts_with("repository is empty"));
         let many: Vec<(String, &str)> = (0..12).map(|n| (format!("refs/heads/b{n}"), A)).collect();
         let many: Vec<(&str, &str)> = many.iter().map(|(name, commit)| (name.as_str(), *commit)).collect();
-        assert!(said(&many).ends_with("b9 and 2 more"), "{}", said(&many));
+        assert!(message(&many).ends_with("b9 and 2 more"), "{}", message(&many));
     }
 
     #[test]

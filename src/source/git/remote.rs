@@ -19,35 +19,18 @@ use gix_transport::client::git::{ConnectMode, blocking_io::Connection};
 use gix_transport::{Protocol, Service};
 use gix_utils::progress::Discard;
 use reqwest::header::HeaderValue;
-use serde::{Deserialize, Serialize};
 
 use crate::source::git::budget::{Budget, Terms};
 use crate::source::git::error::GitError;
-use crate::source::git::http::Proxies;
 use crate::source::git::known_hosts::KnownHosts;
-use crate::source::git::limits::Limits;
 use crate::source::git::pack_index;
 use crate::source::git::reference::Listed;
+use crate::source::git::request::{Access, Limits};
 use crate::source::git::url::{Place, RepositoryUrl};
-use crate::source::git::{addresses, http as own_http, ssh};
+use crate::source::git::{addresses, http as own_http, http_client, ssh};
 
 /// Maximum size of the list of references, in bytes: about 300,000 references.
 const MAX_LIST: u64 = 32 << 20;
-
-/// Everything needed to connect to a server.
-#[derive(Serialize, Deserialize)]
-pub enum Access {
-    /// Credentials, certificate authorities in addition to the system ones, and proxies.
-    Http { login: Option<(String, String)>, authorities: Vec<String>, proxies: Proxies },
-    /// A private key, and lists of host keys in order of precedence.
-    Ssh { key: String, passphrase: Option<String>, known_hosts: Vec<String> },
-}
-
-impl fmt::Debug for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access").finish_non_exhaustive()
-    }
-}
 
 /// An open connection to a Git server.
 pub struct Remote {
@@ -67,11 +50,12 @@ impl Remote {
     /// Connects to the server. `what` describes the operation in timeout errors.
     pub fn open(url: &RepositoryUrl, access: &Access, what: &'static str, terms: Terms) -> Result<Self, GitError> {
         let budget = Arc::new(Budget::new(what, terms)?);
-        budget.allow("the list of references", MAX_LIST);
+        budget.allow("list of references", MAX_LIST);
         let mut transport = connect(url, access, &budget, terms.local_addresses)?;
-        let nobody = |_| Ok(None);
-        let handshake = gix_protocol::handshake(&mut transport, Service::UploadPack, nobody, Vec::new(), &mut Discard);
-        let handshake = handshake.map_err(|error| budget.reason(&told(&error)))?;
+        let no_credentials = |_| Ok(None);
+        let handshake =
+            gix_protocol::handshake(&mut transport, Service::UploadPack, no_credentials, Vec::new(), &mut Discard);
+        let handshake = handshake.map_err(|error| budget.reason(&chain(&error)))?;
         Ok(Self { transport, handshake, budget, url: url.to_string() })
     }
 
@@ -82,17 +66,18 @@ impl Remote {
         prefixes: &[String],
         take: impl FnOnce(&mut dyn Iterator<Item = Listed>) -> T,
     ) -> Result<T, GitError> {
-        if let Some(told) = &self.handshake.refs {
-            return Ok(take(&mut told.iter().filter_map(listed)));
+        if let Some(references) = &self.handshake.refs {
+            return Ok(take(&mut references.iter().filter_map(listed)));
         }
         let command = Command::LsRefs;
         let mut features = command.default_features(Protocol::V2, &self.handshake.capabilities);
         features.push(agent());
         let mut arguments = command.initial_v2_arguments(&features);
         arguments.extend(prefixes.iter().map(|prefix| BString::from(format!("ref-prefix {prefix}"))));
-        let answer = self.transport.invoke(command.as_str(), features.into_iter(), Some(arguments.into_iter()), false);
-        let answer = answer.map_err(|error| self.budget.reason(&told(&gix_error::Error::from_error(error))))?;
-        let mut lines = Lines { answer, failure: None };
+        let response =
+            self.transport.invoke(command.as_str(), features.into_iter(), Some(arguments.into_iter()), false);
+        let response = response.map_err(|error| self.budget.reason(&chain(&gix_error::Error::from_error(error))))?;
+        let mut lines = Lines { response, failure: None };
         let taken = take(&mut lines);
         match lines.failure {
             None => Ok(taken),
@@ -106,7 +91,7 @@ impl Remote {
         match format.and_then(|format| format.value().map(ToString::to_string)).as_deref() {
             None | Some("sha1") => Ok(gix_hash::Kind::Sha1),
             Some("sha256") => Ok(gix_hash::Kind::Sha256),
-            Some(other) => Err(GitError::Protocol(format!("objects are named by {other}, which is not known"))),
+            Some(other) => Err(GitError::Protocol(format!("unsupported object format {other}"))),
         }
     }
 
@@ -120,14 +105,12 @@ impl Remote {
     ) -> Result<(), GitError> {
         let kind = self.object_hash()?;
         let id = ObjectId::from_hex(commit.as_bytes()).ok().filter(|id| id.kind() == kind);
-        let id = id.ok_or_else(|| {
-            GitError::Reference(format!("{commit} is no name of a commit in this repository ({kind})"))
-        })?;
+        let id = id.ok_or_else(|| GitError::Reference(format!("invalid commit {commit}: must be a {kind} hash")))?;
         if !full_history && !self.sends_one_commit() {
-            let what = "the server cannot send one commit without its history: set spec.shallow to false";
+            let what = "server does not support fetching a commit without its history: set spec.shallow to false";
             return Err(GitError::Reference(what.to_owned()));
         }
-        self.budget.allow("the pack that the server sends", limits.pack_bytes);
+        self.budget.allow("pack", limits.pack_bytes);
         let shallow = if full_history { Shallow::NoChange } else { Shallow::DepthAtRemote(NonZeroU32::MIN) };
         let options = Options {
             shallow_file: directory.join("shallow"),
@@ -156,10 +139,10 @@ impl Remote {
             options,
         );
         if let Err(error) = fetched {
-            return Err(refused(self.budget.reason(&told(&error)), commit));
+            return Err(refused(self.budget.reason(&chain(&error)), commit));
         }
         match written {
-            0 => Err(GitError::Protocol("it sent no pack".to_owned())),
+            0 => Err(GitError::Protocol("server sent no pack".to_owned())),
             _ => Ok(()),
         }
     }
@@ -176,17 +159,17 @@ impl Remote {
 }
 
 /// Joins an error of the library and its causes into one line.
-fn told(error: &gix_error::Error) -> String {
+fn chain(error: &gix_error::Error) -> String {
     let mut text = String::new();
     for cause in error.iter_errors() {
-        let said = cause.to_string();
-        if text.contains(&said) {
+        let message = cause.to_string();
+        if text.contains(&message) {
             continue;
         }
         if !text.is_empty() {
             text.push_str(": ");
         }
-        text.push_str(&said);
+        text.push_str(&message);
     }
     text
 }
@@ -194,11 +177,11 @@ fn told(error: &gix_error::Error) -> String {
 /// Detects the various messages with which servers report that a commit is missing or not available.
 fn refused(error: GitError, commit: &str) -> GitError {
     match &error {
-        GitError::Protocol(said)
-            if ["not our ref", "unadvertised object", "no such"].iter().any(|part| said.contains(part)) =>
+        GitError::Protocol(message)
+            if ["not our ref", "unadvertised object", "no such"].iter().any(|part| message.contains(part)) =>
         {
             GitError::Reference(format!(
-                "the repository has no commit {commit}, or the server does not give out commits that no branch or tag names"
+                "commit {commit} not found, or the server serves only commits to which a branch or tag points"
             ))
         }
         _ => error,
@@ -216,7 +199,7 @@ fn connect(
             if let Some(why) = addresses::refusal(place).filter(|_| !local_addresses) {
                 return Err(GitError::Address(why));
             }
-            let client = own_http::client(authorities, proxies, local_addresses)?;
+            let client = http_client::client(authorities, proxies, local_addresses)?;
             let authorization = login.as_ref().map(|(user, password)| authorization(user, password)).transpose()?;
             let connection = own_http::Connection::new(client, Arc::clone(budget), place, authorization);
             let parsed = gix_url::parse(place.as_str()).map_err(|error| GitError::Protocol(error.to_string()))?;
@@ -231,19 +214,20 @@ fn connect(
             Ok(Box::new(Connection::new(receiver, sender, Protocol::V2, path, host, ConnectMode::Process, false)))
         }
         (Place::Http(_), _) => Err(GitError::Credentials(
-            "the Secret holds an SSH key, and the repository is not reached by SSH: give it accessToken, or username and password"
+            "Secret has an SSH key, which requires an SSH URL: for an HTTP URL, set accessToken, or username and password"
                 .to_owned(),
         )),
         (Place::Ssh(_), _) => Err(GitError::Credentials(
-            "the repository is reached by SSH, and the Secret holds no sshPrivateKey".to_owned(),
+            "Secret has no sshPrivateKey, which an SSH URL requires".to_owned(),
         )),
     }
 }
 
 fn authorization(user: &str, password: &str) -> Result<HeaderValue, GitError> {
     let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
-    let mut value = HeaderValue::from_str(&format!("Basic {encoded}"))
-        .map_err(|_| GitError::Credentials("the credentials make no header".to_owned()))?;
+    let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).map_err(|_| {
+        GitError::Credentials("credentials contain characters that are not allowed in an HTTP header".to_owned())
+    })?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -254,7 +238,7 @@ fn agent() -> gix_protocol::command::Feature {
 
 /// The response to the listing request, read line by line, because a list of all references can take much memory.
 struct Lines<'a> {
-    answer: Box<dyn ExtendedBufRead<'a> + Unpin + 'a>,
+    response: Box<dyn ExtendedBufRead<'a> + Unpin + 'a>,
     /// The error that ended the iteration.
     failure: Option<String>,
 }
@@ -264,7 +248,7 @@ impl Iterator for Lines<'_> {
 
     fn next(&mut self) -> Option<Listed> {
         loop {
-            let line = match self.answer.readline()? {
+            let line = match self.response.readline()? {
                 Ok(Ok(line)) => line,
                 Ok(Err(error)) => {
                     self.failure = Some(error.to_string());
@@ -279,7 +263,7 @@ impl Iterator for Lines<'_> {
                 Some(Some(listed)) => return Some(listed),
                 Some(None) => {}
                 None => {
-                    self.failure = Some("a line of the list of references cannot be read".to_owned());
+                    self.failure = Some("invalid line in the list of references".to_owned());
                     return None;
                 }
             }
@@ -303,8 +287,8 @@ fn parsed(line: &[u8]) -> Option<Option<Listed>> {
 }
 
 /// Converts a reference of the library. Annotated tags are resolved to their commit.
-fn listed(told: &Ref) -> Option<Listed> {
-    let (name, object) = match told {
+fn listed(reference: &Ref) -> Option<Listed> {
+    let (name, object) = match reference {
         Ref::Peeled { full_ref_name, object, .. }
         | Ref::Direct { full_ref_name, object }
         | Ref::Symbolic { full_ref_name, object, .. } => (full_ref_name, object),
@@ -346,12 +330,12 @@ mod tests {
     fn library_errors_include_causes_without_debug_formatting() {
         let cause = gix_error::Error::from(gix_error::Message::from("the version is missing"));
         let error = gix_transport::client::Error::Capabilities { err: cause };
-        let said = told(&gix_error::Error::from_error(error));
+        let message = chain(&gix_error::Error::from_error(error));
         assert!(
-            said.starts_with("Capabilities could not be parsed") && said.contains("the version is missing"),
-            "{said}"
+            message.starts_with("Capabilities could not be parsed") && message.contains("the version is missing"),
+            "{message}"
         );
-        assert!(!said.contains(['{', '\n']), "{said}");
+        assert!(!message.contains(['{', '\n']), "{message}");
     }
 
     #[test]

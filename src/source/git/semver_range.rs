@@ -56,11 +56,11 @@ impl SemverRange {
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.is_empty() || text.len() > MAX_LENGTH {
-            return Err(format!("{text:?} is no range of versions; give one such as >=1.2.0 <2.0.0 or 1.x"));
+            return Err(format!("invalid version range {text:?}: must be a range such as >=1.2.0 <2.0.0 or 1.x"));
         }
         let alternatives = text.split("||").map(|part| {
             let part = normalize(part);
-            VersionReq::parse(&part).map_err(|error| format!("{text:?} is no range of versions: {error}"))
+            VersionReq::parse(&part).map_err(|error| format!("invalid version range {text:?}: {error}"))
         });
         Ok(Self { alternatives: alternatives.collect::<Result<_, _>>()?, text: text.to_owned() })
     }
@@ -173,10 +173,10 @@ mod tests {
             ("2.1.x", None),
             (">4", None),
         ];
-        for (range, wanted) in rows {
+        for (range, expected) in rows {
             let parsed = SemverRange::parse(range).unwrap_or_else(|error| panic!("{range}: {error}"));
             let found = parsed.highest(tags.iter().map(|tag| (*tag, ()))).map(|(tag, ())| tag);
-            assert_eq!(found, wanted, "{range}");
+            assert_eq!(found, expected, "{range}");
         }
     }
 

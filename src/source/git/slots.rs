@@ -36,7 +36,7 @@ struct SlowLimits {
 }
 
 /// Limits for queries to servers. Each query is a child process with a connection.
-const QUESTIONS: Limits = Limits {
+const QUERIES: Limits = Limits {
     total: 8,
     per_namespace: 4,
     slow_limits: SlowLimits { several: Duration::from_secs(1), only: Duration::from_secs(10) },
@@ -67,15 +67,15 @@ const CHECK: Duration = Duration::from_millis(250);
 /// The slots for all kinds of tasks. Clones are cheap and share the slots.
 #[derive(Clone, Debug)]
 pub struct Slots {
-    pub(super) questions: TaskSlots,
+    pub(super) queries: TaskSlots,
     pub(super) fetches: TaskSlots,
     pub(super) packings: TaskSlots,
 }
 
 impl Default for Slots {
     fn default() -> Self {
-        let [questions, fetches, packings] = [QUESTIONS, FETCHES, PACKINGS].map(TaskSlots::new);
-        Self { questions, fetches, packings }
+        let [queries, fetches, packings] = [QUERIES, FETCHES, PACKINGS].map(TaskSlots::new);
+        Self { queries, fetches, packings }
     }
 }
 
@@ -86,8 +86,8 @@ impl Slots {
     }
 
     /// Maximum memory of all concurrent child processes, in bytes.
-    pub(super) fn memory_bytes(question: u64, fetch: u64, packing: u64) -> u64 {
-        let all = [(QUESTIONS.total, question), (FETCHES.total - PACKINGS.total, fetch), (PACKINGS.total, packing)];
+    pub(super) fn memory_bytes(query: u64, fetch: u64, packing: u64) -> u64 {
+        let all = [(QUERIES.total, query), (FETCHES.total - PACKINGS.total, fetch), (PACKINGS.total, packing)];
         all.iter().map(|(count, each)| u64::try_from(*count).unwrap_or(u64::MAX).saturating_mul(*each)).sum()
     }
 }
@@ -135,7 +135,7 @@ struct Held {
 
 /// A slot in use. Dropping it releases the slot.
 #[derive(Debug)]
-#[must_use = "the slot is free again when this is dropped"]
+#[must_use = "dropping the value releases the slot"]
 pub(super) struct Slot {
     slots: Arc<Shared>,
     id: u64,

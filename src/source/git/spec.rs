@@ -1,11 +1,12 @@
-//! Parses the repository fields of a Stack. Performs no I/O.
+//! Parses the repository fields of a Stack or a Workspace. Performs no I/O.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::auto::{GitRepository, GitRepositoryAuth, SecretKeySelector};
 use crate::api::pulumi::{GitAuth, ResourceRef, StackSpec};
 use crate::artifact::Directory;
-use crate::source::Unavailable;
 use crate::source::git::paths::Paths;
 use crate::source::git::reference::Reference;
 use crate::source::git::semver_range::SemverRange;
@@ -36,6 +37,18 @@ pub struct Key {
     pub auth: Auth,
     /// Namespace of the Secrets in `auth`; empty if there are none.
     pub namespace: String,
+}
+
+/// Where the artifact of a Git repository comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub key: Arc<Key>,
+    /// Hash of the commit.
+    pub commit: String,
+    /// Digest of the files that `spec.paths` matches, if the Stack sets it.
+    pub selection: Option<String>,
+    /// Warnings for the user.
+    pub warnings: Vec<String>,
 }
 
 /// Credentials for a repository, as values or Secret references.
@@ -83,12 +96,14 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Parses the repository fields of a Stack. Returns `None` if no such field is set.
-pub fn wanted(spec: &StackSpec, namespace: &str) -> Result<Option<RepositorySpec>, Unavailable> {
-    if !names_git(spec) {
-        return Ok(None);
+impl RepositorySpec {
+    /// Parses the repository fields of a Stack. Returns `None` if no such field is set.
+    ///
+    /// # Errors
+    /// Returns the reason why the fields are invalid.
+    pub fn of_stack(spec: &StackSpec, namespace: &str) -> Result<Option<Self>, String> {
+        names_git(spec).then(|| parse(spec, namespace)).transpose()
     }
-    parse(spec, namespace).map(Some).map_err(Unavailable::Invalid)
 }
 
 /// Returns whether any field of a Stack selects a Git repository as its source.
@@ -114,22 +129,19 @@ pub fn field(spec: &StackSpec) -> Option<&'static str> {
 fn parse(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, String> {
     let objects = [("fluxSource", spec.flux_source.is_some()), ("programRef", spec.program_ref.is_some())];
     if let (Some(one), Some((other, _))) = (field(spec), objects.into_iter().find(|(_, is_given)| *is_given)) {
-        return Err(format!(
-            "spec.{one} and spec.{other} are both given, and a Stack has one source: remove one of them"
-        ));
+        return Err(exclusive(one, other));
     }
-    let fields = "branch, commit, gitRef, repoDir, gitAuth, gitAuthSecret and paths";
     let url = spec.project_repo.as_deref().map(str::trim).filter(|url| !url.is_empty());
-    let url = url.ok_or_else(|| {
-        format!("spec.projectRepo is missing: {fields} say how a Git repository is read, but not which")
-    })?;
-    let repository = RepositoryUrl::parse(url).map_err(|why| format!("spec.projectRepo is not valid: {why}"))?;
+    let url = url.ok_or(
+        "spec.projectRepo is missing: branch, commit, gitRef, repoDir, gitAuth, gitAuthSecret and paths require it",
+    )?;
+    let repository = RepositoryUrl::parse(url).map_err(|why| format!("invalid spec.projectRepo: {why}"))?;
     let auth = auth(spec, namespace)?;
     let ssh_fields = "spec.gitAuth.sshAuth (or spec.gitAuthSecret)";
     check_fit(&repository, &auth, ssh_fields)?;
     let directory = spec.repo_dir.as_deref().unwrap_or_default();
-    let directory = directory.parse().map_err(|error| format!("spec.repoDir is not valid: {error}"))?;
-    let paths = Paths::parse(&spec.paths).map_err(|why| format!("spec.paths is not valid: {why}"))?;
+    let directory = directory.parse().map_err(|error| format!("invalid spec.repoDir: {error}"))?;
+    let paths = Paths::parse(&spec.paths).map_err(|why| format!("invalid spec.paths: {why}"))?;
     let namespace = if auth.names_secret() { namespace.to_owned() } else { String::new() };
     let key =
         Key { repository, reference: reference(spec)?, full_history: spec.shallow == Some(false), auth, namespace };
@@ -151,10 +163,9 @@ fn reference(spec: &StackSpec) -> Result<Reference, String> {
         (None, None, Some(range)) => {
             SemverRange::parse(&range).map(Reference::Semver).map_err(|why| format!("spec.gitRef.semver: {why}"))
         }
-        (None, None, None) => Err(
-            "nothing says what is followed in spec.projectRepo: give spec.branch, spec.commit or spec.gitRef.semver"
-                .to_owned(),
-        ),
+        (None, None, None) => {
+            Err("spec.projectRepo requires a reference: set spec.branch, spec.commit or spec.gitRef.semver".to_owned())
+        }
         (Some(_), Some(_), _) => Err(exclusive("branch", "commit")),
         (Some(_), None, Some(_)) => Err(exclusive("branch", "gitRef.semver")),
         (None, Some(_), Some(_)) => Err(exclusive("commit", "gitRef.semver")),
@@ -162,7 +173,7 @@ fn reference(spec: &StackSpec) -> Result<Reference, String> {
 }
 
 fn exclusive(one: &str, other: &str) -> String {
-    format!("spec.{one} and spec.{other} are both given, and exclude each other: remove one of them")
+    format!("spec.{one} and spec.{other} are mutually exclusive: remove one of them")
 }
 
 fn auth(spec: &StackSpec, namespace: &str) -> Result<Auth, String> {
@@ -212,33 +223,85 @@ fn structured(given: &GitAuth, namespace: &str) -> Result<Auth, String> {
 }
 
 fn value(field: &str, reference: &ResourceRef, namespace: &str) -> Result<Value, String> {
-    let refused = |what: &str| Err(format!("spec.gitAuth.{field}: {what}"));
+    let invalid = |what: &str| Err(format!("spec.gitAuth.{field}: {what}"));
     match (reference.kind.as_str(), &reference.secret, &reference.literal) {
         ("Secret", Some(secret), _) => {
             match secret.namespace.as_deref().filter(|other| !other.is_empty() && *other != namespace) {
-                Some(_) => refused("cross-namespace refs are not allowed"),
+                Some(_) => invalid("cross-namespace refs are not allowed"),
                 None => Ok(Value::Key { secret: secret.name.clone(), key: secret.key.clone(), optional: false }),
             }
         }
-        ("Secret", None, _) => refused("type is Secret, but `secret.name` and `secret.key` are missing"),
+        ("Secret", None, _) => invalid("type Secret requires `secret.name` and `secret.key`"),
         ("Literal", _, Some(literal)) => Ok(Value::Literal(literal.value.clone())),
-        _ => refused(
-            "what a repository is read with is kept in a Secret: give type Secret, with `secret.name` and `secret.key`",
-        ),
+        _ => invalid("credentials must be in a Secret: set type Secret, `secret.name` and `secret.key`"),
     }
+}
+
+/// Reference that is followed by default.
+const DEFAULT_REFERENCE: &str = "HEAD";
+
+impl RepositorySpec {
+    /// Parses the repository of a Workspace in this namespace.
+    ///
+    /// # Errors
+    /// Returns the reason why the fields are invalid.
+    pub fn of_workspace(given: &GitRepository, namespace: &str) -> Result<Self, String> {
+        let repository = RepositoryUrl::parse(given.url.trim()).map_err(|why| format!("invalid git.url: {why}"))?;
+        let auth = workspace_auth(given.auth.as_ref())?;
+        check_fit(&repository, &auth, "git.auth.sshPrivateKey")?;
+        let directory = given.dir.as_deref().unwrap_or_default();
+        let directory = directory.parse().map_err(|error| format!("invalid git.dir: {error}"))?;
+        let reference = given.reference.as_deref().map(str::trim).filter(|reference| !reference.is_empty());
+        let namespace = if auth.names_secret() { namespace.to_owned() } else { String::new() };
+        let key = Key {
+            repository,
+            reference: Reference::commit_or_name(reference.unwrap_or(DEFAULT_REFERENCE)),
+            full_history: given.shallow == Some(false),
+            auth,
+            namespace,
+        };
+        Ok(RepositorySpec { key, directory, paths: None, every: MIN_INTERVAL })
+    }
+}
+
+fn workspace_auth(given: Option<&GitRepositoryAuth>) -> Result<Auth, String> {
+    let Some(given) = given else { return Ok(Auth::Nothing) };
+    match (&given.ssh_private_key, &given.token, &given.username, &given.password, &given.github_app) {
+        (None, None, None, None, None) => Ok(Auth::Nothing),
+        (Some(key), None, None, passphrase, None) => {
+            Ok(Auth::Ssh { key: workspace_value(key), passphrase: passphrase.as_ref().map(workspace_value) })
+        }
+        (None, Some(token), None, None, None) => Ok(Auth::Token(workspace_value(token))),
+        (None, None, Some(user), Some(password), None) => {
+            Ok(Auth::Basic { user: workspace_value(user), password: workspace_value(password) })
+        }
+        (None, None, None, None, Some(app)) => Ok(Auth::GitHubApp {
+            app_id: workspace_value(&app.app_id),
+            installation_id: workspace_value(&app.installation_id),
+            private_key: workspace_value(&app.private_key),
+            base_url: None,
+        }),
+        _ => {
+            Err("git.auth must have exactly one of sshPrivateKey (optionally with password), token, username with password, and githubApp"
+                .to_owned())
+        }
+    }
+}
+
+fn workspace_value(selector: &SecretKeySelector) -> Value {
+    let (secret, key) = (selector.name.clone(), selector.key.clone());
+    Value::Key { secret, key, optional: selector.optional.unwrap_or_default() }
 }
 
 /// Checks that the type of the credentials fits the URL. `ssh_fields` names the fields for an SSH key in the error.
 pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> Result<(), String> {
     match (repository.place(), auth) {
-        (Place::Http(_), Auth::Ssh { .. }) => {
-            Err(format!("{ssh_fields} is of no use for {repository}: that is not reached by SSH"))
-        }
+        (Place::Http(_), Auth::Ssh { .. }) => Err(format!("{ssh_fields} requires an SSH URL, not {repository}")),
         (Place::Ssh(_), Auth::Token(_) | Auth::Basic { .. } | Auth::GitHubApp { .. }) => Err(format!(
-            "{repository} is reached by SSH, which takes a key: give {ssh_fields}; tokens and passwords are for https URLs"
+            "{repository} is an SSH URL, which requires a key: set {ssh_fields}; tokens and passwords require an https URL"
         )),
         (Place::Ssh(_), Auth::Nothing) => {
-            Err(format!("{repository} is reached by SSH, which takes a key: give {ssh_fields}"))
+            Err(format!("{repository} is an SSH URL, which requires a key: set {ssh_fields}"))
         }
         _ => Ok(()),
     }
@@ -291,122 +354,4 @@ impl Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value as Json, json};
-
-    use super::*;
-
-    fn read(fields: &Json) -> Result<Option<RepositorySpec>, Unavailable> {
-        let mut spec = json!({"stack": "dev"});
-        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        wanted(&serde_json::from_value(spec).unwrap(), "apps")
-    }
-
-    fn secret(key: &str) -> Json {
-        json!({"type": "Secret", "secret": {"name": "s", "key": key}})
-    }
-
-    const HTTPS: &str = "https://example.com/app";
-
-    #[test]
-    fn a_stack_without_git_fields_has_no_repository() {
-        assert_eq!(read(&json!({"fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}})), Ok(None));
-    }
-
-    #[test]
-    fn stacks_with_the_same_repository_and_reference_share_a_key() {
-        let key = |fields: Json| read(&fields).unwrap().unwrap().key;
-        let main = key(json!({"projectRepo": HTTPS, "branch": "main"}));
-        assert_eq!(key(json!({"projectRepo": HTTPS, "branch": "main", "repoDir": "a", "paths": ["/a"]})), main);
-        assert_ne!(key(json!({"projectRepo": HTTPS, "branch": "dev"})), main);
-        assert_ne!(key(json!({"projectRepo": HTTPS, "branch": "main", "shallow": false})), main);
-        assert_eq!(main.namespace, "", "what needs no Secret is shared by all namespaces");
-        let private = key(json!({"projectRepo": HTTPS, "branch": "main", "gitAuthSecret": "s"}));
-        assert_eq!((private.namespace.as_str(), private.auth.secrets()), ("apps", vec!["s"]));
-    }
-
-    #[test]
-    fn the_interval_has_a_minimum() {
-        let every = |seconds: Json| {
-            let fields = json!({"projectRepo": HTTPS, "branch": "main", "resyncFrequencySeconds": seconds});
-            read(&fields).unwrap().unwrap().every.as_secs()
-        };
-        let rows = [(json!(null), 60), (json!(1), 60), (json!(-5), 60), (json!(60), 60), (json!(300), 300)];
-        for (seconds, wanted) in rows {
-            assert_eq!(every(seconds.clone()), wanted, "{seconds}");
-        }
-    }
-
-    #[test]
-    fn every_auth_method_is_parsed() {
-        let auth = |url: &str, fields: Json| {
-            let mut all = json!({"projectRepo": url, "branch": "main"});
-            all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-            read(&all).unwrap().unwrap().key.auth
-        };
-        let at = |key: &str| Value::Key { secret: "s".to_owned(), key: key.to_owned(), optional: false };
-        assert_eq!(auth(HTTPS, json!({"gitAuth": {"accessToken": secret("t")}})), Auth::Token(at("t")));
-        let basic =
-            json!({"gitAuth": {"basicAuth": {"userName": secret("u"), "password": secret("p")}}, "gitAuthSecret": "x"});
-        assert_eq!(auth(HTTPS, basic), Auth::Basic { user: at("u"), password: at("p") }, "gitAuth wins");
-        let ssh = json!({"gitAuth": {"sshAuth": {"sshPrivateKey": secret("k"), "password": secret("p")}}});
-        assert_eq!(auth("git@host:app", ssh), Auth::Ssh { key: at("k"), passphrase: Some(at("p")) });
-        let app = json!({"gitAuth": {"githubApp": {"appID": {"type": "Literal", "literal": {"value": "hidden"}},
-            "installationID": secret("i"), "privateKey": secret("k"), "baseURL": "https://ghe.example/api/v3"}}});
-        let app = auth(HTTPS, app);
-        assert_eq!(app.secrets(), ["s"]);
-        assert!(!format!("{app:?}").contains("hidden"), "{app:?}");
-        assert_eq!(auth(HTTPS, json!({"gitAuthSecret": "x"})), Auth::Secret("x".to_owned()));
-    }
-
-    #[test]
-    fn invalid_git_specs_are_rejected_with_a_reason() {
-        let ssh = "git@host:app";
-        let flux = json!({"sourceRef": {"kind": "Bucket", "name": "b"}});
-        let other = json!({"type": "Secret", "secret": {"namespace": "other", "name": "s", "key": "k"}});
-        let rows = [
-            (json!({"repoDir": "a"}), "spec.projectRepo is missing"),
-            (json!({"paths": ["/a"]}), "spec.projectRepo is missing"),
-            (json!({"projectRepo": HTTPS}), "nothing says what is followed"),
-            (
-                json!({"projectRepo": HTTPS, "branch": "a", "commit": "b"}),
-                "spec.branch and spec.commit are both given, and exclude each other",
-            ),
-            (
-                json!({"projectRepo": HTTPS, "commit": "a", "gitRef": {"semver": "1"}}),
-                "spec.commit and spec.gitRef.semver are both given",
-            ),
-            (json!({"projectRepo": HTTPS, "gitRef": {"semver": "newest"}}), "spec.gitRef.semver: \"newest\""),
-            (
-                json!({"projectRepo": HTTPS, "branch": "a", "fluxSource": flux}),
-                "spec.projectRepo and spec.fluxSource are both given, and a Stack has one source: remove one of them",
-            ),
-            (
-                json!({"projectRepo": HTTPS, "branch": "a", "programRef": {"name": "p"}}),
-                "spec.projectRepo and spec.programRef are both given",
-            ),
-            (json!({"branch": "a", "fluxSource": flux}), "spec.branch and spec.fluxSource are both given"),
-            (json!({"projectRepo": "/srv/app", "branch": "a"}), "spec.projectRepo is not valid"),
-            (json!({"projectRepo": HTTPS, "branch": "a", "repoDir": "../b"}), "spec.repoDir is not valid"),
-            (json!({"projectRepo": HTTPS, "branch": "a", "paths": [""]}), "spec.paths is not valid"),
-            (json!({"projectRepo": ssh, "branch": "a"}), "takes a key"),
-            (
-                json!({"projectRepo": ssh, "branch": "a", "gitAuth": {"accessToken": secret("t")}}),
-                "spec.gitAuth.sshAuth",
-            ),
-            (
-                json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"sshAuth": {"sshPrivateKey": secret("k")}}}),
-                "of no use",
-            ),
-            (json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": other}}), "cross-namespace"),
-            (
-                json!({"projectRepo": HTTPS, "branch": "a", "gitAuth": {"accessToken": {"type": "FS"}}}),
-                "kept in a Secret",
-            ),
-        ];
-        for (fields, wanted) in rows {
-            let Err(Unavailable::Invalid(said)) = read(&fields) else { panic!("{fields}") };
-            assert!(said.contains(wanted), "{fields}: {said}");
-        }
-    }
-}
+mod tests;

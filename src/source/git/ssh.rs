@@ -19,7 +19,7 @@ use crate::source::git::url::SshPlace;
 /// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of error output of the server that is kept, in bytes.
-const MAX_COMPLAINTS: usize = 4 * 1024;
+const MAX_ERROR_OUTPUT: usize = 4 * 1024;
 
 /// An SSH private key and its passphrase.
 pub struct Identity<'a> {
@@ -49,8 +49,8 @@ pub fn open(
         read,
         budget: Arc::clone(budget),
         chunk: io::Cursor::default(),
-        heard: false,
-        complaints: Vec::new(),
+        has_data: false,
+        error_output: Vec::new(),
     };
     Ok((receiver, Sender { write, budget: Arc::clone(budget), _session: session }))
 }
@@ -58,13 +58,13 @@ pub fn open(
 /// Converts an error about a private key. The message contains no part of the key.
 fn unusable(error: &russh::keys::Error, identity: &Identity<'_>) -> GitError {
     GitError::Credentials(match (error, identity.passphrase) {
-        (russh::keys::Error::KeyIsEncrypted, None) => "the SSH key has a passphrase, and none is given".to_owned(),
-        (_, Some(_)) => format!("the SSH key cannot be read; its passphrase may be wrong: {error}"),
-        (_, None) => format!("the SSH key cannot be read: {error}"),
+        (russh::keys::Error::KeyIsEncrypted, None) => "SSH key requires a passphrase".to_owned(),
+        (_, Some(_)) => format!("invalid SSH key or passphrase: {error}"),
+        (_, None) => format!("invalid SSH key: {error}"),
     })
 }
 
-type Opened = (Handle<Gatekeeper>, ChannelReadHalf, ChannelWriteHalf<client::Msg>);
+type Opened = (Handle<HostKeyVerifier>, ChannelReadHalf, ChannelWriteHalf<client::Msg>);
 
 async fn connect(
     place: &SshPlace,
@@ -88,8 +88,8 @@ async fn connect(
         nodelay: true,
         ..client::Config::default()
     };
-    let gatekeeper = Gatekeeper { place: place.clone(), known, refusal };
-    let mut session = client::connect(Arc::new(config), addresses.as_slice(), gatekeeper).await.map_err(unreachable)?;
+    let verifier = HostKeyVerifier { place: place.clone(), known, refusal };
+    let mut session = client::connect(Arc::new(config), addresses.as_slice(), verifier).await.map_err(unreachable)?;
     let hash = match key.algorithm() {
         Algorithm::Rsa { .. } => session.best_supported_rsa_hash().await.map_err(unreachable)?.flatten(),
         _ => None,
@@ -115,20 +115,20 @@ fn quoted(path: &str) -> String {
 }
 
 /// Verifies the host key of the server.
-struct Gatekeeper {
+struct HostKeyVerifier {
     place: SshPlace,
     known: KnownHosts,
     refusal: Arc<Mutex<Option<GitError>>>,
 }
 
-impl client::Handler for Gatekeeper {
+impl client::Handler for HostKeyVerifier {
     type Error = russh::Error;
 
-    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
-        let verdict = match shown {
+    async fn check_server_key(&mut self, presented: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
+        let verdict = match presented {
             PublicKeyOrCertificate::PublicKey { key, .. } => self.known.check(&self.place, key),
             PublicKeyOrCertificate::Certificate(_) => Err(GitError::HostKey(format!(
-                "{} shows a certificate, and host keys alone are known",
+                "{} presented a host certificate, which is not supported",
                 self.place.host
             ))),
         };
@@ -144,8 +144,8 @@ pub struct Receiver {
     budget: Arc<Budget>,
     chunk: io::Cursor<Vec<u8>>,
     /// Whether any data was received.
-    heard: bool,
-    complaints: Vec<u8>,
+    has_data: bool,
+    error_output: Vec<u8>,
 }
 
 impl fmt::Debug for Receiver {
@@ -160,23 +160,23 @@ impl Receiver {
             match self.budget.wait(self.read.wait())? {
                 Some(ChannelMsg::Data { data }) => {
                     self.budget.spend(data.len())?;
-                    self.heard = true;
+                    self.has_data = true;
                     return Ok(data.to_vec());
                 }
                 Some(ChannelMsg::ExtendedData { data, .. }) => {
                     self.budget.spend(data.len())?;
-                    let room = MAX_COMPLAINTS.saturating_sub(self.complaints.len());
-                    self.complaints.extend(data.iter().take(room));
+                    let left = MAX_ERROR_OUTPUT.saturating_sub(self.error_output.len());
+                    self.error_output.extend(data.iter().take(left));
                 }
                 Some(ChannelMsg::Failure) => {
-                    let said = "the server does not run git-upload-pack for this key".to_owned();
-                    return Err(self.budget.fail(GitError::CredentialsRefused(said)));
+                    let message = "server does not run git-upload-pack for this key".to_owned();
+                    return Err(self.budget.fail(GitError::CredentialsRefused(message)));
                 }
                 Some(ChannelMsg::Eof) => {}
-                Some(ChannelMsg::ExitStatus { exit_status }) if exit_status != 0 && !self.heard => {
+                Some(ChannelMsg::ExitStatus { exit_status }) if exit_status != 0 && !self.has_data => {
                     return Err(self.refused());
                 }
-                None | Some(ChannelMsg::Close) if !self.heard => return Err(self.refused()),
+                None | Some(ChannelMsg::Close) if !self.has_data => return Err(self.refused()),
                 None | Some(ChannelMsg::Close) => return Ok(Vec::new()),
                 Some(_) => {}
             }
@@ -185,9 +185,9 @@ impl Receiver {
 
     /// Returns the error for a server that closed the connection before it sent any data of the Git protocol.
     fn refused(&self) -> io::Error {
-        let said = one_line(&String::from_utf8_lossy(&self.complaints));
-        let said = if said.is_empty() { "it closed the connection without a word".to_owned() } else { said };
-        self.budget.fail(GitError::NotFound(said))
+        let output = one_line(&String::from_utf8_lossy(&self.error_output));
+        let message = if output.is_empty() { "connection closed without an error message".to_owned() } else { output };
+        self.budget.fail(GitError::NotFound(message))
     }
 }
 
@@ -206,7 +206,7 @@ impl Read for Receiver {
 pub struct Sender {
     write: ChannelWriteHalf<client::Msg>,
     budget: Arc<Budget>,
-    _session: Handle<Gatekeeper>,
+    _session: Handle<HostKeyVerifier>,
 }
 
 impl fmt::Debug for Sender {
@@ -240,8 +240,8 @@ mod tests {
     #[test]
     fn an_invalid_key_is_rejected_without_showing_it() {
         let identity = Identity { key: "hunter2", passphrase: None };
-        let error = decode_secret_key(identity.key, None).expect_err("it is none");
-        let said = unusable(&error, &identity).to_string();
-        assert!(said.contains("the SSH key cannot be read") && !said.contains("hunter2"), "{said}");
+        let error = decode_secret_key(identity.key, None).expect_err("not a key");
+        let message = unusable(&error, &identity).to_string();
+        assert!(message.contains("invalid SSH key") && !message.contains("hunter2"), "{message}");
     }
 }

@@ -30,7 +30,7 @@ pub struct SshPlace {
     pub path: String,
 }
 
-const FORMS: &str = "give https://HOST/PATH, http://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH";
+const FORMS: &str = "must have the form https://HOST/PATH, http://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH";
 
 impl TryFrom<String> for RepositoryUrl {
     type Error = String;
@@ -53,52 +53,51 @@ impl RepositoryUrl {
         if !text.contains("://") {
             return Self::short_ssh(text);
         }
-        let mut url = Url::parse(text).map_err(|error| format!("it is no URL ({error}); {FORMS}"))?;
+        let mut url = Url::parse(text).map_err(|error| format!("{FORMS} ({error})"))?;
         if url.password().is_some() {
-            let what =
-                "it holds a password: put that into a Secret and name the Secret in spec.gitAuth or spec.gitAuthSecret";
+            let what = "must not contain a password: store it in a Secret and set spec.gitAuth or spec.gitAuthSecret";
             return Err(what.to_owned());
         }
         let host = url.host_str().filter(|host| !host.is_empty()).map(str::to_owned);
-        let host = host.ok_or_else(|| format!("it names no host; {FORMS}"))?;
+        let host = host.ok_or_else(|| format!("{FORMS} (no host)"))?;
         if url.path().trim_matches('/').is_empty() {
-            return Err(format!("it names no repository on {host}; {FORMS}"));
+            return Err(format!("{FORMS} (no path on host {host})"));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(format!("it has a query or a fragment; {FORMS}"));
+            return Err(format!("must not have a query or a fragment"));
         }
         match url.scheme() {
             "https" | "http" => {
                 // The credentials define the user, so the user name in the URL is removed.
                 if url.set_username("").is_err() {
-                    return Err(format!("its user name cannot be taken away; {FORMS}"));
+                    return Err(format!("{FORMS} (user name not allowed)"));
                 }
                 Ok(Self { text: url.to_string(), place: Place::Http(url) })
             }
             "ssh" | "git+ssh" | "ssh+git" => {
                 let user = decoded(url.username()).filter(|user| !user.is_empty()).unwrap_or_else(|| "git".to_owned());
-                let path = decoded(url.path()).ok_or_else(|| format!("its path is not UTF-8; {FORMS}"))?;
+                let path = decoded(url.path()).ok_or_else(|| format!("path must be UTF-8"))?;
                 // `ssh://host/~user/repository` refers to the home directory of that user.
                 let path = if path.starts_with("/~") { path.trim_start_matches('/').to_owned() } else { path };
                 Self::ssh(text.to_owned(), user, &host, url.port().unwrap_or(22), path)
             }
-            other => Err(format!("{other}:// is not read; {FORMS}")),
+            other => Err(format!("{FORMS} (unsupported scheme {other})")),
         }
     }
 
     /// Parses `user@host:path`.
     fn short_ssh(text: &str) -> Result<Self, String> {
-        let (place, path) = text.split_once(':').ok_or_else(|| format!("it is no URL; {FORMS}"))?;
+        let (place, path) = text.split_once(':').ok_or_else(|| format!("{FORMS}"))?;
         let (user, host) = place.split_once('@').unwrap_or(("git", place));
         if host.is_empty() || user.is_empty() || path.trim_matches('/').is_empty() || place.contains('/') {
-            return Err(format!("it is no URL; {FORMS}"));
+            return Err(format!("{FORMS}"));
         }
         Self::ssh(text.to_owned(), user.to_owned(), host, 22, path.to_owned())
     }
 
     fn ssh(text: String, user: String, host: &str, port: u16, path: String) -> Result<Self, String> {
         if [user.as_str(), host, path.as_str()].iter().any(|part| part.contains(char::is_control)) {
-            return Err("it has a control character in it".to_owned());
+            return Err("must not contain a control character".to_owned());
         }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         Ok(Self { text, place: Place::Ssh(SshPlace { user, host, port, path }) })
@@ -156,33 +155,33 @@ mod tests {
             ("ssh://host/~me/app", ssh("git", "host", 22, "~me/app")),
             ("git+ssh://host/app", ssh("git", "host", 22, "/app")),
         ];
-        for (text, wanted) in rows {
+        for (text, expected) in rows {
             let url = RepositoryUrl::parse(text).unwrap();
-            assert_eq!((url.place(), url.to_string().as_str()), (&wanted, text));
+            assert_eq!((url.place(), url.to_string().as_str()), (&expected, text));
         }
         let url = RepositoryUrl::parse(" https://me@example.com:8443/org/app.git ").unwrap();
-        assert_eq!(url.to_string(), "https://example.com:8443/org/app.git", "who reads is not shown");
+        assert_eq!(url.to_string(), "https://example.com:8443/org/app.git", "the user name is removed");
         assert_eq!(url.host(), "example.com");
     }
 
     #[test]
     fn an_invalid_repository_url_is_rejected_without_showing_a_password() {
         let rows = [
-            ("https://me:hunter2@example.com/app", "it holds a password"),
-            ("file:///etc", "it names no host"),
-            ("git://example.com/app", "git:// is not read"),
-            ("https://example.com/", "names no repository"),
+            ("https://me:hunter2@example.com/app", "must not contain a password"),
+            ("file:///etc", "no host"),
+            ("git://example.com/app", "unsupported scheme git"),
+            ("https://example.com/", "no path on host example.com"),
             ("https://example.com/app?x=1", "a query"),
-            ("/srv/app", "it is no URL"),
-            ("./a:b", "it is no URL"),
-            ("git@host:", "it is no URL"),
-            ("https://", "it is no URL"),
+            ("/srv/app", "must have the form"),
+            ("./a:b", "must have the form"),
+            ("git@host:", "must have the form"),
+            ("https://", "must have the form"),
             ("ssh://host/a%0ab", "control character"),
-            ("", "it is no URL"),
+            ("", "must have the form"),
         ];
-        for (text, wanted) in rows {
-            let said = RepositoryUrl::parse(text).expect_err(text);
-            assert!(said.contains(wanted) && !said.contains("hunter2"), "{text}: {said}");
+        for (text, expected) in rows {
+            let message = RepositoryUrl::parse(text).expect_err(text);
+            assert!(message.contains(expected) && !message.contains("hunter2"), "{text}: {message}");
         }
     }
 }

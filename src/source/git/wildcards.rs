@@ -323,8 +323,8 @@ mod tests {
             ("\\*", "a", false),
             ("a\\", "a", false),
         ];
-        for (pattern, path, wanted) in rows {
-            assert_eq!(matches(pattern, path), wanted, "{pattern} {path}");
+        for (pattern, path, expected) in rows {
+            assert_eq!(matches(pattern, path), expected, "{pattern} {path}");
         }
     }
 
@@ -358,8 +358,8 @@ mod tests {
             ("*a*b", "xaxbx", false),
             ("", "a", false),
         ];
-        for (pattern, host, wanted) in rows {
-            assert_eq!(matches_host(pattern.as_bytes(), host.as_bytes()), wanted, "{pattern} {host}");
+        for (pattern, host, expected) in rows {
+            assert_eq!(matches_host(pattern.as_bytes(), host.as_bytes()), expected, "{pattern} {host}");
         }
     }
 
@@ -368,8 +368,8 @@ mod tests {
         #[test]
         fn path_patterns_match_as_in_gix(pattern in "[ab/*?\\[\\]!^\\\\:-]{0,9}", path in "[ab]{1,3}(/[ab\\]-]{1,2}){0,3}") {
             let mode = wildmatch::Mode::NO_MATCH_SLASH_LITERAL;
-            let wanted = gix_ignore::glob::wildmatch(BStr::new(pattern.as_bytes()), BStr::new(path.as_bytes()), mode);
-            prop_assert_eq!(matches(&pattern, &path), wanted, "{} {}", pattern, path);
+            let expected = gix_ignore::glob::wildmatch(BStr::new(pattern.as_bytes()), BStr::new(path.as_bytes()), mode);
+            prop_assert_eq!(matches(&pattern, &path), expected, "{} {}", pattern, path);
         }
     }
 }

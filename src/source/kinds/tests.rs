@@ -26,7 +26,7 @@ fn table() -> Table {
         ]}]},
         {"metadata": {"name": "nothing.example.com"}, "versions": []},
     ]});
-    let list = serde_json::from_value(list).expect("it is an answer of aggregated discovery");
+    let list = serde_json::from_value(list).expect("valid aggregated discovery");
     Table { served: served(list), ..Table::default() }
 }
 
@@ -44,8 +44,8 @@ fn a_kind_resolves_to_the_preferred_version_of_the_server() {
         ("OCIRepository", "ocirepositories v1"),
         ("Bucket", "buckets v1beta2"),
     ];
-    for (kind, wanted) in rows {
-        assert_eq!(find("source.toolkit.fluxcd.io", kind), Ok(wanted.to_owned()));
+    for (kind, expected) in rows {
+        assert_eq!(find("source.toolkit.fluxcd.io", kind), Ok(expected.to_owned()));
     }
 }
 
@@ -57,19 +57,25 @@ fn an_unserved_kind_is_not_ready_and_an_unsuitable_kind_is_invalid() {
         (
             ("source.toolkit.fluxcd.io", "ExternalArtifact"),
             not_yet(
-                "ExternalArtifact of the group source.toolkit.fluxcd.io; of this group it serves Bucket, GitRepository, OCI",
+                "ExternalArtifact.source.toolkit.fluxcd.io: install its CustomResourceDefinition; it serves the kinds Bucket, GitRepository, OCI",
             ),
         ),
-        (("source.toolkit.fluxcd.io", "gitrepository"), not_yet("does not serve gitrepository of the group")),
-        (("nowhere.example.com", "Thing"), not_yet("it serves nothing of this group")),
-        (("nothing.example.com", "Thing"), not_yet("it serves nothing of this group")),
-        (("artifacts.example.com", "Chart"), invalid("Chart of the group artifacts.example.com is not namespaced")),
-        (("artifacts.example.com", "Report"), invalid("does not know the verb watch")),
+        (
+            ("source.toolkit.fluxcd.io", "gitrepository"),
+            not_yet("does not serve gitrepository.source.toolkit.fluxcd.io"),
+        ),
+        (("nowhere.example.com", "Thing"), not_yet("it serves no kinds of this group")),
+        (("nothing.example.com", "Thing"), not_yet("it serves no kinds of this group")),
+        (
+            ("artifacts.example.com", "Chart"),
+            invalid("Chart.artifacts.example.com cannot be the source of a Stack: it is not namespaced"),
+        ),
+        (("artifacts.example.com", "Report"), invalid("does not support the verb watch")),
     ];
-    for ((group, kind), (is_invalid, wanted)) in rows {
-        let error = find(group, kind).expect_err("it is no source");
+    for ((group, kind), (is_invalid, expected)) in rows {
+        let error = find(group, kind).expect_err("it is not a source");
         assert_eq!(matches!(error, Unavailable::Invalid(_)), is_invalid, "{error:?}");
-        assert!(error.to_string().contains(&wanted), "{error:?} does not say {wanted:?}");
+        assert!(error.to_string().contains(&expected), "{error:?} does not say {expected:?}");
     }
 }
 
@@ -78,14 +84,14 @@ fn a_missing_kind_is_reported_once_and_again_when_it_is_served() {
     let flux = |kind: &str| GroupKind::new(crate::source::flux::GROUP, kind);
     let (missing, there) = (flux("ExternalArtifact"), flux("GitRepository"));
     let mut table = table();
-    for (looked_for, wanted) in [
+    for (looked_for, expected) in [
         (&there, None),
         (&missing, Some(KindChange::Missing)),
         (&missing, None),
         (&there, None),
         (&flux("Nothing"), Some(KindChange::Missing)),
     ] {
-        assert_eq!(table.change(looked_for), wanted, "{looked_for}");
+        assert_eq!(table.change(looked_for), expected, "{looked_for}");
         assert_eq!(table.find(looked_for).is_ok(), *looked_for == there, "{looked_for}");
     }
     let served = table.served.get(&there).cloned().expect("it is served");
@@ -93,17 +99,17 @@ fn a_missing_kind_is_reported_once_and_again_when_it_is_served() {
     assert_eq!([table.change(&missing), table.change(&missing)], [Some(KindChange::Served), None]);
     table.served.remove(&missing);
     table.failure = Some("the connection was refused".to_owned());
-    assert_eq!(table.change(&missing), None, "nobody knows");
+    assert_eq!(table.change(&missing), None, "unknown");
     table.failure = None;
-    assert_eq!(table.change(&missing), Some(KindChange::Missing), "it has gone away");
+    assert_eq!(table.change(&missing), Some(KindChange::Missing), "it is missing again");
 }
 
 #[test]
 fn a_failed_discovery_is_not_reported_as_a_missing_kind() {
     let table = Table { failure: Some("the connection was refused".to_owned()), ..table() };
-    let wanted = GroupKind::new("nowhere.example.com", "Thing");
-    let error = table.find(&wanted).expect_err("it is not known").to_string();
-    assert!(error.contains("cannot ask the API server whether it serves Thing"), "{error}");
+    let expected = GroupKind::new("nowhere.example.com", "Thing");
+    let error = table.find(&expected).expect_err("it is not known").to_string();
+    assert!(error.contains("failed to discover Thing"), "{error}");
     assert!(error.contains("the connection was refused"), "{error}");
     assert!(table.find(&GroupKind::new(crate::source::flux::GROUP, "Bucket")).is_ok(), "what was known stays known");
 }

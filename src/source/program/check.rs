@@ -9,10 +9,8 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use crate::api::pulumi::{Program, ProgramResource};
-use crate::source::program::config::{self, describe};
-use crate::source::program::declarations::{Declarations, Declared, RESERVED, circle};
-use crate::source::program::field_path::below;
-use crate::source::program::references;
+use crate::source::program::config::{self, below, describe};
+use crate::source::program::names::{Declarations, Declared, RESERVED, ReferenceText, cycle, parse_references};
 
 /// Result of the validation: sentences that start with the path of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,11 +40,11 @@ pub fn check(program: &Program) -> Findings {
     for (name, value) in &program.program.outputs {
         look.expression(&below("program.outputs", name), value);
     }
-    if let Some(circle) = circle(&dependencies) {
-        let first = circle.first().map(String::as_str).unwrap_or_default();
+    if let Some(cycle) = cycle(&dependencies) {
+        let first = cycle.first().map(String::as_str).unwrap_or_default();
         let section = if program.program.resources.contains_key(first) { "resources" } else { "variables" };
         let place = below(&format!("program.{section}"), first);
-        look.problem(format!("{place} depends on itself: {}", circle.join(" → ")));
+        look.problem(format!("{place} depends on itself: {}", cycle.join(" → ")));
     }
     look.end()
 }
@@ -65,9 +63,7 @@ impl Look {
 
     fn end(mut self) -> Findings {
         let needs = self.undeclared.into_iter().map(|(name, place)| {
-            format!(
-                "{place} refers to {name:?}, which the program does not declare: it has to be in the stack's config"
-            )
+            format!("{place} refers to {name:?}, which the program does not declare: set it in the config of the stack")
         });
         self.findings.needs.extend(needs);
         self.findings
@@ -83,18 +79,18 @@ impl Look {
             ("program.resources", content.resources.contains_key(RESERVED)),
         ];
         for (section, _) in sections.into_iter().filter(|(_, has_it)| *has_it) {
-            self.problem(format!("{section}.{RESERVED} has a name that the language has taken: choose another one"));
+            self.problem(format!("{section}.{RESERVED} has a name that the language reserves: rename it"));
         }
         for name in content.variables.keys().filter(|name| content.resources.contains_key(*name)) {
             let place = below("program.variables", name);
-            self.problem(format!("{place} has the name of a resource: choose another one"));
+            self.problem(format!("{place} has the same name as a resource: rename one of them"));
         }
         let of_values = content.variables.keys().map(|name| ("program.variables", name));
         for (section, name) in of_values.chain(content.resources.keys().map(|name| ("program.resources", name))) {
             if content.config.contains_key(name) || content.configuration.contains_key(name) {
                 let place = below(section, name);
-                let needs = "the program runs only with a value of this name in the stack's config";
-                self.findings.needs.push(format!("{place} has the name of a config key: {needs}"));
+                let needs = "set the key in the config of the stack";
+                self.findings.needs.push(format!("{place} has the same name as a config key: {needs}"));
             }
         }
     }
@@ -120,7 +116,7 @@ impl Look {
         for (name, package) in &program.program.packages {
             if !package.is_string() && !package.get("source").is_some_and(Value::is_string) {
                 let place = below("program.packages", name);
-                self.problem(format!("{place} has to be a text such as source@version, or an object with source"));
+                self.problem(format!("{place} must be a string such as source@version, or an object with source"));
             }
         }
     }
@@ -129,14 +125,14 @@ impl Look {
     fn resource(&mut self, path: &str, resource: &ProgramResource) -> BTreeSet<String> {
         let kind = resource.kind.as_str();
         if !(2..=3).contains(&kind.split(':').count()) {
-            self.problem(format!("{path}.type is {kind:?}, and has to be a type's token such as aws:s3:Bucket"));
+            self.problem(format!("{path}.type must be a type token such as aws:s3:Bucket, not {kind:?}"));
         }
         if resource.default_provider.is_some() && !kind.starts_with("pulumi:providers:") {
-            self.problem(format!("{path}.defaultProvider is for providers, of which the type is pulumi:providers:…"));
+            self.problem(format!("{path}.defaultProvider is only allowed for a provider (type pulumi:providers:…)"));
         }
         if resource.get.is_some() && resource.properties.as_ref().is_some_and(|value| !is_empty_object(value)) {
             self.problem(format!(
-                "{path} has properties and get: properties make a resource, get reads one, and one of them has to go"
+                "{path} must not have both properties, which create a resource, and get, which reads one"
             ));
         }
         self.plain(&format!("{path}.type"), Some(kind));
@@ -186,7 +182,7 @@ impl Look {
     fn protect(&mut self, path: &str, value: &Value) {
         let is_literal = value.as_str().is_some_and(|text| !text.contains("${"));
         if is_literal || matches!(value, Value::Number(_) | Value::Array(_)) {
-            self.problem(format!("{path} is {}, and has to be true, false, or an expression", describe(value)));
+            self.problem(format!("{path} must be a boolean or an expression, not {}", describe(value)));
         }
         self.expression(path, value);
     }
@@ -203,15 +199,15 @@ impl Look {
             Value::String(text) if self.is_variable(text) => self.expression(path, value),
             Value::Object(fields) if is_function(fields) => self.expression(path, value),
             other => {
-                self.problem(format!("{path} is {}, and has to be a list of references to resources", describe(other)));
+                self.problem(format!("{path} must be a list of references to resources, not {}", describe(other)));
                 BTreeSet::new()
             }
         }
     }
 
     fn is_variable(&self, text: &str) -> bool {
-        let read = references::read(text);
-        let root = read.as_ref().ok().and_then(references::Text::only_root);
+        let read = parse_references(text);
+        let root = read.as_ref().ok().and_then(ReferenceText::only_root);
         root.is_some_and(|root| self.declared.find(root) == Some(Declared::Variable))
     }
 
@@ -222,13 +218,13 @@ impl Look {
             Value::Object(fields) if is_function(fields) => return self.expression(path, value),
             other => {
                 self.problem(format!(
-                    "{path} is {}, and has to be a reference to a resource: ${{name}}",
+                    "{path} must be a reference to a resource such as ${{name}}, not {}",
                     describe(other)
                 ));
                 return BTreeSet::new();
             }
         };
-        let root = match references::read(text) {
+        let root = match parse_references(text) {
             Ok(read) => read.only_root().map(str::to_owned),
             Err(what) => {
                 self.problem(format!("{path}: {what}"));
@@ -237,9 +233,9 @@ impl Look {
         };
         let what = match root.as_deref().map(|root| (root, self.declared.find(root))) {
             Some((root, Some(Declared::Resource | Declared::Variable))) => return [root.to_owned()].into(),
-            Some((root, Some(Declared::Config))) => format!("refers to {root:?}, a config value, and takes a resource"),
-            Some((root, None)) => format!("refers to {root:?}, which is no resource of the program"),
-            None => format!("is {text:?}, and has to be a reference to a resource: ${{name}}"),
+            Some((root, Some(Declared::Config))) => format!("must refer to a resource, but {root:?} is a config value"),
+            Some((root, None)) => format!("refers to {root:?}, which is not a resource of the program"),
+            None => format!("must be a reference to a resource such as ${{name}}, not {text:?}"),
         };
         self.problem(format!("{path} {what}"));
         BTreeSet::new()
@@ -247,11 +243,11 @@ impl Look {
 
     /// Checks a text in which references are not allowed.
     fn plain(&mut self, path: &str, text: Option<&str>) {
-        match text.map(references::read) {
+        match text.map(parse_references) {
             None => {}
             Some(Err(what)) => self.problem(format!("{path}: {what}")),
             Some(Ok(read)) if read.roots.is_empty() => {}
-            Some(Ok(_)) => self.problem(format!("{path} takes a plain text, and no reference")),
+            Some(Ok(_)) => self.problem(format!("{path} must be a string without references")),
         }
     }
 
@@ -277,7 +273,7 @@ impl Look {
     }
 
     fn text(&mut self, path: &str, text: &str) -> BTreeSet<String> {
-        let roots = match references::read(text) {
+        let roots = match parse_references(text) {
             Ok(read) => read.roots,
             Err(what) => {
                 self.problem(format!("{path}: {what}"));

@@ -3,8 +3,6 @@
 
 use serde_json::Value;
 
-use super::field_path::below;
-
 /// Types of `config`.
 const PROJECT_TYPES: [&str; 5] = ["string", "integer", "boolean", "array", "object"];
 /// Fields of an entry of `config`.
@@ -16,36 +14,40 @@ pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> 
     let Value::Object(fields) = entry else {
         let fits = is_whole(entry) || matches!(entry, Value::String(_) | Value::Bool(_) | Value::Array(_));
         let what = describe(entry);
-        let wants = "a text, a whole number, true or false, a list, or an object with type and default";
-        return if fits { Vec::new() } else { vec![format!("{path} is {what}, and has to be {wants}")] };
+        let allowed = "a string, an integer, a boolean, a list, or an object with type and default";
+        return if fits { Vec::new() } else { vec![format!("{path} must be {allowed}, not {what}")] };
     };
     let unknown = fields.keys().filter(|field| !PROJECT_FIELDS.contains(&field.as_str()));
     let mut problems: Vec<String> = unknown
-        .map(|field| format!("{} is not known: an entry has {}", below(&path, field), PROJECT_FIELDS.join(", ")))
+        .map(|field| {
+            format!("{} is an unknown field: must be one of {}", below(&path, field), PROJECT_FIELDS.join(", "))
+        })
         .collect();
     let given = |field: &str| fields.get(field).filter(|value| !value.is_null());
     let kind = match given("type") {
         Some(Value::String(kind)) if PROJECT_TYPES.contains(&kind.as_str()) => Some(kind.as_str()),
         Some(other) => {
-            problems.push(format!("{path}.type is {other}, and has to be one of {}", PROJECT_TYPES.join(", ")));
+            problems.push(format!("{path}.type must be one of {}, not {other}", PROJECT_TYPES.join(", ")));
             None
         }
         None => None,
     };
     if given("description").is_some_and(|value| !value.is_string()) {
-        problems.push(format!("{path}.description has to be a text"));
+        problems.push(format!("{path}.description must be a string"));
     }
     if given("secret").is_some_and(|value| !value.is_boolean()) {
-        problems.push(format!("{path}.secret has to be true or false"));
+        problems.push(format!("{path}.secret must be a boolean"));
     }
     if given("default").is_some() && given("value").is_some() {
-        problems.push(format!("{path} has default and value: give it one of them"));
+        problems.push(format!("{path} must not have both default and value"));
     }
     match is_own(project, key) {
         true => problems.extend(own_problems(&path, kind, given("items"), given("default"))),
-        false if given("type").is_some() || given("default").is_some() || given("value").is_none() => problems.push(
-            format!("{path} belongs to another namespace than the program: it has value, and neither type nor default"),
-        ),
+        false if given("type").is_some() || given("default").is_some() || given("value").is_none() => {
+            problems.push(format!(
+                "{path} belongs to the namespace of another project: it must have value, and neither type nor default"
+            ))
+        }
         false => {}
     }
     problems
@@ -59,11 +61,11 @@ fn is_own(project: &str, key: &str) -> bool {
 fn own_problems(path: &str, kind: Option<&str>, items: Option<&Value>, default: Option<&Value>) -> Vec<String> {
     let Some(kind) = kind else { return Vec::new() };
     if kind == "array" && items.is_none() {
-        return vec![format!("{path} is an array and does not say of what: give it items, such as {{type: string}}")];
+        return vec![format!("{path} is an array without items: set items, such as {{type: string}}")];
     }
     match default {
         Some(default) if !fits_project_type(kind, items, default) => {
-            vec![format!("{path}.default is {}, and the type is {kind}", describe(default))]
+            vec![format!("{path}.default must be of type {kind}, not {}", describe(default))]
         }
         _ => Vec::new(),
     }
@@ -133,14 +135,14 @@ impl Kind {
 /// Returns the requirements of an entry of `configuration` on the stack config, each starting with the path of the field.
 pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) -> Vec<String> {
     let path = below("program.configuration", key);
-    let needs = "the program runs only with a value in the stack's config";
+    let needs = "set the key in the config of the stack";
     let Some(text) = kind else { return Vec::new() };
     match (Kind::read(text), default) {
         (None, _) => vec![format!(
-            "{path}.type is {text:?}, and none of String, Number, Integer, Boolean, Object and lists of them, such as List<String>: {needs}"
+            "{path}.type must be String, Number, Integer, Boolean, Object or a list such as List<String>, not {text:?}: {needs}"
         )],
         (Some(kind), Some(default)) if !kind.fits(default) => {
-            vec![format!("{path}.default is {}, and the type is {text}: {needs}", describe(default))]
+            vec![format!("{path}.default must be of type {text}, not {}: {needs}", describe(default))]
         }
         _ => Vec::new(),
     }
@@ -163,10 +165,19 @@ fn is_whole(value: &Value) -> bool {
 pub fn describe(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
-        Value::Bool(_) => "true or false",
+        Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
+    }
+}
+
+/// Path of the field or element `key` below `path`.
+pub fn below(path: &str, key: &str) -> String {
+    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_".contains(sign);
+    match !key.is_empty() && key.chars().all(is_plain) {
+        true => format!("{path}.{key}"),
+        false => format!("{path}[{key:?}]"),
     }
 }

@@ -67,10 +67,10 @@ fn the_sample_and_its_rendering_cover_every_schema_field() {
     assert_eq!(without, Vec::<String>::new(), "add them to every_field.json");
 
     let written: Value = serde_saphyr::from_str(EVERY_FIELD_RENDERED).expect("YAML");
-    let mut wanted = every_field()["program"].clone();
-    wanted["name"] = json!("site");
-    wanted["runtime"] = json!("yaml");
-    assert_eq!(written, wanted, "nothing is lost and nothing is added");
+    let mut expected = every_field()["program"].clone();
+    expected["name"] = json!("site");
+    expected["runtime"] = json!("yaml");
+    assert_eq!(written, expected, "nothing is lost and nothing is added");
 }
 
 #[test]
@@ -86,11 +86,11 @@ fn an_operator_program_is_accepted_unchanged() {
         "status": {"observedGeneration": 1, "artifact": {"url": "http://operator/programs/a/b/1", "path": "programs/a/b/1.tar.gz",
             "revision": "1", "digest": "sha256:00", "lastUpdateTime": "2024-01-01T00:00:00Z"}},
     }));
-    let wanted = "name: \"staticwebsite\"\nruntime: \"yaml\"\nconfiguration:\n  \"n\":\n    \"default\":\n      - 1\n    \"type\": \"List<Number>\"\n\
+    let expected = "name: \"staticwebsite\"\nruntime: \"yaml\"\nconfiguration:\n  \"n\":\n    \"default\":\n      - 1\n    \"type\": \"List<Number>\"\n\
         resources:\n  \"bucket\":\n    \"options\":\n      \"deleteBeforeReplace\": false\n      \"dependsOn\": []\n      \"protect\": true\n    \
         \"properties\":\n      \"website\":\n        \"indexDocument\": \"index.html\"\n    \"type\": \"aws:s3:Bucket\"\n\
         outputs:\n  \"bucketEndpoint\": \"http://${bucket.websiteEndpoint}\"\n";
-    assert_eq!(render(&program).expect("it is rendered"), wanted);
+    assert_eq!(render(&program).expect("it is rendered"), expected);
     let written = serde_json::to_value(&program).expect("JSON");
     assert_eq!((&written["apiVersion"], &written["kind"]), (&json!("pulumi.com/v1"), &json!("Program")));
 }
@@ -114,89 +114,120 @@ fn the_artifact_bytes_depend_only_on_the_program_content() {
     assert_ne!(made.digest, other.digest);
 }
 
+/// Returns a program with one bucket, to which these fields are added.
+fn bucket(more: Value) -> Value {
+    let mut resource = json!({"type": "aws:s3:Bucket"});
+    for (key, value) in more.as_object().expect("an object") {
+        resource[key] = value.clone();
+    }
+    json!({"config": {"key": "x"}, "variables": {"list": []}, "resources": {"bucket": resource, "other": {"type": "a:b"}}})
+}
+
+/// Checks that each program has one problem, whose message starts with the text.
+fn assert_problems(rows: &[(Value, &str)]) {
+    for (content, expected) in rows {
+        let Err(error) = make(&program(content.clone())) else { panic!("{content} is refused") };
+        assert!(error.starts_with(expected), "{content}: {error}");
+        assert!(!error.contains("; "), "each problem is reported once: {error}");
+    }
+}
+
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
-fn problems_are_reported_with_their_field_path() {
-    let bucket = |more: Value| {
-        let mut resource = json!({"type": "aws:s3:Bucket"});
-        for (key, value) in more.as_object().expect("an object") {
-            resource[key] = value.clone();
-        }
-        json!({"config": {"key": "x"}, "variables": {"list": []}, "resources": {"bucket": resource, "other": {"type": "a:b"}}})
-    };
-    let option = |name: &str, value: Value| bucket(json!({"options": {name: value}}));
-    let config = |entry: Value| json!({"config": {"key": entry}});
-    let rows = [
+fn problems_of_resources_are_reported_with_their_field_path() {
+    assert_problems(&[
         (
             bucket(json!({"properties": {"a": 1}, "get": {"id": "x"}})),
-            "program.resources.bucket has properties and get",
+            "program.resources.bucket must not have both properties",
         ),
         (
             bucket(json!({"type": "bucket"})),
-            "program.resources.bucket.type is \"bucket\", and has to be a type's token",
+            "program.resources.bucket.type must be a type token such as aws:s3:Bucket, not \"bucket\"",
         ),
-        (bucket(json!({"type": "a:b:c:d"})), "program.resources.bucket.type is \"a:b:c:d\""),
-        (bucket(json!({"defaultProvider": false})), "program.resources.bucket.defaultProvider is for providers"),
-        (bucket(json!({"name": "${key}"})), "program.resources.bucket.name takes a plain text"),
+        (
+            bucket(json!({"type": "a:b:c:d"})),
+            "program.resources.bucket.type must be a type token such as aws:s3:Bucket, not \"a:b:c:d\"",
+        ),
+        (
+            bucket(json!({"defaultProvider": false})),
+            "program.resources.bucket.defaultProvider is only allowed for a provider",
+        ),
+        (bucket(json!({"name": "${key}"})), "program.resources.bucket.name must be a string without references"),
         (
             bucket(json!({"properties": {"a": ["${key"]}})),
-            "program.resources.bucket.properties.a[0]: the reference \"${key\" is not closed",
+            "program.resources.bucket.properties.a[0]: invalid reference \"${key\": missing closing brace",
         ),
         (
             bucket(json!({"properties": {"a b": "${}"}})),
-            "program.resources.bucket.properties[\"a b\"]: the reference \"${}\" is empty",
+            "program.resources.bucket.properties[\"a b\"]: invalid reference \"${}\": empty name",
         ),
         (bucket(json!({"get": {"id": "${"}})), "program.resources.bucket.get.id: "),
         (bucket(json!({"get": {"id": "x", "state": {"a": "${"}}})), "program.resources.bucket.get.state.a: "),
+    ]);
+}
+
+#[test]
+fn problems_of_resource_options_are_reported_with_their_field_path() {
+    let option = |name: &str, value: Value| bucket(json!({"options": {name: value}}));
+    assert_problems(&[
         (
             option("parent", json!("${key}")),
-            "program.resources.bucket.options.parent refers to \"key\", a config value, and takes a resource",
+            "program.resources.bucket.options.parent must refer to a resource, but \"key\" is a config value",
         ),
         (
-            option("parent", json!("${nobody}")),
-            "program.resources.bucket.options.parent refers to \"nobody\", which is no resource",
+            option("parent", json!("${missing}")),
+            "program.resources.bucket.options.parent refers to \"missing\", which is not a resource",
         ),
         (
             option("parent", json!("other")),
-            "program.resources.bucket.options.parent is \"other\", and has to be a reference",
+            "program.resources.bucket.options.parent must be a reference to a resource such as ${name}, not \"other\"",
         ),
         (
             option("provider", json!(true)),
-            "program.resources.bucket.options.provider is true or false, and has to be a reference",
+            "program.resources.bucket.options.provider must be a reference to a resource such as ${name}, not a boolean",
         ),
         (
-            option("deletedWith", json!("${nobody}")),
-            "program.resources.bucket.options.deletedWith refers to \"nobody\"",
+            option("deletedWith", json!("${missing}")),
+            "program.resources.bucket.options.deletedWith refers to \"missing\"",
         ),
         (
-            option("dependsOn", json!(["${other}", "${nobody}"])),
-            "program.resources.bucket.options.dependsOn[1] refers to \"nobody\"",
+            option("dependsOn", json!(["${other}", "${missing}"])),
+            "program.resources.bucket.options.dependsOn[1] refers to \"missing\"",
         ),
         (
             option("dependsOn", json!("${other}")),
-            "program.resources.bucket.options.dependsOn is a text, and has to be a list",
+            "program.resources.bucket.options.dependsOn must be a list of references to resources, not a string",
         ),
         (
             option("providers", json!({"aws": "${other}"})),
-            "program.resources.bucket.options.providers is an object, and has to be a list",
+            "program.resources.bucket.options.providers must be a list of references to resources, not an object",
         ),
         (
-            option("replaceWith", json!(["${nobody}"])),
-            "program.resources.bucket.options.replaceWith[0] refers to \"nobody\"",
+            option("replaceWith", json!(["${missing}"])),
+            "program.resources.bucket.options.replaceWith[0] refers to \"missing\"",
         ),
         (
             option("protect", json!("yes")),
-            "program.resources.bucket.options.protect is a text, and has to be true, false, or",
+            "program.resources.bucket.options.protect must be a boolean or an expression, not a string",
         ),
-        (option("version", json!("${key}")), "program.resources.bucket.options.version takes a plain text"),
+        (
+            option("version", json!("${key}")),
+            "program.resources.bucket.options.version must be a string without references",
+        ),
         (
             option("ignoreChanges", json!(["a", "${key}"])),
-            "program.resources.bucket.options.ignoreChanges[1] takes a plain text",
+            "program.resources.bucket.options.ignoreChanges[1] must be a string without references",
         ),
         (
             option("customTimeouts", json!({"create": "${key"})),
-            "program.resources.bucket.options.customTimeouts.create: the reference",
+            "program.resources.bucket.options.customTimeouts.create: invalid reference",
         ),
+    ]);
+}
+
+#[test]
+fn problems_of_other_sections_are_reported_with_their_field_path() {
+    let config = |entry: Value| json!({"config": {"key": entry}});
+    assert_problems(&[
         (
             json!({"variables": {"a": "${b}", "b": ["${c.d}"], "c": {"fn::join": ["", ["${a}"]]}}}),
             "program.variables.a depends on itself: a → b → c → a",
@@ -207,38 +238,33 @@ fn problems_are_reported_with_their_field_path() {
         ),
         (
             json!({"resources": {"a": {"type": "a:b"}}, "variables": {"a": 1}}),
-            "program.variables.a has the name of a resource",
+            "program.variables.a has the same name as a resource",
         ),
-        (json!({"variables": {"pulumi": 1}}), "program.variables.pulumi has a name that the language has taken"),
-        (json!({"outputs": {"a": "${["}}), "program.outputs.a: the reference"),
-        (json!({"packages": {"a": {"version": "1"}}}), "program.packages.a has to be a text such as source@version"),
-        (config(json!(1.5)), "program.config.key is a number, and has to be a text, a whole number"),
+        (json!({"variables": {"pulumi": 1}}), "program.variables.pulumi has a name that the language reserves"),
+        (json!({"outputs": {"a": "${["}}), "program.outputs.a: invalid reference"),
+        (json!({"packages": {"a": {"version": "1"}}}), "program.packages.a must be a string such as source@version"),
         (
-            config(json!({"type": "String"})),
-            "program.config.key.type is \"String\", and has to be one of string, integer",
+            config(json!(1.5)),
+            "program.config.key must be a string, an integer, a boolean, a list, or an object with type and default, not a number",
         ),
+        (config(json!({"type": "String"})), "program.config.key.type must be one of string, integer"),
         (
             config(json!({"type": "integer", "default": "x"})),
-            "program.config.key.default is a text, and the type is integer",
+            "program.config.key.default must be of type integer, not a string",
         ),
-        (config(json!({"type": "array", "default": [1]})), "program.config.key is an array and does not say of what"),
+        (config(json!({"type": "array", "default": [1]})), "program.config.key is an array without items"),
         (
             config(json!({"type": "array", "items": {"type": "string"}, "default": [1]})),
-            "program.config.key.default is a list, and the type is array",
+            "program.config.key.default must be of type array, not a list",
         ),
-        (config(json!({"defualt": 1})), "program.config.key.defualt is not known"),
-        (config(json!({"default": 1, "value": 1})), "program.config.key has default and value"),
-        (config(json!({"secret": "yes"})), "program.config.key.secret has to be true or false"),
+        (config(json!({"defualt": 1})), "program.config.key.defualt is an unknown field"),
+        (config(json!({"default": 1, "value": 1})), "program.config.key must not have both default and value"),
+        (config(json!({"secret": "yes"})), "program.config.key.secret must be a boolean"),
         (
             json!({"config": {"aws:region": {"type": "string"}}}),
-            "program.config[\"aws:region\"] belongs to another namespace",
+            "program.config[\"aws:region\"] belongs to the namespace of another project",
         ),
-    ];
-    for (content, wanted) in rows {
-        let Err(error) = make(&program(content.clone())) else { panic!("{content} is refused") };
-        assert!(error.starts_with(wanted), "{content}: {error}");
-        assert!(!error.contains("; "), "one problem is said once: {error}");
-    }
+    ]);
 }
 
 #[test]
@@ -250,25 +276,25 @@ fn stack_dependent_problems_are_remarks_not_errors() {
         ),
         (
             json!({"configuration": {"n": {"type": "Numbr"}}}),
-            "program.configuration.n.type is \"Numbr\", and none of String",
+            "program.configuration.n.type must be String, Number, Integer, Boolean, Object or a list such as List<String>, not \"Numbr\"",
         ),
         (
             json!({"configuration": {"n": {"type": "Number", "default": "x"}}}),
-            "program.configuration.n.default is a text, and the type is Number",
+            "program.configuration.n.default must be of type Number, not a string",
         ),
         (
             json!({"configuration": {"n": {"type": "List<String>", "default": [1]}}}),
-            "program.configuration.n.default is a list",
+            "program.configuration.n.default must be of type List<String>, not a list",
         ),
         (
             json!({"configuration": {"n": {"type": "int"}}, "variables": {"n": 1}}),
-            "program.variables.n has the name of a config key",
+            "program.variables.n has the same name as a config key",
         ),
     ];
-    for (content, wanted) in rows {
+    for (content, expected) in rows {
         let made = make(&program(content.clone())).unwrap_or_else(|error| panic!("{content}: {error}"));
         assert_eq!(made.needs.len(), 1, "{:?}", made.needs);
-        assert!(made.needs[0].starts_with(wanted), "{content}: {:?}", made.needs);
+        assert!(made.needs[0].starts_with(expected), "{content}: {:?}", made.needs);
     }
 }
 
@@ -314,14 +340,14 @@ fn a_program_is_a_source_generated_by_the_controller() {
     let resolved = artifact(&object(json!({"outputs": {"a": 1}})), Directory::root()).expect("it is valid");
     let Origin::Made(bytes) = &resolved.origin else { panic!("{resolved:?}") };
     assert_eq!((resolved.revision.as_str(), &resolved.digest), ("7", &Digest::of(bytes)));
-    let said = |content| artifact(&object(content), Directory::root()).expect_err("it is not");
-    match said(json!({"outputs": {"a": "${"}})) {
-        Unavailable::Invalid(said) => {
-            assert!(said.starts_with("Program apps/app is not valid: program.outputs.a: "), "{said}")
+    let message = |content| artifact(&object(content), Directory::root()).expect_err("it is not");
+    match message(json!({"outputs": {"a": "${"}})) {
+        Unavailable::Invalid(message) => {
+            assert!(message.starts_with("invalid Program apps/app: program.outputs.a: "), "{message}")
         }
         other => panic!("{other:?}"),
     }
     assert!(
-        matches!(said(json!({"outputs": 1})), Unavailable::Stalled(said) if said.contains("not as its definition says"))
+        matches!(message(json!({"outputs": 1})), Unavailable::Stalled(message) if message.contains("failed to parse Program apps/app: "))
     );
 }

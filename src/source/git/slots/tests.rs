@@ -38,10 +38,10 @@ fn tasks(
 
 /// Returns the time that a namespace waits for a slot.
 async fn wait(slots: &TaskSlots, namespace: &str) -> Duration {
-    let asked = Instant::now();
+    let started = Instant::now();
     let slot = timeout(Duration::from_secs(3600), of_any(slots, &names(&[namespace]))).await;
     drop(slot.expect("there is a slot within an hour").expect("it may wait"));
-    asked.elapsed()
+    started.elapsed()
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,7 +60,7 @@ async fn a_namespace_without_a_slot_waits_at_most_a_second_for_slow_servers() {
     let hour = Duration::from_secs(3600);
     // Two namespaces leave the reserved slot free. Three can use it, and then a slow task is ended.
     let rows: [(&str, Limits, &[&str], u64, bool); 6] = [
-        ("silent servers for questions", QUESTIONS, &["a", "b"], 0, false),
+        ("silent servers for queries", QUERIES, &["a", "b"], 0, false),
         ("silent servers for fetches", FETCHES, &["a", "b"], 0, false),
         ("fetches at 8 KiB/s", FETCHES, &["a", "b"], 8 << 10, false),
         ("fetches that are not slow", FETCHES, &["a", "b"], 256 << 10, false),
@@ -80,14 +80,14 @@ async fn a_namespace_without_a_slot_waits_at_most_a_second_for_slow_servers() {
             assert!(!is_ended, "{what}: a slow task is ended");
             continue;
         };
-        let is_told = ended.to_string().contains("because other namespaces wait for a slot");
-        assert!(is_ended && is_told, "{what}: {ended}");
+        let is_reported = ended.to_string().contains("because other namespaces wait for a slot");
+        assert!(is_ended && is_reported, "{what}: {ended}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_a_slot_is_bounded_by_the_slow_task_limit() {
-    for limits in [QUESTIONS, FETCHES] {
+    for limits in [QUERIES, FETCHES] {
         let slots = TaskSlots::new(limits);
         let _slow = tasks(&slots, &["a", "b"], 50, 0, Duration::from_secs(3600));
         sleep(CHECK / 2).await;
@@ -173,7 +173,7 @@ fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
         (&[("a", 0, None), ("a", 1, None), ("b", 2, None)], "c", None),
         (&[("a", 0, Some(0)), ("a", 1, Some(1)), ("b", 0, Some(0))], "b", None),
     ];
-    for (held, waits, wanted) in rows {
+    for (held, waits, expected) in rows {
         let mut common = Common::default();
         for (namespace, began, slow) in held {
             let (id, _) = common.enter(namespace, usize::MAX);
@@ -181,6 +181,6 @@ fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
             (task.began, task.paid_until) = (at(*began), slow.map(at));
         }
         common.enter(waits, 0);
-        assert_eq!(common.to_end(slow_limits, at(20)), wanted, "{held:?}, {waits} waits");
+        assert_eq!(common.to_end(slow_limits, at(20)), expected, "{held:?}, {waits} waits");
     }
 }

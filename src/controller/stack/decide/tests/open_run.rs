@@ -67,7 +67,7 @@ fn selected(content: &[u8], selection: &str) -> Resolved {
         branch: Some("main".to_owned()),
         ..StackSpec::default()
     };
-    let wanted = crate::source::git::wanted(&spec, "apps").expect("valid").expect("a repository");
+    let wanted = crate::source::git::RepositorySpec::of_stack(&spec, "apps").expect("valid").expect("a repository");
     let origin = crate::source::git::Origin {
         key: std::sync::Arc::new(wanted.key),
         commit: "a".repeat(40),

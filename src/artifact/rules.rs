@@ -1,52 +1,91 @@
-//! Rules for the names of archive entries and the targets of symbolic links.
+//! Rules for archives: limits, names of entries, targets of symbolic links, and quoting of untrusted names in messages.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::limits::Limits;
+use serde::{Deserialize, Serialize};
+
+const MEBIBYTE: u64 = 1 << 20;
+
+/// Limits that apply to a download and to an archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Maximum size of a downloaded archive (compressed), in bytes. Default 256 MiB.
+    pub download_bytes: u64,
+    /// Maximum size of the decompressed archive including headers, in bytes, measured while decompressing. Default 1 GiB.
+    pub unpacked_bytes: u64,
+    /// Maximum number of files, directories and links, including parent directories that have no entry. Default 200,000.
+    pub entries: u64,
+    /// Maximum nesting depth: `a/b/c` has depth 3. Default 64.
+    pub depth: usize,
+    /// Maximum length of the path of an entry and of the target of a link, in bytes. Default 1,024.
+    pub name_bytes: usize,
+    /// Maximum length of one path component, in bytes. Default 255, the limit of Linux file systems.
+    pub component_bytes: usize,
+    /// Maximum ratio of decompressed to compressed bytes. Default 200; text reaches 10, the maximum of DEFLATE is 1,032.
+    pub ratio: u64,
+    /// Number of decompressed bytes to which the ratio does not apply, because small archives of zeros are harmless. Default 10
+    /// MiB.
+    pub ratio_free_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            download_bytes: 256 * MEBIBYTE,
+            unpacked_bytes: 1024 * MEBIBYTE,
+            entries: 200_000,
+            depth: 64,
+            name_bytes: 1024,
+            component_bytes: 255,
+            ratio: 200,
+            ratio_free_bytes: 10 * MEBIBYTE,
+        }
+    }
+}
 
 /// Normalized name of an archive entry: relative, without `.` and `..`. The root of the archive is the empty path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryName(PathBuf);
 
-/// The reason why the name of an entry is refused.
+/// The rule that the name of an entry breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    #[error("it is empty")]
+    #[error("must not be empty")]
     Empty,
-    #[error("it contains a NUL character")]
+    #[error("must not contain a NUL character")]
     Nul,
-    #[error("it contains a backslash")]
+    #[error("must not contain a backslash")]
     Backslash,
-    #[error("it is absolute")]
+    #[error("must not be absolute")]
     Absolute,
-    #[error("it contains \"..\"")]
+    #[error("must not contain \"..\"")]
     Parent,
-    #[error("it is {length} bytes long, the most is {limit}")]
+    #[error("must not exceed {limit} bytes, has {length}")]
     TooLong { length: usize, limit: usize },
-    #[error("a name in it is {length} bytes long, the most is {limit}")]
+    #[error("must not have a component of more than {limit} bytes, has one of {length}")]
     ComponentTooLong { length: usize, limit: usize },
-    #[error("it is {depth} levels deep, the most is {limit}")]
+    #[error("must not be more than {limit} levels deep, has {depth}")]
     TooDeep { depth: usize, limit: usize },
 }
 
-/// The reason why the target of a symbolic link is refused.
+/// The rule that the target of a symbolic link breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    #[error("it is empty")]
+    #[error("must not be empty")]
     Empty,
-    #[error("it contains a NUL character")]
+    #[error("must not contain a NUL character")]
     Nul,
-    #[error("it contains a backslash")]
+    #[error("must not contain a backslash")]
     Backslash,
-    #[error("it is absolute")]
+    #[error("must not be absolute")]
     Absolute,
-    #[error("it leads out of the archive")]
-    LeadsOut,
-    #[error("it contains \"..\" behind a name: if that name is a link as well, it leads anywhere")]
-    ParentBehindName,
-    #[error("it is {length} bytes long, the most is {limit}")]
+    #[error("must not leave the archive")]
+    Outside,
+    #[error("must not contain \"..\" after a name, which can be a link")]
+    ParentAfterName,
+    #[error("must not exceed {limit} bytes, has {length}")]
     TooLong { length: usize, limit: usize },
 }
 
@@ -117,16 +156,34 @@ impl EntryName {
         }
         let steps_up = components(target).take_while(|component| *component == b"..").count();
         if components(target).skip(steps_up).any(|component| component == b"..") {
-            return Err(LinkError::ParentBehindName);
+            return Err(LinkError::ParentAfterName);
         }
         let depth = self.0.parent().map_or(0, |parent| parent.components().count());
-        if steps_up > depth { Err(LinkError::LeadsOut) } else { Ok(()) }
+        if steps_up > depth { Err(LinkError::Outside) } else { Ok(()) }
     }
 }
 
 /// Returns the components of a path, without empty ones and `.`.
 fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
+}
+
+/// Maximum number of characters of untrusted text in a message.
+const MAX_QUOTED: usize = 200;
+
+/// Quotes untrusted text for a message: escapes control characters and truncates long text.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTED) {
+        Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
+}
+
+/// Quotes an untrusted name that need not be UTF-8.
+pub(super) fn quoted_bytes(name: &[u8]) -> String {
+    // A character has at most four bytes, so the bytes after this prefix are truncated anyway.
+    let beginning = name.get(..MAX_QUOTED * 4 + 4).unwrap_or(name);
+    quoted(&String::from_utf8_lossy(beginning))
 }
 
 #[cfg(test)]
@@ -179,12 +236,12 @@ mod tests {
             (b"d/l", b"../a", Ok(())),
             (b"d/e/l", b"../../a", Ok(())),
             (b"d/e/l", b"../..", Ok(())),
-            (b"l", b"..", Err(LinkError::LeadsOut)),
-            (b"d/l", b"../../a", Err(LinkError::LeadsOut)),
-            (b"d/l", b".././../a", Err(LinkError::LeadsOut)),
+            (b"l", b"..", Err(LinkError::Outside)),
+            (b"d/l", b"../../a", Err(LinkError::Outside)),
+            (b"d/l", b".././../a", Err(LinkError::Outside)),
             (b"l", b"/etc/passwd", Err(LinkError::Absolute)),
-            (b"d/l", b"a/../b", Err(LinkError::ParentBehindName)),
-            (b"l", b"a/..", Err(LinkError::ParentBehindName)),
+            (b"d/l", b"a/../b", Err(LinkError::ParentAfterName)),
+            (b"l", b"a/..", Err(LinkError::ParentAfterName)),
             (b"l", b"", Err(LinkError::Empty)),
             (b"l", b"a\\b", Err(LinkError::Backslash)),
             (b"l", b"a\0b", Err(LinkError::Nul)),
@@ -193,5 +250,13 @@ mod tests {
             let name = EntryName::parse(name, &limits()).unwrap();
             assert_eq!(name.check_link(target, &limits()), verdict, "{name:?} -> {}", String::from_utf8_lossy(target));
         }
+    }
+
+    #[test]
+    fn untrusted_text_is_escaped_and_truncated() {
+        assert_eq!(quoted("a\n\u{1b}[31m\"b"), r#""a\n\u{1b}[31m\"b""#);
+        assert_eq!(quoted(&"ä".repeat(300)), format!("\"{}\"...", "ä".repeat(200)));
+        assert_eq!(quoted_bytes(b"a\xffb"), "\"a\u{fffd}b\"");
+        assert!(quoted_bytes(&[b'x'; 5000]).len() < 250);
     }
 }

@@ -1,14 +1,34 @@
-//! Artifacts on disk, and the index of the store.
+//! Index of the store: the artifacts on disk, their pins and their grants.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::super::digest::Digest;
-use super::error::StoreError;
-use super::grants::Grants;
+
+/// An error of the artifact store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("failed to prepare the artifact store {path}: {cause}")]
+    Prepare { path: PathBuf, cause: io::Error },
+    #[error("artifact store {path} is in use by another process: use a separate directory")]
+    InUse { path: PathBuf },
+    #[error(
+        "artifact store is full: {needed} more bytes exceed its capacity of {capacity} bytes ({in_use} in use, {incoming} \
+         incoming); increase the capacity or reduce concurrent transfers"
+    )]
+    Full { capacity: u64, needed: u64, in_use: u64, incoming: u64 },
+    #[error("artifact of {bytes} bytes has digest {found}, not {expected}")]
+    Mismatch { expected: Digest, found: Digest, bytes: u64 },
+    #[error("failed to read artifact {digest} from the store: {cause}")]
+    Read { digest: Digest, cause: io::Error },
+    #[error("failed to write {path} to the artifact store: {cause}")]
+    Write { path: PathBuf, cause: io::Error },
+    #[error("failed to remove {path} from the artifact store: {cause}")]
+    Remove { path: PathBuf, cause: io::Error },
+}
 
 /// An artifact in the store. It cannot be evicted while a clone of this value exists.
 #[derive(Clone, Debug)]
@@ -43,7 +63,7 @@ impl Pinned {
 /// State that all clones of a store share. The mutex is held for bookkeeping, a rename or a removal, but never while bytes are
 /// copied or hashed.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct Index {
     pub(super) complete: PathBuf,
     pub(super) incoming: PathBuf,
     pub(super) grants: PathBuf,
@@ -79,7 +99,7 @@ pub(super) struct Blob {
     pub(super) size: u64,
 }
 
-impl Shelf {
+impl Index {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // Ignoring poison is safe: no code panics between two changes of the state, except on allocation failure.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -112,7 +132,7 @@ impl Shelf {
     }
 
     /// Evicts the least recently used artifacts until `needed` more bytes fit.
-    pub(super) fn make_room(&self, state: &mut State, needed: u64) -> Result<(), StoreError> {
+    pub(super) fn free_space(&self, state: &mut State, needed: u64) -> Result<(), StoreError> {
         loop {
             let used = state.complete_bytes.saturating_add(state.incoming_bytes);
             if used.saturating_add(needed) <= self.capacity {
@@ -123,7 +143,7 @@ impl Shelf {
                     capacity: self.capacity,
                     needed,
                     in_use: state.complete_bytes,
-                    arriving: state.incoming_bytes,
+                    incoming: state.incoming_bytes,
                 });
             };
             state.remove(&digest)?;
@@ -131,11 +151,11 @@ impl Shelf {
     }
 }
 
-impl Drop for Shelf {
+impl Drop for Index {
     fn drop(&mut self) {
         // A child process that is starting may hold a copy of the descriptor, so closing this one would not release the lock.
         if let Err(cause) = self.lock.unlock() {
-            tracing::debug!(%cause, "cannot unlock the artifact store");
+            tracing::debug!(%cause, "failed to unlock the artifact store");
         }
     }
 }
@@ -170,7 +190,7 @@ impl State {
 
 impl Blob {
     /// Returns whether the content of the file matches its digest. For a verified file, only the size is checked.
-    pub(super) fn is_sound(&self, verified: bool) -> io::Result<bool> {
+    pub(super) fn is_intact(&self, verified: bool) -> io::Result<bool> {
         if verified {
             return Ok(fs::metadata(&self.path)?.len() == self.size);
         }
@@ -182,4 +202,93 @@ impl Blob {
 /// Returns the file name of an artifact: its digest with `-` instead of `:`, which some volumes do not allow.
 pub(super) fn file_name(digest: &Digest) -> String {
     format!("{}-{}", digest.algorithm(), digest.hex())
+}
+
+/// Maximum number of namespaces per artifact. A new grant beyond it replaces the oldest one, whose source then has to produce the
+/// artifact again.
+const MAX_NAMESPACES: usize = 1024;
+
+/// Namespaces that may read one artifact: those with a source that produced it. A digest is not a secret, so knowing it grants no
+/// access. A file per artifact, with one namespace per line, preserves the grants across restarts.
+#[derive(Debug)]
+pub(super) struct Grants {
+    path: PathBuf,
+    namespaces: Vec<String>,
+}
+
+impl Grants {
+    /// Reads the grants of an earlier process. An unreadable file grants nothing.
+    pub(super) fn read(path: PathBuf) -> Self {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        // An interrupted write leaves an incomplete line without a newline.
+        let whole = text.rsplit_once('\n').map(|(lines, _)| lines).unwrap_or_default();
+        let namespaces =
+            whole.lines().filter(|line| !line.is_empty()).take(MAX_NAMESPACES).map(str::to_owned).collect();
+        Grants { path, namespaces }
+    }
+
+    pub(super) fn has(&self, namespace: &str) -> bool {
+        self.namespaces.iter().any(|granted| granted == namespace)
+    }
+
+    /// Adds a namespace, first to the file and then in memory, so that the grant survives a restart.
+    pub(super) fn add(&mut self, namespace: &str) -> io::Result<()> {
+        if self.has(namespace) {
+            return Ok(());
+        }
+        if self.namespaces.len() >= MAX_NAMESPACES {
+            self.namespaces.remove(0);
+            self.namespaces.push(namespace.to_owned());
+            return fs::write(
+                &self.path,
+                self.namespaces.iter().map(|granted| format!("{granted}\n")).collect::<String>(),
+            );
+        }
+        let mut file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+        file.write_all(format!("{namespace}\n").as_bytes())?;
+        self.namespaces.push(namespace.to_owned());
+        Ok(())
+    }
+
+    /// Removes all grants of the artifact.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(cause) if cause.kind() != ErrorKind::NotFound => Err(cause),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_survive_a_restart_and_a_truncated_line_grants_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("sha256-1");
+        let mut grants = Grants::read(path.clone());
+        assert!(!grants.has("team-a"));
+        for namespace in ["team-a", "team-b", "team-a"] {
+            grants.add(namespace).expect("written");
+        }
+        assert_eq!(fs::read_to_string(&path).expect("a file"), "team-a\nteam-b\n");
+        fs::write(&path, "team-a\nteam-bc").expect("written");
+        let again = Grants::read(path.clone());
+        assert_eq!([again.has("team-a"), again.has("team-b"), again.has("team-bc")], [true, false, false]);
+        again.remove().expect("removed");
+        assert!(!Grants::read(path).has("team-a"));
+        again.remove().expect("removing it again succeeds");
+    }
+
+    #[test]
+    fn the_oldest_grant_is_evicted_at_the_limit() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("sha256-1");
+        let mut grants = Grants::read(path.clone());
+        (0..=MAX_NAMESPACES).for_each(|number| grants.add(&format!("n{number}")).expect("written"));
+        for grants in [grants, Grants::read(path)] {
+            assert_eq!((grants.namespaces.len(), grants.has("n0"), grants.has("n1024")), (MAX_NAMESPACES, false, true));
+        }
+    }
 }

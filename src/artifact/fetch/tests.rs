@@ -127,8 +127,8 @@ async fn a_generated_artifact_is_kept_once_and_only_under_its_own_digest() {
         assert_eq!((content(&kept), kept.downloaded), (b"made".to_vec(), is_new), "round {round}");
     }
     let error = fixture.fetcher.keep(&made, &Digest::of(b"other"), "apps").await.unwrap_err().to_string();
-    assert!(error.contains("cannot keep artifact"), "{error}");
-    assert_eq!(fixture.fetcher.fetches(), 0, "nobody was asked");
+    assert!(error.contains("failed to store artifact"), "{error}");
+    assert_eq!(fixture.fetcher.fetches(), 0, "no server was contacted");
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn digests_of_all_algorithms_are_verified() {
         let wrong = Digest::of_reader(algorithm, &b"other"[..]).unwrap();
         let error = fixture.fetcher.fetch(&server.url("/a"), &wrong, "apps").await.unwrap_err();
         let url = server.url("/a");
-        assert_eq!(error, FetchError::DigestMismatch { url, wanted: wrong, bytes: 8 });
+        assert_eq!(error, FetchError::DigestMismatch { url, expected: wrong, bytes: 8 });
     }
 }
 
@@ -152,18 +152,18 @@ async fn mismatching_bytes_are_not_kept_and_their_digest_is_not_revealed() {
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
     assert!(error.contains(&Digest::of(b"artifact").to_string()), "{error}");
     assert!(!error.contains(&Digest::of(b"rewritten").to_string()), "{error}");
-    assert_eq!(server.count(), 1, "wrong bytes are no broken connection");
+    assert_eq!(server.count(), 1, "a wrong digest is not a broken connection");
 }
 
 #[tokio::test]
 async fn the_server_response_determines_the_error() {
     let table = [
-        ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "was not found"),
-        ("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n", "answered with status 500"),
-        ("HTTP/1.1 503 Busy\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n", "status 503 and asks to try again in 7s"),
-        ("HTTP/1.1 429 Slow\r\nretry-after: 2\r\ncontent-length: 0\r\n\r\n", "status 429 and asks to try again in 2s"),
-        ("HTTP/1.1 204 Empty\r\n\r\n", "answered with status 204"),
-        ("HTTP/1.1 206 Part\r\ncontent-length: 1\r\n\r\na", "answered with status 206"),
+        ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "not found (HTTP 404)"),
+        ("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n", "HTTP status 500"),
+        ("HTTP/1.1 503 Busy\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n", "HTTP status 503, retrying after 7s"),
+        ("HTTP/1.1 429 Slow\r\nretry-after: 2\r\ncontent-length: 0\r\n\r\n", "HTTP status 429, retrying after 2s"),
+        ("HTTP/1.1 204 Empty\r\n\r\n", "HTTP status 204"),
+        ("HTTP/1.1 206 Part\r\ncontent-length: 1\r\n\r\na", "HTTP status 206"),
         (
             "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
             "status 302: redirects are not followed",
@@ -174,7 +174,7 @@ async fn the_server_response_determines_the_error() {
         let fixture = Fixture::new();
         let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
         let text = error.to_string();
-        assert!(text.contains(message) && text.contains(&server.url("/a")), "wanted {message}: {text}");
+        assert!(text.contains(message) && text.contains(&server.url("/a")), "expected {message}: {text}");
         assert_eq!(error.retry_after().is_some(), answer.contains("retry-after"), "{answer}");
         assert_eq!(server.count(), 1, "{answer}");
     }
@@ -220,16 +220,16 @@ async fn the_download_limit_is_exact_with_and_without_content_length() {
 #[tokio::test]
 async fn a_wrong_content_length_is_detected() {
     let table = [
-        ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nartifact", "do not have the digest"),
-        ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nartifact", "connection broke after 8 bytes"),
-        ("HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\nartifact", "larger than 268435456 bytes"),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8\r\nartifact\r\n", "connection broke after 8 bytes"),
-        ("HTTP/1.1 200 OK\r\ncontent-length: nine\r\n\r\nartifact", "connection broke"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nartifact", "do not match the digest"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nartifact", "connection closed after 8 bytes"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\nartifact", "exceeds the limit of 268435456 bytes"),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8\r\nartifact\r\n", "connection closed after 8 bytes"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: nine\r\n\r\nartifact", "connection closed after"),
     ];
     for (answer, message) in table {
         let server = Server::start(move |_| Answer::raw(answer)).await;
         let error = Fixture::new().fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
-        assert!(error.contains(message), "wanted {message}: {error}");
+        assert!(error.contains(message), "expected {message}: {error}");
     }
 }
 
@@ -263,9 +263,9 @@ async fn a_hanging_server_times_out() {
     let stalls = Server::start(|_| Answer::raw("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nart").hanging()).await;
     let drips = Server::start(|_| Answer::ok(&[0; 1000]).dripping(Duration::from_millis(20))).await;
     let table = [
-        (&silent, idle, Duration::from_secs(20), "waiting for an answer took more than 300ms"),
-        (&stalls, idle, Duration::from_secs(20), "waiting for data took more than 200ms"),
-        (&drips, Duration::from_secs(20), overall, "the whole download took more than 300ms"),
+        (&silent, idle, Duration::from_secs(20), "waiting for a response timed out after 300ms"),
+        (&stalls, idle, Duration::from_secs(20), "waiting for data timed out after 200ms"),
+        (&drips, Duration::from_secs(20), overall, "download timed out after 300ms"),
     ];
     for (server, idle_timeout, overall_timeout, message) in table {
         let fixture = Fixture::with(|settings| {
@@ -275,7 +275,7 @@ async fn a_hanging_server_times_out() {
         });
         let begun = Instant::now();
         let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
-        assert!(error.contains(message), "wanted {message}: {error}");
+        assert!(error.contains(message), "expected {message}: {error}");
         assert!(begun.elapsed() < Duration::from_secs(10), "{message}: after {:?}", begun.elapsed());
         assert_eq!(server.count(), 1, "a server that hangs is not asked again");
     }
@@ -408,7 +408,7 @@ async fn a_full_store_is_reported() {
     let fetcher = Fetcher::new(fixture.fetcher.shared.settings.clone(), store).unwrap();
     let error = fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap_err();
     assert!(matches!(&error, FetchError::Store { .. }), "{error}");
-    assert!(error.to_string().contains("store of 5 bytes is full"), "{error}");
+    assert!(error.to_string().contains("exceed its capacity of 5 bytes"), "{error}");
 }
 
 #[tokio::test]
@@ -417,7 +417,7 @@ async fn unreadable_certificates_are_reported_at_startup() {
     let store = Store::open(directory.path(), 5).unwrap();
     let empty = directory.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
-    for (path, message) in [(empty, "holds no certificates"), ("/not/there.pem".into(), "/not/there.pem")] {
+    for (path, message) in [(empty, "no certificates in"), ("/not/there.pem".into(), "/not/there.pem")] {
         let settings =
             FetchSettings { certificate_authorities: Some(path), ..FetchSettings::new(AllowedHosts::none()) };
         let error = Fetcher::new(settings, store.clone()).unwrap_err().to_string();

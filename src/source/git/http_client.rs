@@ -1,0 +1,148 @@
+//! HTTP clients with certificates, proxies and blocked addresses.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::{ClientBuilder, NoProxy, Proxy};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use crate::source::git::addresses;
+use crate::source::git::error::{GitError, chain};
+
+/// Path of the system certificates on Linux distributions.
+const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// Maximum number of redirects.
+const MAX_REDIRECTS: usize = 5;
+
+/// Proxies from the environment of the controller. Child processes receive them in the request and have no environment, because a
+/// proxy URL can contain a password.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub struct Proxies {
+    http: Option<String>,
+    https: Option<String>,
+    all: Option<String>,
+    not_for: Option<String>,
+}
+
+impl fmt::Debug for Proxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxies").finish_non_exhaustive()
+    }
+}
+
+impl Proxies {
+    pub fn of_environment() -> Self {
+        let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let either = |name: &str| get(name).or_else(|| get(&name.to_lowercase()));
+        Self {
+            http: either("HTTP_PROXY"),
+            https: either("HTTPS_PROXY"),
+            all: either("ALL_PROXY"),
+            not_for: either("NO_PROXY"),
+        }
+    }
+
+    /// Returns the host names of the proxies.
+    fn hosts(&self) -> Vec<String> {
+        let given = [&self.http, &self.https, &self.all].into_iter().flatten();
+        let parsed = given.filter_map(|text| {
+            let url = Url::parse(text).ok().filter(Url::has_host);
+            url.or_else(|| Url::parse(&format!("http://{text}")).ok())?.host_str().map(str::to_owned)
+        });
+        parsed.collect()
+    }
+
+    /// Returns the proxies for the client. Invalid URLs are ignored.
+    fn list(&self) -> Vec<Proxy> {
+        let made = [
+            self.http.as_ref().map(Proxy::http),
+            self.https.as_ref().map(Proxy::https),
+            self.all.as_ref().map(Proxy::all),
+        ];
+        let not_for = self.not_for.as_deref().and_then(NoProxy::from_string);
+        made.into_iter().flatten().flatten().map(|proxy| proxy.no_proxy(not_for.clone())).collect()
+    }
+}
+
+/// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Servers at loopback and link-local
+/// addresses are refused unless `local_addresses` is set.
+pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) -> Result<reqwest::Client, GitError> {
+    let refused = |why: String| GitError::Credentials(format!("invalid certificate authorities: {why}"));
+    let mut roots = rustls::RootCertStore::empty();
+    let system = CertificateDer::pem_file_iter(SYSTEM_CERTIFICATES).map(|found| found.flatten().collect::<Vec<_>>());
+    roots.add_parsable_certificates(system.unwrap_or_default());
+    for text in authorities {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+        let (added, _) = roots.add_parsable_certificates(found.map_err(|error| refused(error.to_string()))?);
+        if added == 0 {
+            return Err(refused("no certificate in PEM format found".to_owned()));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| refused(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let builder = proxies.list().into_iter().fold(reqwest::Client::builder().no_proxy(), ClientBuilder::proxy);
+    let builder = match local_addresses {
+        true => builder,
+        false => builder.dns_resolver(Arc::new(addresses::Resolver { proxies: proxies.hosts() })),
+    };
+    builder
+        .tls_backend_preconfigured(tls)
+        .redirect(reqwest::redirect::Policy::custom(move |attempt| {
+            let refusal = addresses::refusal(attempt.url()).filter(|_| !local_addresses);
+            let from = attempt.previous().last().map(|url| url.scheme().to_owned());
+            if attempt.previous().len() > MAX_REDIRECTS {
+                attempt.error("too many redirects")
+            } else if from.as_deref() == Some("https") && attempt.url().scheme() != "https" {
+                attempt.error("redirect from https to http is not allowed")
+            } else if let Some(why) = refusal {
+                attempt.error(why)
+            } else {
+                attempt.follow()
+            }
+        }))
+        .connect_timeout(Duration::from_secs(10))
+        .pool_max_idle_per_host(2)
+        .build()
+        .map_err(|error| refused(chain(&error)))
+}
+
+/// Clients for the APIs of GitHub Apps. The client without additional certificates is cached until the certificates for all Stacks
+/// change.
+#[derive(Debug, Default)]
+pub struct Clients {
+    pub proxies: Proxies,
+    kept: Mutex<Option<(Option<String>, reqwest::Client)>>,
+}
+
+impl Clients {
+    pub fn of_environment() -> Self {
+        Self { proxies: Proxies::of_environment(), kept: Mutex::default() }
+    }
+
+    /// Returns a client that trusts the system certificates, the certificates for all Stacks (`for_all`), and `own`.
+    pub(super) fn client(
+        &self,
+        for_all: Option<String>,
+        own: Vec<String>,
+        local: bool,
+    ) -> Result<reqwest::Client, GitError> {
+        if !own.is_empty() {
+            return client(&own.into_iter().chain(for_all).collect::<Vec<_>>(), &self.proxies, local);
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, client)) = kept.as_ref().filter(|(made_with, _)| *made_with == for_all) {
+            return Ok(client.clone());
+        }
+        let client = client(&for_all.iter().cloned().collect::<Vec<_>>(), &self.proxies, local)?;
+        *kept = Some((for_all, client.clone()));
+        Ok(client)
+    }
+}
