@@ -1,6 +1,5 @@
 # Programs of the cluster, built from Go modules into the cache. Each part is a folder with a go.mod and a complete go.sum.
-# All parts share the build cache and the module cache of Go: tools/align keeps the versions of their modules equal, so that
-# each package is compiled once.
+# All parts share the build cache and the module cache of Go.
 # shellcheck shell=bash
 
 parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller kustomize-controller notification-controller coredns kubernetes services)
