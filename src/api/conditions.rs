@@ -105,7 +105,7 @@ pub mod update_reason {
     /// The backend does not have the Pulumi stack to destroy. Nothing was destroyed.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
     /// The run waits until the Pulumi command of a user in the pod has ended.
-    pub const PERSON_IN_POD: &str = "InteractiveSession";
+    pub const INTERACTIVE_SESSION: &str = "InteractiveSession";
     /// The spec is not valid. Nothing ran.
     pub const SPEC_INVALID: &str = "SpecInvalid";
     /// The workspace does not meet a requirement of the run. For example, a Secret does not have a referenced key. Nothing ran.

@@ -114,7 +114,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
         assert_eq!(main.log.sentences().await, once(&["create slow", "delete slow", "create slow"]));
         let held = scene.timeline.states_of::<Update>().into_iter().any(|update| {
             let conditions = update.status.map(|status| status.conditions).unwrap_or_default();
-            conditions::find(&conditions, PROGRESSING).is_some_and(|c| c.reason == update_reason::PERSON_IN_POD)
+            conditions::find(&conditions, PROGRESSING).is_some_and(|c| c.reason == update_reason::INTERACTIVE_SESSION)
         });
         assert!(held, "its Update has said so");
         assert_eq!(main.updates().await.len(), 2);

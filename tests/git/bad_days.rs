@@ -72,7 +72,7 @@ async fn each_server_failure_has_its_own_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endless_response_is_cut_off() {
+async fn an_endless_response_is_ended_at_the_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/app", listener.local_addr().unwrap());
     tokio::spawn(async move {

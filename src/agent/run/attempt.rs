@@ -58,7 +58,7 @@ impl Attempt {
     }
 
     /// Returns whether the state can contain pending operations, because the engine did not finish.
-    pub(super) fn is_cut_off(&self) -> bool {
+    pub(super) fn is_interrupted(&self) -> bool {
         let engine_is_missing_its_end = self.summary.began() && self.summary.summary().is_none();
         let left = self.exit.code == Some(failure::EXIT_CANCELED) || self.exit.signal.is_some();
         !self.exit.success() && (left || self.was_hard || engine_is_missing_its_end)

@@ -189,7 +189,7 @@ impl Run {
         let ending = Ending {
             changes: attempt.changes(),
             // A preview has no operations in flight that the state could contain.
-            interrupted: self.parameters.kind != OperationKind::Preview && attempt.is_cut_off(),
+            interrupted: self.parameters.kind != OperationKind::Preview && attempt.is_interrupted(),
             engine_began: attempt.summary.began(),
             ..ending.after(&attempt.stdout, &attempt.stderr)
         };

@@ -83,7 +83,7 @@ pub async fn act(
             Ok(Next::Done(Some(if is_reporting { REPORTED_RETRY } else { WATCHED_RETRY })))
         }
         Action::Hold(why) => {
-            let status = status::waiting(update, update_reason::PERSON_IN_POD, &why, now);
+            let status = status::waiting(update, update_reason::INTERACTIVE_SESSION, &why, now);
             context.writer.status(update, &status).await?;
             Ok(Next::Done(Some(WATCHED_RETRY)))
         }

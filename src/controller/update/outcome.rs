@@ -221,7 +221,7 @@ fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
     };
     let all: Vec<String> = holders.iter().take(MAX_NAMED).map(describe).collect();
     format!(
-        "stack is locked by {}; if this process has ended, remove the lock with `pulumi cancel`",
+        "the stack is locked by {}; if this process no longer runs, remove the lock with `pulumi cancel`",
         all.join(" and by ")
     )
 }
@@ -320,8 +320,8 @@ mod tests {
         };
         assert_eq!(
             RunOutcome::of(&result).message,
-            "stack is locked by alice@laptop  (pid 7) since 2026-01-01T12:00:00Z and by alice@laptop  (pid 7) \
-             since yesterday; if this process has ended, remove the lock with `pulumi cancel`"
+            "the stack is locked by alice@laptop  (pid 7) since 2026-01-01T12:00:00Z and by alice@laptop  (pid 7) \
+             since yesterday; if this process no longer runs, remove the lock with `pulumi cancel`"
         );
         let cloud = proto::Result { holders: Vec::new(), ..result };
         assert_eq!(RunOutcome::of(&cloud).message, "message of the CLI");

@@ -15,7 +15,7 @@ pub struct InDoubt {
 /// Checks the state and the provider, as a user would. An error tells why no operation is pending.
 pub fn look_into(facts: &Facts) -> Result<InDoubt, String> {
     if facts.state.pending_creates.is_empty() {
-        return Err("the state has no creation that was cut off".to_owned());
+        return Err("the state has no creation that was interrupted".to_owned());
     }
     let there = life::there(facts, None);
     let mut found = InDoubt::default();

@@ -123,7 +123,7 @@ fn valid_histories_pass_all_checks() {
     let examples = [
         ("a life without faults", good()),
         (
-            "a creation that was cut off was not done: it is done by the next run",
+            "a creation that was interrupted was not done: it is done by the next run",
             with(|facts| {
                 facts.events = history(&format!("create first@1 begin; {FIRST_REVISION}"));
                 facts.runs.insert(0, run("u0", 1, 1, failed("Aborted")));
@@ -325,7 +325,7 @@ fn pending_creates_are_resolved_into_existing_and_missing_resources() {
     interrupted.removed_by_hand.push(removed_by_hand("first", 3));
     assert_eq!(look_into(&interrupted).unwrap().exist, Vec::<String>::new(), "it is removed once");
 
-    assert!(look_into(&good()).unwrap_err().contains("no creation that was cut off"));
+    assert!(look_into(&good()).unwrap_err().contains("no creation that was interrupted"));
     let in_the_state = with(|facts| facts.state.pending_creates.extend([urn("first")]));
     assert!(look_into(&in_the_state).unwrap_err().contains("is in the state"));
 }

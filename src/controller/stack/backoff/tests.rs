@@ -67,7 +67,7 @@ fn the_pause_after_a_failure_follows_from_spec_and_reason() {
         ("a lock at its own backoff", paced, failed(conflict, 0), 30),
         ("a lock is a failure", impatient, failed(conflict, 3), 90),
         ("could not start", plain, failed(update_reason::RUN_REFUSED, 99), 60),
-        ("cut off", plain, failed(update_reason::ABORTED, 99), 0),
+        ("interrupted", plain, failed(update_reason::ABORTED, 99), 0),
     ];
     for (name, backoff, last, wait) in rows {
         assert_eq!(backoff.pause_after(&last).as_secs(), wait, "{name}");

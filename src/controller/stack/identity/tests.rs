@@ -52,7 +52,7 @@ fn a_run_that_may_have_changed_resources_is_detected() {
         ("an up that succeeded", "up", json!({"conditions": []}), true),
         ("one that failed before it changed anything", "up", failed(json!({"changes": {"same": 3}})), false),
         ("one that failed after it created something", "up", failed(json!({"changes": {"create": 1}})), true),
-        ("one that was cut off", "up", failed(json!({"interrupted": true})), true),
+        ("one that was interrupted", "up", failed(json!({"interrupted": true})), true),
         ("one that ended with its container", "up", failed(json!({"terminationEvidence": "Container"})), true),
         ("one that never began", "up", failed(json!({"terminationEvidence": null})), false),
         ("a preview", "preview", json!({"conditions": [], "changes": {"create": 1}}), false),

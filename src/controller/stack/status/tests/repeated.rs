@@ -46,12 +46,12 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
 }
 
 /// Returns a destroy that started and ended with this reason.
-fn destroy(reason: Option<&str>, proof: TerminationEvidence, is_cut_off: bool) -> Update {
+fn destroy(reason: Option<&str>, proof: TerminationEvidence, is_interrupted: bool) -> Update {
     let mut update = ended(reason);
     let status = update.status.as_mut().expect("there");
     status.run = Some(RunBinding::default());
     status.termination_evidence = Some(proof);
-    status.interrupted = is_cut_off.then_some(true);
+    status.interrupted = is_interrupted.then_some(true);
     update
 }
 
@@ -68,11 +68,11 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
     let elsewhere = PulumiStack { backend: Some("s3://b".to_owned()), ..here() };
     // The previous runs, the Pulumi stack with the resources, and whether a destroy that finds no stack succeeds.
     let rows: [(&str, Vec<&Update>, PulumiStack, bool); 7] = [
-        ("it was cut off", vec![&interrupted], here(), true),
+        ("it was interrupted", vec![&interrupted], here(), true),
         ("nobody knows its end", vec![&unknown], here(), true),
-        ("it was cut off, and then the stack was locked", vec![&interrupted, &conflict], here(), true),
+        ("it was interrupted, and then the stack was locked", vec![&interrupted, &conflict], here(), true),
         ("it failed in order", vec![&in_order], here(), false),
-        ("it was cut off before it started", vec![&unbound], here(), false),
+        ("it was interrupted before it started", vec![&unbound], here(), false),
         ("the resources are in another backend", vec![&interrupted], elsewhere, false),
         ("there was none before", vec![], here(), false),
     ];
@@ -87,9 +87,9 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
         let said = last(&found).message.unwrap_or_default();
         assert_eq!(said.contains("already removed by an earlier, interrupted destroy"), wanted, "{name}: {said}");
     }
-    let cut_off_up =
+    let interrupted_up =
         after(Some(applied()), UpdateKind::Up, &destroy(Some("Aborted"), TerminationEvidence::Container, true));
-    let found = after(Some(cut_off_up), UpdateKind::Destroy, &not_found);
+    let found = after(Some(interrupted_up), UpdateKind::Destroy, &not_found);
     assert_eq!(last(&found).reason.as_deref(), Some("StackNotFound"), "an up does not remove a stack");
 }
 

@@ -140,7 +140,7 @@ fn runs_check_for_pending_creates_until_one_succeeds() {
     let (stop, keep) = (Some(PendingCreates::Stop), Some(PendingCreates::Keep));
     let rows = [
         ("it failed in order", None, failed_so("UpdateFailed", false), None),
-        ("it was cut off", None, failed_so("Aborted", true), stop),
+        ("it was interrupted", None, failed_so("Aborted", true), stop),
         ("it was cancelled hard", None, failed_so("Canceled", true), stop),
         ("it ended with its pod, in order", None, failed_so("Aborted", false), None),
         ("its end is unknown", None, failed_so("RunOutcomeUnknown", false), stop),
@@ -149,7 +149,7 @@ fn runs_check_for_pending_creates_until_one_succeeds() {
         ("a user has resolved it, and the stack was locked", keep, failed_so("UpdateConflict", true), keep),
         ("a user has resolved it, and the run could not start", keep, failed_so("RunRefused", false), keep),
         ("the stack was locked, and the state is in doubt", None, failed_so("UpdateConflict", true), stop),
-        ("a user has resolved it, and it was cut off again", keep, failed_so("Aborted", true), stop),
+        ("a user has resolved it, and it was interrupted again", keep, failed_so("Aborted", true), stop),
         ("it succeeded", stop, ended(None), None),
     ];
     for (name, before, update, wanted) in rows {
