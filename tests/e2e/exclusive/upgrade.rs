@@ -30,7 +30,11 @@ fn a_newer_controller_replaces_only_idle_incompatible_agents() {
 
             controller.pretend_to_be(Some(&first_not_spoken_to)).await;
             main.until_applied(&second).await;
-            assert_eq!(main.log.sentences().await, once(&["create step", "update step"]), "the run was not interrupted");
+            assert_eq!(
+                main.log.sentences().await,
+                once(&["create step", "update step"]),
+                "the run was not interrupted"
+            );
             assert_eq!(main.updates().await.len(), 2);
             until_another_pod(scene, &pod.0).await;
         }));
