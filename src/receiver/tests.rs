@@ -286,9 +286,9 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     assert_eq!(
         events,
         [
+            "ValidationFailed: webhook call refused: Secret apps/gone not found; create it with the key `token`",
             "ValidationFailed: webhook call refused: header X-Hub-Signature-256 does not match the token and the body; check that \
              the caller uses the token in the Secret",
-            "ValidationFailed: webhook call refused: Secret apps/gone not found; create it with the key `token`",
         ]
     );
 }

@@ -191,7 +191,7 @@ impl Metrics {
         );
         registry.register(
             "pulumi_controller_authority_well",
-            "1 if the Secret of the certificate authority was valid when last read; otherwise 0",
+            "Whether the Secret of the certificate authority was valid when last read: 1 if valid, otherwise 0",
             self.authority_well.clone(),
         );
     }

@@ -107,7 +107,7 @@ fn a_run_ends_after_timeout_or_idle_timeout_with_an_earlier_idle_warning() {
 fn causes_show_durations_in_human_readable_form() {
     for (seconds, shown) in [(0, "0s"), (45, "45s"), (600, "10m"), (5400, "1h30m"), (3601, "1h1s")] {
         let message = Cause::Timeout(Duration::from_secs(seconds)).to_string();
-        assert_eq!(message, format!("the run exceeded its timeout of {shown} and was cancelled"));
+        assert_eq!(message, format!("the run exceeded its timeout of {shown} and was canceled"));
     }
 }
 

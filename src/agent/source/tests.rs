@@ -179,7 +179,7 @@ async fn source_limits_are_set_by_the_controller() {
     let large = refused((size - 1, 0)).await.unwrap_err().to_string();
     assert!(large.contains(&format!("exceeds the limit of {} bytes (--artifact-max-size)", size - 1)), "{large}");
     let large = refused((size, 512)).await.unwrap_err().to_string();
-    assert!(large.contains("larger than 512 bytes when decompressed (--artifact-max-unpacked-size)"), "{large}");
+    assert!(large.contains("exceeds the limit of 512 decompressed bytes (--artifact-max-unpacked-size)"), "{large}");
     assert!(!place.source.put(within(size, 1 << 20)).await.unwrap(), "it was not there before");
 }
 

@@ -172,9 +172,9 @@ fn stack_name_and_backend_are_validated() {
         assert_eq!(with("acme/web/dev", backend), Ok(()));
     }
     let error = with("a/b/c/d", None).expect_err("refused");
-    assert!(error.starts_with("invalid spec.stack: \"a/b/c/d\" is not the name of a stack"), "{error}");
+    assert!(error.starts_with("invalid spec.stack: invalid stack name \"a/b/c/d\""), "{error}");
     let error = with("dev", Some("redis://state")).expect_err("refused");
-    assert!(error.starts_with("invalid spec.backend: \"redis://state\" is not the URL of a supported"), "{error}");
+    assert!(error.starts_with("invalid spec.backend: invalid backend URL \"redis://state\""), "{error}");
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
     let ours = [names::STACK_FINALIZER];
     let rows = [
         ("none", vec![], now(), "Fetch state-alone"),
-        ("deleted too", vec![dependent(true, &ours)], now(), "waits for upper"),
+        ("deleted too", vec![dependent(true, &ours)], now(), "waiting for the deletion of dependent Stacks: upper"),
         ("done already", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
         ("it lives", vec![dependent(false, &ours)], now(), "Fetch state-alone"),
         (
@@ -204,7 +204,12 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
             at(DELETED_AT + 1),
             "checking whether dependent Stacks",
         ),
-        ("one of both", vec![dependent(false, &ours), dependent(true, &ours)], now(), "waits for upper"),
+        (
+            "one of both",
+            vec![dependent(false, &ours), dependent(true, &ours)],
+            now(),
+            "waiting for the deletion of dependent Stacks: upper",
+        ),
     ];
     for (name, dependents, now, wanted) in rows {
         let mut observed = observed(stack());

@@ -52,7 +52,7 @@ fn check_all(needed: &[Dependency], second: i64) -> Standing {
 }
 
 fn waits(message: &str) -> Standing {
-    Standing::Unmet { message: format!("waits for base: {message}"), stale: Vec::new() }
+    Standing::Unmet { message: format!("waiting for base: {message}"), stale: Vec::new() }
 }
 
 #[test]

@@ -175,7 +175,7 @@ async fn discovery_of_an_unserved_kind_is_rate_limited() {
     scene.server.set(NOT_SERVED);
     for _ in 0..50 {
         let error = scene.look().await.expect_err("it is not there").to_string();
-        assert!(error.contains("does not serve Report of the group artifacts.example.com"), "{error}");
+        assert!(error.contains("does not serve Report.artifacts.example.com"), "{error}");
     }
     assert_eq!(scene.log.verbs(), ["GET /apis"], "no watch, no read, one question");
     scene.server.set(SERVED);
@@ -195,7 +195,7 @@ async fn an_unserved_kind_does_not_block_stacks_of_other_kinds() {
     scene.stacks.apply(&Event::Apply(other.clone()));
     let missing = source::reference(&other.spec).unwrap();
     let error = scene.sources.look("apps", &missing).await.expect_err("it is not there").to_string();
-    assert!(error.contains("does not serve Chart of the group artifacts.example.com"), "{error}");
+    assert!(error.contains("does not serve Chart.artifacts.example.com"), "{error}");
     let found = scene.look().await.expect("it is there");
     scene.watches.keep(&found.resource).expect("it may be watched");
     assert_eq!(scene.woken(1).await, ["main"], "the other has nothing to look for");
@@ -214,7 +214,7 @@ async fn a_removed_kind_ends_its_watch_and_is_watched_again_on_return() {
     assert_eq!(scene.woken(2).await, ["main", "other"], "they have to find out");
     scene.tasks_end().await;
     let error = scene.look().await.expect_err("it is gone").to_string();
-    assert!(error.contains("is not served as artifacts.example.com/v1 any more"), "{error}");
+    assert!(error.contains("artifacts.example.com/v1 no longer serves its kind"), "{error}");
     tokio::time::advance(ASK_AGAIN).await;
     let error = scene.look().await.expect_err("it is gone").to_string();
     assert!(error.contains("does not serve Report"), "{error}");
@@ -234,7 +234,7 @@ async fn a_missing_permission_is_reported_and_no_watch_is_started() {
     scene.server.set(FORBIDDEN);
     let error = scene.look().await.expect_err("it may not be read");
     assert!(
-        matches!(&error, Unavailable::Stalled(said) if said.contains("get, list and watch reports.artifacts.example.com")
+        matches!(&error, Unavailable::Stalled(said) if said.contains("get, list and watch on reports.artifacts.example.com")
         && said.contains("it is Forbidden") && said.contains("pulumi.com/aggregate-to-source-reader")),
         "{error:?}"
     );

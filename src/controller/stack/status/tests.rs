@@ -178,7 +178,7 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/NotReadyStalled", "Stalled=True/UpdateConflict"],
         ),
         (
-            State::PrerequisiteNotSatisfied(text("waits for base")),
+            State::PrerequisiteNotSatisfied(text("waiting for base")),
             None,
             &["Ready=False/PrerequisiteNotSatisfied", "Reconciling=True/PrerequisiteNotSatisfied"],
         ),
@@ -241,7 +241,7 @@ fn kstatus_and_argo_cd_health_are_correct_in_every_state() {
         (State::WorkspaceFailed(text("ImagePullBackOff")), None, "Failed"),
         (State::SourceStalled(text("it does not exist")), None, "Failed"),
         (State::SourceUnavailable(text("404")), None, "InProgress"),
-        (State::PrerequisiteNotSatisfied(text("waits for base")), None, "InProgress"),
+        (State::PrerequisiteNotSatisfied(text("waiting for base")), None, "InProgress"),
         (State::Failed, again(), "InProgress"),
         (State::GivenUp, again(), "Failed"),
         (State::InDoubt("RunOutcomeUnknown", text("nobody knows")), None, "Failed"),
@@ -372,7 +372,7 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
     let since = |stack: &Stack| stack.status.as_ref().and_then(|s| s.pending_since.as_ref()).map(|t| t.0.as_second());
     let mut stack = stack(None);
     let stands = |stack: &Stack, state: State, second| Some(with_state(stack, &state, at(second)));
-    let waits = || State::PrerequisiteNotSatisfied("waits for base".to_owned());
+    let waits = || State::PrerequisiteNotSatisfied("waiting for base".to_owned());
     stack.status = stands(&stack, waits(), 10);
     stack.status = stands(&stack, State::Working("preparing".to_owned()), 20);
     stack.status = Some(started(&stack, &current(), at(30)));

@@ -71,7 +71,7 @@ fn missing_or_invalid_spec_fields_are_reported_by_name() {
         (json!({}), None),
         (json!({"workspaceName": ""}), Some("spec.workspaceName is required")),
         (json!({"stackName": ""}), Some("spec.stackName is required")),
-        (json!({"stackName": "a/b/c/d"}), Some("spec.stackName: \"a/b/c/d\" is not the name of a stack")),
+        (json!({"stackName": "a/b/c/d"}), Some("spec.stackName: invalid stack name \"a/b/c/d\"")),
         (
             json!({"workspaceName": "../secrets/a"}),
             Some("invalid spec.workspaceName \"../secrets/a\": must be the name"),

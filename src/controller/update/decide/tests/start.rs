@@ -139,7 +139,7 @@ fn a_run_waits_until_all_referenced_objects_exist() {
     checked.missing.push(reference);
     checked.empty.insert("ConfigMap/defaults".to_owned());
     observed.update.metadata.namespace = Some("apps".to_owned());
-    let message = "waits for Secret \"aws\" (envFrom), which does not exist in namespace apps";
+    let message = "waiting for Secret \"aws\" (envFrom): not found in namespace apps";
     assert_eq!(decide(&observed), Action::AwaitReferences(message.to_owned()));
     let deleted = |mut observed: Observed| {
         observed.update.metadata.deletion_timestamp = Some(Time(now()));

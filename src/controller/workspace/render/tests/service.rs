@@ -30,7 +30,7 @@ fn unsupported_service_template_fields_are_rejected_by_name() {
     let rows = [
         (json!({"spec": {"type": "LoadBalancer"}}), "serviceTemplate.spec is not supported"),
         (json!({"metadata": {"lables": {}}}), "serviceTemplate.metadata.lables is not supported"),
-        (json!({"metadata": {"labels": {"$patch": "remove"}}}), "serviceTemplate: metadata.labels.$patch"),
+        (json!({"metadata": {"labels": {"$patch": "remove"}}}), "serviceTemplate: invalid metadata.labels.$patch"),
         (json!({"metadata": "x"}), "serviceTemplate: metadata must be an object"),
     ];
     for (template, wanted) in rows {
