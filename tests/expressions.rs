@@ -248,5 +248,5 @@ fn the_evaluate_role_refuses_to_start_without_limits() {
     let output =
         std::process::Command::new(binary).arg("evaluate").stdin(std::process::Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("Only the controller starts this role"), "{said}");
+    assert!(!output.status.success() && said.contains("only the controller starts this role"), "{said}");
 }

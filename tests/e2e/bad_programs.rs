@@ -90,7 +90,7 @@ fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
         };
         main.until("to name the Secret", WaitLimit::Run, |stack| {
             says(stack, READY, "Unknown", stack_reason::NOT_READY_IN_PROGRESS)
-                && names(stack, &["Secret \"credentials\" (environment variable TOKEN), which does not exist"])
+                && names(stack, &["Secret \"credentials\" (environment variable TOKEN): not found"])
         })
         .await;
         let pod = main.pod_and_restarts().await;

@@ -192,7 +192,7 @@ fn an_expression_over_its_memory_limit_stalls_only_its_stack() {
         let stalled = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
         let stack = greedy.until("to exceed the limit", WaitLimit::Reaction, stalled).await;
         let message = condition(&stack, STALLED).expect("it is there").message.clone();
-        let words = ["the readyExpr of needed", "memory limit of 96Mi exceeded", "Simplify the expression"];
+        let words = ["readyExpr of needed", "memory limit of 96Mi exceeded", "simplify the expression"];
         assert!(words.iter().all(|part| message.contains(part)), "{message}");
         let commit = source.push(&saying("two").files()).await;
         needed.until_applied(&commit).await;

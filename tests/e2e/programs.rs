@@ -179,7 +179,7 @@ fn a_stack_with_two_sources_or_none_reports_it() {
         main.change(json!({"spec": {"fluxSource": null, "programRef": null}})).await;
         main.until("to say that it has none", WaitLimit::Reaction, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE)
-                && condition(stack, READY).is_some_and(|ready| ready.message.contains("no source is given"))
+                && condition(stack, READY).is_some_and(|ready| ready.message.contains("Stack has no source object"))
         })
         .await;
         main.change(json!({"spec": {"programRef": {"name": "app"}}})).await;

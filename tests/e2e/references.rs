@@ -64,7 +64,7 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
 
         // An empty ConfigMap satisfies a reference.
         scene.create::<ConfigMap>(json!({"metadata": {"name": "defaults"}})).await;
-        until_reported(&main, &["Secret \"provider\" (envFrom), which does not exist"]).await;
+        until_reported(&main, &["Secret \"provider\" (envFrom): not found"]).await;
         let created = jiff::Timestamp::now();
         let secret = json!({"metadata": {"name": "provider"}, "stringData": {"PROVIDER_LOG_URL": log}});
         scene.create::<Secret>(secret).await;
@@ -108,7 +108,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         assert!(seconds <= SOON, "the run started {seconds} s after the Secret was created");
 
         main.change(json!({"spec": {"configRef": {"size": {"name": "sizes", "key": "size"}}}})).await;
-        until_reported(&main, &["waits for ConfigMap \"sizes\" (config key size)"]).await;
+        until_reported(&main, &["waiting for ConfigMap \"sizes\" (config key size)"]).await;
         scene.create::<ConfigMap>(json!({"metadata": {"name": "sizes"}, "data": {"size": "big"}})).await;
         wait_until("the run with the value of the ConfigMap", WaitLimit::Run, async || {
             match main.log.sentences().await {

@@ -216,7 +216,7 @@ fn an_init_container_fills_the_workspace_without_a_source() {
     run("alone-none", async |scene| {
         workspace(scene, "main", json!({})).await;
         until_workspace(scene, "main", "to report that it is empty", WaitLimit::Run, |workspace| {
-            is(workspace, READY, "False", &["no source is given", "no init container has put a Pulumi project"])
+            is(workspace, READY, "False", &["no source is specified", "no init container has put a Pulumi project"])
         })
         .await;
         let share = json!([{"name": "share", "mountPath": "/share"}]);
