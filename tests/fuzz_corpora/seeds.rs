@@ -115,11 +115,7 @@ pub fn archives() -> Vec<Archive> {
         refused("unknown-type", kind(EntryType::new(b'Z')), &["\"evil\"", "unknown type 'Z'"]),
         refused("sparse", Tar::new().extended("GNU.sparse.major", "1").file("evil"), &["\"evil\"", "sparse"]),
         refused("link-absolute", Tar::new().link("evil", "/etc"), &["\"evil\" to \"/etc\"", "absolute"]),
-        refused(
-            "link-out",
-            Tar::new().link("evil", "../../etc"),
-            &["\"evil\" to \"../../etc\"", "must not leave the archive"],
-        ),
+        refused("link-out", Tar::new().link("evil", "../../etc"), &["\"evil\" to \"../../etc\"", "leave the archive"]),
         refused("link-up-behind-a-name", Tar::new().link("evil", "a/../../b"), &["\"evil\"", "after a name"]),
         refused(
             "write-through-a-link",

@@ -64,7 +64,7 @@ impl RepositoryUrl {
             return Err(format!("{FORMS} (no path on host {host})"));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(format!("must not have a query or a fragment"));
+            return Err("must not have a query or a fragment".to_owned());
         }
         match url.scheme() {
             "https" | "http" => {
@@ -76,7 +76,7 @@ impl RepositoryUrl {
             }
             "ssh" | "git+ssh" | "ssh+git" => {
                 let user = decoded(url.username()).filter(|user| !user.is_empty()).unwrap_or_else(|| "git".to_owned());
-                let path = decoded(url.path()).ok_or_else(|| format!("path must be UTF-8"))?;
+                let path = decoded(url.path()).ok_or_else(|| "path must be UTF-8".to_owned())?;
                 // `ssh://host/~user/repository` refers to the home directory of that user.
                 let path = if path.starts_with("/~") { path.trim_start_matches('/').to_owned() } else { path };
                 Self::ssh(text.to_owned(), user, &host, url.port().unwrap_or(22), path)
@@ -87,10 +87,10 @@ impl RepositoryUrl {
 
     /// Parses `user@host:path`.
     fn short_ssh(text: &str) -> Result<Self, String> {
-        let (place, path) = text.split_once(':').ok_or_else(|| format!("{FORMS}"))?;
+        let (place, path) = text.split_once(':').ok_or_else(|| FORMS.to_owned())?;
         let (user, host) = place.split_once('@').unwrap_or(("git", place));
         if host.is_empty() || user.is_empty() || path.trim_matches('/').is_empty() || place.contains('/') {
-            return Err(format!("{FORMS}"));
+            return Err(FORMS.to_owned());
         }
         Self::ssh(text.to_owned(), user.to_owned(), host, 22, path.to_owned())
     }
