@@ -199,7 +199,7 @@ mod tests {
             (json!({"git": {"url": "u"}, "flux": {"digest": DIGEST}}), "git and flux are mutually exclusive"),
             (json!({"flux": {"digest": DIGEST}}), "flux.url is missing"),
             (json!({"flux": {"url": "u"}}), "flux.digest: digest is empty"),
-            (json!({"flux": {"url": "u", "digest": "md5:00"}}), "flux.digest: digest algorithm md5"),
+            (json!({"flux": {"url": "u", "digest": "md5:00"}}), "flux.digest: insecure digest algorithm md5"),
             (json!({"flux": {"url": "u", "digest": DIGEST, "dir": "../x"}}), "flux.dir: directory \"../x\""),
             (json!({"local": {"dir": "/"}}), "local.dir is missing"),
             (json!({"local": {}}), "local.dir is missing"),
