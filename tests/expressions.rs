@@ -93,6 +93,10 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
+const MEMORY: &str = "memory limit of 96Mi exceeded";
+/// A build without optimization on a busy machine can reach this limit before that of memory.
+const CPU: &str = "CPU time limit of 1 s exceeded";
+
 /// Nine chained calls expand ten bytes to 10 GB.
 fn chained_replace() -> String {
     format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9))
@@ -103,9 +107,9 @@ async fn an_expression_that_exceeds_a_limit_is_stopped_and_reported() {
     let ranges = vec!["lists.range(1000000)"; 40].join(" + ");
     let nested = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, a + b + c >= 0)))";
     let rows = [
-        (chained_replace(), "memory limit of 96Mi exceeded"),
-        (format!("({ranges}).size() > 1"), "memory limit of 96Mi exceeded"),
-        (nested.to_owned(), "CPU time limit of 1 s exceeded"),
+        (chained_replace(), &[MEMORY, CPU][..]),
+        (format!("({ranges}).size() > 1"), &[MEMORY, CPU]),
+        (nested.to_owned(), &[CPU]),
     ];
     let before = resident();
     let evaluations = rows.map(|(expression, wanted)| async move {
@@ -114,7 +118,7 @@ async fn an_expression_that_exceeds_a_limit_is_stopped_and_reported() {
         let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
         let answer = fixture.said(&expression, &this, &dep).await;
         assert!(
-            matches!(&answer, Err(ExpressionError::LimitExceeded(why)) if why.contains(wanted)),
+            matches!(&answer, Err(ExpressionError::LimitExceeded(why)) if wanted.iter().any(|limit| why.contains(limit))),
             "{expression}: {answer:?}"
         );
         // A repeated expression is answered from the cache, even if it exceeded a limit.
