@@ -337,7 +337,7 @@ fn a_missing_or_escaping_directory_is_named() {
         let dir = |dir: Value| json!({"spec": {"fluxSource": {"dir": dir}}});
         place.stack.change(dir(json!("infrastructure"))).await;
         place.expect_stalled("a directory that is not there", &["\"infrastructure\"", "README.md, infra"]).await;
-        for (outside, word) in [("../secrets", "\"..\""), ("/etc", "absolute")] {
+        for (outside, word) in [("../secrets", "\"..\""), ("/etc", "relative")] {
             place.stack.change(dir(json!(outside))).await;
             let stack = place
                 .stack
