@@ -195,7 +195,7 @@ func TestWithoutALogToWriteToAnOperationFails(t *testing.T) {
 	project := newProject(t)
 	// Nothing listens on port 1.
 	project.environment = append(project.environment, logVariable+"=http://127.0.0.1:1/")
-	project.mustFail("reporting begin of create first to the provider log at http://127.0.0.1:1",
+	project.mustFail("failed to report begin of create first to the provider log at http://127.0.0.1:1",
 		"up", "--yes", "--skip-preview")
 	if state := project.must("stack", "export"); strings.Contains(state, "testing:index:Step::step") {
 		t.Errorf("the operation that failed has left a resource:\n%s", state)
