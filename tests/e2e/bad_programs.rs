@@ -67,7 +67,7 @@ fn a_program_that_prints_a_hundred_megabytes_completes() {
             .until("to say why it failed, not what it printed", WaitLimit::Long, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_FAILED)
                     && condition(stack, READY)
-                        .is_some_and(|ready| ready.message.contains("because its input failOn is update"))
+                        .is_some_and(|ready| ready.message.contains("the input failOn is update"))
             })
             .await;
         let message = condition(&failed, READY).map(|ready| ready.message.clone()).unwrap_or_default();

@@ -61,7 +61,7 @@ fn an_alert_reports_start_success_failure_and_recovery_once_each() {
         .await;
         let failure = scene.until_called("the failure", of("StackUpdateFailure", &bad.revision())).await;
         assert_eq!(failure.body["severity"], "error");
-        assert!(message(&failure).contains("its input failOn is update"), "the cause: {}", message(&failure));
+        assert!(message(&failure).contains("the input failOn is update"), "the cause: {}", message(&failure));
 
         let good = source.push(&program("three", "").files()).await;
         main.until_applied(&good).await;
