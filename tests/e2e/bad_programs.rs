@@ -66,8 +66,7 @@ fn a_program_that_prints_a_hundred_megabytes_completes() {
         let failed = main
             .until("to say why it failed, not what it printed", WaitLimit::Long, |stack| {
                 says(stack, READY, "False", stack_reason::UPDATE_FAILED)
-                    && condition(stack, READY)
-                        .is_some_and(|ready| ready.message.contains("the input failOn is update"))
+                    && condition(stack, READY).is_some_and(|ready| ready.message.contains("the input failOn is update"))
             })
             .await;
         let message = condition(&failed, READY).map(|ready| ready.message.clone()).unwrap_or_default();

@@ -78,7 +78,7 @@ fn an_invalid_program_names_the_error_and_keeps_the_last_good_state() {
         main.until_revision("1").await;
         let before = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
 
-        let where_it_is = "program.resources.step has properties and get";
+        let where_it_is = "program.resources.step must not have both properties";
         let both = json!({"program": {"resources": {"step": {"get": {"id": "some-id"}}}}});
         scene.patch::<ProgramObject>("app", both).await;
         let stalled = main
@@ -179,7 +179,7 @@ fn a_stack_with_two_sources_or_none_reports_it() {
         main.change(json!({"spec": {"fluxSource": null, "programRef": null}})).await;
         main.until("to say that it has none", WaitLimit::Reaction, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE)
-                && condition(stack, READY).is_some_and(|ready| ready.message.contains("Stack has no source object"))
+                && condition(stack, READY).is_some_and(|ready| ready.message.contains("no source is specified"))
         })
         .await;
         main.change(json!({"spec": {"programRef": {"name": "app"}}})).await;
