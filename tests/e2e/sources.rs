@@ -180,7 +180,7 @@ fn a_source_kind_and_its_rbac_may_be_added_late_and_removed_early() {
         let mut stack = scene.stack_on_kind("main", Some(&api_version), &report);
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
-        let not_served = format!("does not serve Report of the group {group}");
+        let not_served = format!("does not serve Report.{group}");
         until_stalled(&main, &[&not_served]).await;
         // Stacks with other kinds of sources are not affected.
         scene.start(scene.stack("other", &producer)).await.until_applied(&commit).await;
