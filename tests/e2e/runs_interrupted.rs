@@ -362,7 +362,8 @@ fn a_resolve_annotation_on_an_update_ends_a_lost_run() {
         scene.patch::<Update>(&update, answer("another=retry")).await;
         until_update(scene, &update, "to say that another one is named", WaitLimit::Reaction, |update| {
             let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-            conditions::find(conditions, PROGRESSING).is_some_and(|c| c.message.contains("the annotation names another"))
+            conditions::find(conditions, PROGRESSING)
+                .is_some_and(|c| c.message.contains("the annotation names another"))
         })
         .await;
         scene.patch::<Update>(&update, answer("ghost-1=abandon")).await;

@@ -27,7 +27,7 @@ fn sixty_stacks_created_at_once_on_one_source_all_succeed() {
                     no_more_ran_at_a_time_than_may(&scenes).await;
                     a_wait_was_visible(&scenes);
                     the_small_namespace_was_not_starved(&course, large, small);
-                    the_artifact_was_fetched_once(&crowd).await;
+                    each_namespace_fetched_the_artifact_once(&crowd, &scenes).await;
                 })
                 .await;
             })
@@ -48,7 +48,7 @@ fn six_stacks_created_at_once_run_within_the_limit() {
                 let scenes = [four, two];
                 each_ran_once_and_none_failed(&crowd, &scenes).await;
                 no_more_ran_at_a_time_than_may(&scenes).await;
-                the_artifact_was_fetched_once(&crowd).await;
+                each_namespace_fetched_the_artifact_once(&crowd, &scenes).await;
             })
             .await;
         })
@@ -124,8 +124,13 @@ fn the_small_namespace_was_not_starved(course: &Course, large: &Scene, small: &S
     );
 }
 
-async fn the_artifact_was_fetched_once(crowd: &Crowd<'_>) {
+/// A namespace may use only content that its own source has produced, so each namespace fetches the artifact.
+async fn each_namespace_fetched_the_artifact_once(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     let lines = Controller::new(&client().await).log_lines(&crowd.digest).await;
     let fetched: Vec<&String> = lines.iter().filter(|line| line.contains("fetched artifact")).collect();
-    assert_eq!(fetched.len(), 1, "{fetched:?}");
+    for scene in scenes {
+        let namespace = format!("\"namespace\":\"{}\"", scene.namespace);
+        assert_eq!(fetched.iter().filter(|line| line.contains(&namespace)).count(), 1, "{namespace}: {fetched:?}");
+    }
+    assert_eq!(fetched.len(), scenes.len(), "{fetched:?}");
 }
