@@ -25,7 +25,7 @@ async fn a_run_that_exceeds_its_timeout_is_ended_gracefully() {
     let request = RunRequest { timeout_seconds: 3, ..workspace.request(&[]).await };
     let result = workspace.run_to_end(&request).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
-    assert!(result.message.starts_with("the run exceeded its timeout of 3s and was cancelled"), "{}", result.message);
+    assert!(result.message.starts_with("the run exceeded its timeout of 3s and was canceled"), "{}", result.message);
     assert!(!result.interrupted && result.ended - result.started >= 3000);
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
 }
