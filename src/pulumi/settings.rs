@@ -238,7 +238,7 @@ fn set_paths(
     for ((root, path), entry) in paths {
         let invalid = |reason: String| SettingsError::Key { key: entry.key.clone(), reason };
         let node = match entry.is_secret {
-            // A placeholder, which the CLI replaces by the encrypted value.
+            // The CLI replaces this empty value with the encrypted one.
             true => secrets.find(&entry.key, &root, &path).unwrap_or_else(|| Node::Scalar(Scalar::string(""))),
             false => at_path(&entry.value, path.is_empty()),
         };
