@@ -1,7 +1,7 @@
 //! The agent's side of TLS: version 1.3, a client certificate of the controller, and files that can change at any time.
 //!
-//! The files are read for each connection. The controller connects rarely, so the cost is negligible. Unlike a watch on
-//! the directory, a read cannot be refused (the number of watches on a node is limited) and misses no change.
+//! The files are read for each connection. The controller connects rarely, so the cost is negligible. Unlike a watch
+//! on the directory, reading the files does not depend on the limit of watches on a node, and it misses no change.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -44,12 +44,12 @@ pub const INPUTS_KEY_FILE: &str = "inputs.key";
 
 /// Timeout of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent handshakes. One more replaces the client that has been silent for longest, so that
-/// clients that open connections without sending data do not block others.
+/// Maximum number of concurrent handshakes. A further handshake replaces the one whose client has been silent for
+/// longest, so that clients that open connections without sending data do not block others.
 const MAX_HANDSHAKES: usize = 32;
-/// Pause after the system has refused to accept a connection, for example for lack of file descriptors.
+/// Pause after accepting a connection has failed, for example for lack of file descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum time for which data from a refused client is read; [`REFUSED_BYTES`] limits its size.
+/// Maximum time for which data from a refused client is read; [`REFUSED_BYTES`] limits the amount of this data.
 const REFUSED_LINGER: Duration = Duration::from_secs(1);
 const REFUSED_BYTES: u64 = 64 * 1024;
 /// Maximum size of a file in bytes.
@@ -74,7 +74,7 @@ pub enum ServerTlsError {
     Serve { directory: PathBuf, source: rustls::Error },
 }
 
-/// Accepts only connections of the controller.
+/// Accepts TLS connections only from the controller.
 pub struct TlsAcceptor {
     directory: PathBuf,
     loaded: ArcSwap<Loaded>,
@@ -111,7 +111,7 @@ impl TlsAcceptor {
         })
     }
 
-    /// Returns the configuration for the next client. If the files are invalid, the last valid ones stay in use.
+    /// Returns the configuration for the next client. If the files are invalid, the last valid files stay in use.
     async fn current(&self) -> Arc<ServerConfig> {
         let directory = self.directory.clone();
         let read = tokio::task::spawn_blocking(move || read_files(&directory)).await;
@@ -148,6 +148,8 @@ impl TlsAcceptor {
 
     /// Performs the handshake. Sets `greeted` once the client has sent its first message.
     pub(super) async fn handshake(&self, stream: TcpStream, greeted: &AtomicBool) -> io::Result<Connection> {
+        // Otherwise the second packet of each reply waits for the delayed acknowledgement of the first one, which takes 40 ms.
+        stream.set_nodelay(true)?;
         let greeting = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
         greeted.store(true, Ordering::Relaxed);
         match greeting.into_stream(self.current().await).into_fallible().await {
@@ -347,7 +349,7 @@ fn configuration(directory: &Path, files: &Files) -> Result<ServerConfig, Server
         .with_single_cert(chain, key)
         .map_err(serve)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // A resumed session would continue with a certificate that is no longer valid.
+    // A resumed session could be based on a certificate that is no longer valid.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

@@ -1,4 +1,4 @@
-//! Clients that the agent's TLS accepts and refuses, over real connections.
+//! Tests which clients the agent's TLS server accepts and refuses, over real connections.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::rpc::server_tls::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, ServerT
 
 const NAME: &str = "web-workspace.apps.svc";
 
-/// An agent that serves, and the authority of both sides.
+/// A running agent, and the authority that issued the certificates of both sides.
 pub(crate) struct Serving {
     pub(crate) authority: Authority,
     directory: tempfile::TempDir,
@@ -110,6 +110,20 @@ fn days_ago(days: i64) -> Timestamp {
 #[tokio::test]
 async fn the_controller_can_connect() {
     Serving::start(FakeAgent::default()).await.assert_serves_the_controller().await;
+}
+
+#[tokio::test]
+async fn replies_do_not_wait_for_acknowledgements() {
+    let serving = Serving::start(FakeAgent::default()).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = AgentAddress { port: listener.local_addr().unwrap().port(), ..serving.address() };
+    let agents = serving.agents();
+    let client = tokio::spawn(async move { status(&agents, &address).await });
+    let acceptor = TlsAcceptor::from_directory(serving.directory.path()).unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    let connection = acceptor.handshake(stream, &AtomicBool::default()).await.unwrap();
+    assert!(connection.0.get_ref().0.nodelay().unwrap());
+    client.abort();
 }
 
 /// Returns clients that the agent refuses, each with the agent's log message and the controller's error.
@@ -214,8 +228,8 @@ async fn a_server_with_a_wrong_certificate_is_rejected() {
     }
 }
 
-/// All steps of a change of the authority: the controller's certificates, and the files that a pod can have at that
-/// time.
+/// Tests all steps of an authority rotation: the certificates of the controller, and the files that a pod can have at
+/// that time.
 #[tokio::test]
 async fn agents_stay_reachable_in_adjacent_steps_of_an_authority_rotation() {
     let serving = Serving::start(FakeAgent::default()).await;
