@@ -1,4 +1,5 @@
-//! Evidence from the pod and node of a run without a reporting agent: whether its end is proven. Pure functions.
+//! Evidence about the end of a run whose agent does not report. The evidence comes from the pod and the node of the run. All
+//! functions are pure.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod};
@@ -10,8 +11,8 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::request::pulumi_container;
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Time that an exited container has to restart, because the journal of the agent contains more than the kubelet reports. The
-/// kubelet's restart backoff is at most five minutes.
+/// Time within which an exited container can restart. The journal of the restarted agent contains more than the kubelet
+/// reports. The kubelet's restart backoff is at most five minutes.
 const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of the node of a run.
@@ -20,12 +21,12 @@ pub enum NodeState {
     /// Not read, because the state of the run is not in doubt.
     NotRead,
     Ready,
-    /// Not ready, with the message of the node's condition.
+    /// The node is not ready. The value is the message of the node's condition.
     NotReady(String),
-    /// An administrator has declared by a taint that nothing runs on the node.
+    /// An administrator has set a taint which declares that no process runs on the node.
     OutOfService,
     Gone,
-    /// Not readable: a namespaced Role cannot grant access to Nodes.
+    /// The Node cannot be read, for example because a namespaced Role cannot grant access to Nodes.
     Unreadable(String),
 }
 
@@ -49,15 +50,15 @@ impl NodeState {
 /// Conclusion from the evidence.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    /// The run is in progress or its agent will report, with additional information for the user.
+    /// The run is in progress, or its agent is expected to report. The value is additional information for the user.
     Open(Option<String>),
-    /// The run has ended: none of its processes is left.
+    /// The run has ended: none of its processes remains.
     Proven(Box<RunOutcome>),
-    /// The state is unknown, for this reason.
+    /// The state of the run is unknown, for this reason.
     Unknown(String),
 }
 
-/// Recorded run, with the current time.
+/// Recorded run, and the current time.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
     /// UID of the Update.
@@ -67,7 +68,7 @@ pub struct Recorded<'a> {
     pub now: Timestamp,
 }
 
-/// Judges by the pod, if the run is bound to it, and by the node of the run.
+/// Returns the conclusion from the pod, if the run is bound to it, and from the node of the run.
 pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(run.binding.pod_uid.as_str()));
     let by_container = pod.map_or(End::Open(None), |pod| by_container(run, pod));
@@ -111,7 +112,7 @@ pub fn needs_node(binding: &RunBinding, pod: Option<&Pod>, is_unreachable: bool)
     !binding.node_name.is_empty() && (is_unreachable || pod.is_none_or(is_over))
 }
 
-/// Judges by the kubelet's report on the container in which the run started.
+/// Returns the conclusion from the kubelet's report on the container in which the run started.
 fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     let Some(container) = pulumi_container(pod) else { return End::Open(None) };
     let state = container.state.as_ref();
@@ -139,7 +140,8 @@ fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     End::Proven(Box::new(outcome.ended_by(finished(terminated))))
 }
 
-/// Returns the terminations of the container in which the run started. Empty if the binding names no container.
+/// Returns the terminations of the container in which the run started. There are none if the binding contains no container
+/// ID.
 fn ends_of<'a>(
     binding: &'a RunBinding,
     container: &'a ContainerStatus,
@@ -152,8 +154,11 @@ fn ends_of<'a>(
 /// Returns why the container of a run ended, as the cluster reports it.
 pub fn cause(binding: &RunBinding, pod: Option<&Pod>) -> Option<String> {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()))?;
-    let end = ends_of(binding, pulumi_container(pod)?).next()?;
-    Some(termination_reason(end, pod))
+    match pulumi_container(pod).and_then(|container| ends_of(binding, container).next()) {
+        Some(end) => Some(termination_reason(end, pod)),
+        // The kubelet reports the reason of the pod, such as an eviction, before the end of its containers.
+        None => pod_reason(pod).filter(|_| phase(pod) == Some("Failed")),
+    }
 }
 
 /// Returns whether the pod of a run has ended or is terminating, for example after a deletion, an eviction or a drain.
@@ -175,8 +180,8 @@ fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }
 
-/// Describes why a container ended: the reason of the pod, such as an eviction, then the reason of the kubelet, with the
-/// memory limit after an OOM kill.
+/// Describes why a container ended: the reason of the pod, such as an eviction, and the kubelet's reason for the container.
+/// After an OOM kill, the text contains the memory limit.
 fn termination_reason(terminated: &ContainerStateTerminated, pod: &Pod) -> String {
     let reason = terminated.reason.as_deref().unwrap_or("unknown reason");
     let code = terminated.exit_code;
@@ -197,7 +202,7 @@ fn termination_reason(terminated: &ContainerStateTerminated, pod: &Pod) -> Strin
     }
 }
 
-/// Returns the reason and message of the pod.
+/// Returns the reason and message in the status of the pod.
 fn pod_reason(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let reason = status.reason.as_deref()?;
@@ -213,7 +218,7 @@ fn memory_limit(pod: &Pod) -> Option<String> {
     Some(container.resources.as_ref()?.limits.as_ref()?.get("memory")?.0.clone())
 }
 
-/// Describes a node whose state proves nothing.
+/// Describes the state of a node if it does not prove the end of the run.
 fn describe(node: &NodeState, name: &str) -> String {
     match node {
         NodeState::NotReady(why) => format!("; node {name} is not ready: {why}"),

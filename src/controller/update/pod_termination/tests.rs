@@ -1,4 +1,4 @@
-//! Evidence that proves the end of a run, and evidence that does not, as tables.
+//! Tests of evidence that proves the end of a run, and of evidence that does not.
 
 use super::*;
 use crate::api::conditions::update_reason;
@@ -108,9 +108,9 @@ fn the_end_of_a_run_is_read_from_container_statuses() {
             "Some(Container) -",
         ),
     ];
-    for (name, pod, wanted) in rows {
+    for (name, pod, expected) in rows {
         let found = brief(&judged(Some(&pod), &NodeState::NotRead));
-        assert!(found.starts_with(wanted), "{name}: {found}");
+        assert!(found.starts_with(expected), "{name}: {found}");
     }
 }
 
@@ -121,6 +121,18 @@ fn an_eviction_message_is_included_in_the_outcome() {
     status["message"] = json!("The node was low on memory.");
     let found = brief(&judged(Some(&pod(status, false)), &NodeState::NotRead));
     assert!(found.contains("Aborted") && found.contains("Evicted: The node was low on memory.; Error"), "{found}");
+}
+
+#[test]
+fn an_eviction_is_reported_before_the_end_of_the_container() {
+    let with_reason = |mut status: Value| {
+        status["reason"] = json!("Evicted");
+        status["message"] = json!("The node was low on memory.");
+        cause(&binding(), Some(&pod(status, false)))
+    };
+    let failed = with_reason(container("Failed", running(), json!({})));
+    assert_eq!(failed.as_deref(), Some("Evicted: The node was low on memory."));
+    assert_eq!(with_reason(container("Running", running(), json!({}))), None);
 }
 
 #[test]
@@ -171,9 +183,9 @@ fn only_a_dead_node_proves_the_end_of_a_run_without_an_exit_status() {
         ("its pod has failed without containers", bare(), NodeState::Ready, "unknown"),
         ("the same, on a node that is gone", bare(), NodeState::Gone, "Some(NodeGone) Aborted"),
     ];
-    for (name, pod, node, wanted) in rows {
+    for (name, pod, node, expected) in rows {
         let end = judged(pod.as_ref(), &node);
-        assert!(brief(&end).starts_with(wanted), "{name}: {}", brief(&end));
+        assert!(brief(&end).starts_with(expected), "{name}: {}", brief(&end));
         if let End::Unknown(words) = end {
             assert!(
                 words.contains("app-workspace-0") && words.contains("node-1") && words.contains("out-of-service"),
@@ -195,8 +207,8 @@ fn the_node_is_read_only_when_the_end_of_a_run_is_unclear() {
         (binding(), None, false, true),
         (nowhere, None, true, false),
     ];
-    for (binding, pod, unreachable, wanted) in rows {
-        assert_eq!(needs_node(&binding, pod, unreachable), wanted, "{pod:?}");
+    for (binding, pod, unreachable, expected) in rows {
+        assert_eq!(needs_node(&binding, pod, unreachable), expected, "{pod:?}");
     }
 }
 
@@ -206,10 +218,10 @@ fn the_out_of_service_taint_overrides_node_conditions() {
         let node = json!({"metadata": {"name": "n"}, "spec": spec, "status": {"conditions": ready}});
         NodeState::of(Some(&serde_json::from_value(node).expect("a node")))
     };
-    let ready = |status: &str| json!([{"type": "Ready", "status": status, "message": "said"}]);
+    let ready = |status: &str| json!([{"type": "Ready", "status": status, "message": "detail"}]);
     let taint = json!({"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]});
     assert_eq!(node(taint, ready("Unknown")), NodeState::OutOfService);
     assert_eq!(node(json!({}), ready("True")), NodeState::Ready);
-    assert_eq!(node(json!({}), ready("Unknown")), NodeState::NotReady("said".to_owned()));
+    assert_eq!(node(json!({}), ready("Unknown")), NodeState::NotReady("detail".to_owned()));
     assert_eq!(NodeState::of(None), NodeState::Gone);
 }
