@@ -11,10 +11,10 @@ const REVISION_END: usize = 14;
 const ELLIPSIS: &str = "...";
 /// Number of digits of a shortened digest or commit hash.
 const SHORT_DIGEST: usize = 8;
-/// Minimum number of hexadecimal digits that count as a digest.
+/// Minimum number of consecutive hexadecimal digits that are treated as a digest.
 const MIN_DIGEST: usize = 40;
 
-/// Returns the first line of `text` with short digests, truncated to `longest` characters.
+/// Returns the first line of `text` with shortened digests, truncated to `longest` characters.
 pub fn text(text: &str, longest: usize) -> String {
     let short = with_short_digests(text.lines().next().unwrap_or_default());
     match short.chars().count() > longest {
@@ -65,8 +65,8 @@ mod tests {
             ("ä".repeat(56), "ä".repeat(56)),
             ("ä".repeat(57), format!("{}...", "ä".repeat(53))),
         ];
-        for (given, wanted) in rows {
-            assert_eq!(text(&given, MAX_STATUS), wanted);
+        for (given, expected) in rows {
+            assert_eq!(text(&given, MAX_STATUS), expected);
         }
     }
 
@@ -82,8 +82,8 @@ mod tests {
             (format!("feature/payments-of-invoices@sha1:{COMMIT}"), Some("feature...@sha1:ae7cb438")),
             ("ä".repeat(100), Some("äääääää...ääääääääääääää")),
         ];
-        for (given, wanted) in rows {
-            assert_eq!(revision(&given).as_deref(), wanted, "{given}");
+        for (given, expected) in rows {
+            assert_eq!(revision(&given).as_deref(), expected, "{given}");
         }
     }
 

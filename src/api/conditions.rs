@@ -104,13 +104,13 @@ pub mod update_reason {
     pub const PENDING_CREATES: &str = "PendingCreates";
     /// The backend does not have the Pulumi stack to destroy. Nothing was destroyed.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
-    /// The run waits until the Pulumi command of a user in the pod has ended.
+    /// The run waits until a Pulumi command that a user runs in the pod has ended.
     pub const INTERACTIVE_SESSION: &str = "InteractiveSession";
     /// The spec is not valid. Nothing ran.
     pub const SPEC_INVALID: &str = "SpecInvalid";
     /// The workspace does not meet a requirement of the run. For example, a Secret does not have a referenced key. Nothing ran.
     pub const RUN_REFUSED: &str = "RunRefused";
-    /// It is not known whether the run has ended. The run stays open until its end is proven or a user resolves it.
+    /// It is unknown whether the run has ended. The run stays open until its end is proven or a user resolves it.
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
 }
 
@@ -144,7 +144,7 @@ impl Status {
     }
 }
 
-/// Adds or replaces a condition. The transition time changes only with the status, as the Kubernetes API conventions require.
+/// Adds or replaces a condition. The transition time changes only if the status changes, as the Kubernetes API conventions require.
 pub fn set(conditions: &mut Vec<Condition>, claim: &Claim<'_>, generation: i64, now: Timestamp) {
     let message = shorten(claim.message, MAX_MESSAGE);
     let status = claim.status.as_str();
@@ -167,7 +167,7 @@ pub fn set(conditions: &mut Vec<Condition>, claim: &Claim<'_>, generation: i64, 
     }
 }
 
-/// Removes the condition of this type, if present.
+/// Removes the condition of the type `kind`, if it is present.
 pub fn remove(conditions: &mut Vec<Condition>, kind: &str) {
     conditions.retain(|c| c.type_ != kind);
 }
@@ -181,7 +181,7 @@ pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     find(conditions, kind).is_some_and(|c| c.status == "True")
 }
 
-/// Returns the shortened message of `Ready` for `kubectl get`, or `None` without the condition or a message.
+/// Returns the shortened message of `Ready` for `kubectl get`. `None` if the condition is absent or has no message.
 pub fn summary(conditions: &[Condition]) -> Option<String> {
     Some(columns::text(&find(conditions, READY)?.message, columns::MAX_STATUS)).filter(|summary| !summary.is_empty())
 }

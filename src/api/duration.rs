@@ -2,8 +2,8 @@
 
 use jiff::SignedDuration;
 
-/// Parses a duration and returns its seconds, rounded up so that it is never shorter than specified. Returns `None` if the duration is
-/// invalid or negative.
+/// Parses a duration and returns it in seconds. The result is rounded up, so that it is never shorter than the duration. `None` if the
+/// duration is invalid or negative.
 pub fn seconds(text: &str) -> Option<u64> {
     let duration = text.parse::<SignedDuration>().ok().filter(|duration| !duration.is_negative())?;
     let more = u64::from(duration.subsec_nanos() > 0);
@@ -27,8 +27,8 @@ mod tests {
     #[test]
     fn go_durations_are_parsed() {
         let rows = [("45s", 45), ("1h30m", 5400), ("1.5m", 90), ("500ms", 1), ("0s", 0), ("1m0.2s", 61)];
-        for (text, wanted) in rows {
-            assert_eq!(seconds(text), Some(wanted), "{text}");
+        for (text, expected) in rows {
+            assert_eq!(seconds(text), Some(expected), "{text}");
         }
         for text in ["", "45", "-5s", "ten minutes", "99999999999999999999h"] {
             assert_eq!(seconds(text), None, "{text:?}");

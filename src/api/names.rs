@@ -1,4 +1,4 @@
-//! Names that other programs rely on: labels, annotations, finalizers, field managers and derived object names.
+//! Names on which other programs depend: labels, annotations, finalizers, field managers and derived object names.
 //!
 //! They match the names of the Pulumi Kubernetes Operator v2 and of Flux, so that existing tools for both work unchanged.
 
@@ -12,18 +12,19 @@ pub const OPERATOR_FIELD_MANAGER: &str = "pulumi-kubernetes-operator";
 
 /// Finalizer of a Stack. The Pulumi Kubernetes Operator uses the same name.
 pub const STACK_FINALIZER: &str = "finalizer.stack.pulumi.com";
-/// Finalizer of an Update. It keeps the object until the run has ended and the pod is released.
+/// Finalizer of an Update. It keeps the object until the run has ended and the controller has removed the metadata of the run from the pod.
 pub const UPDATE_FINALIZER: &str = "finalizer.update.auto.pulumi.com";
-/// Finalizer of a Workspace. It keeps the object until the controller has deleted the StatefulSet, the Service and the Secret in order.
+/// Finalizer of a Workspace. It keeps the object until the controller has deleted the objects of the Workspace in order.
 pub const WORKSPACE_FINALIZER: &str = "finalizer.workspace.auto.pulumi.com";
-/// Finalizer of a workspace pod with an open run. A force-deleted pod stays readable, and the StatefulSet does not replace it.
+/// Finalizer of a workspace pod with an open run. It keeps the object of a force-deleted pod, so that the controller can read its status
+/// and the StatefulSet does not replace the pod.
 pub const RUN_FINALIZER: &str = "auto.pulumi.com/run";
 
 /// Label of all objects that belong to a Stack. The value is `stack`.
 pub const LABEL_STACK_COMPONENT: &str = "pulumi.com/component";
 /// Label with the name of the Stack.
 pub const LABEL_STACK_NAME: &str = "pulumi.com/stack-name";
-/// Flux label that assigns an object to a shard. The objects of a Stack have the shard of the Stack.
+/// Flux label that assigns an object to a shard. The objects of a Stack have the label of the Stack.
 pub const LABEL_SHARD: &str = "sharding.fluxcd.io/key";
 /// Label of the objects of a Workspace. The value is `workspace`.
 pub const LABEL_COMPONENT: &str = "auto.pulumi.com/component";
@@ -50,17 +51,18 @@ pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
 /// Annotation that cancels a run. On a Stack, the name of an Update cancels this Update, and any other new value cancels the open run. On
 /// an Update, any value cancels it.
 pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
-/// Annotation with the reason why a Stack withdrew an Update before its start.
+/// Annotation with the reason for which the controller deletes the Update of a Stack before its run starts.
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
-/// Annotation of a workspace pod with an open run: UID of the Update.
+/// Annotation of a workspace pod with an open run that contains the UID of the Update.
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
 /// Annotation with the hash of the inputs of a workspace pod. A pod with a different hash is outdated.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
-/// Annotation with the time at which the controller last changed the pod to make the kubelet refresh the mounted Secrets and ConfigMaps.
+/// Annotation of a workspace pod with the time at which the controller last set this annotation to make the kubelet update the mounted
+/// Secrets and ConfigMaps.
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
 /// Annotation with the time at which the controller requested the cancellation of the run from the agent.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";
-/// Annotation of an outputs Secret: JSON list of the keys with secret outputs.
+/// Annotation of an outputs Secret that contains a JSON list of the keys of secret outputs.
 pub const ANNOTATION_SECRETS: &str = "pulumi.com/secrets";
 /// Annotation of a workspace pod with an open run that prevents its eviction by the cluster autoscaler.
 pub const ANNOTATION_SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
@@ -78,19 +80,19 @@ pub const AGENT_HEALTH_PORT: u16 = 50052;
 pub const TERMINATION_GRACE_SECONDS: u64 = 600;
 /// Name of the container that runs the Pulumi CLI.
 pub const PULUMI_CONTAINER: &str = "pulumi";
-/// Name of the volume with the source, the project and the operations.
+/// Name of the volume with the source, the project and the records of operations.
 pub const SHARE_VOLUME: &str = "share";
 /// Mount path of the share volume.
 pub const SHARE_DIRECTORY: &str = "/share";
 /// Environment variable with the path of the file to which containers can add variables for the CLI, as in the Pulumi Kubernetes Operator.
 pub const ENV_FILE_VARIABLE: &str = "PULUMI_ENV";
-/// Name of this file in the share volume.
+/// Name of the file of [`ENV_FILE_VARIABLE`] in the share volume.
 pub const ENV_FILE: &str = ".env";
 /// Mount path of the certificate, the key and the CA bundle of the agent.
 pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
 /// Directory with one mount for each Secret that the environment or the configuration references.
 pub const SECRETS_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
-/// Directory with one mount for each referenced ConfigMap.
+/// Directory with one mount for each ConfigMap that the environment or the configuration references.
 pub const CONFIG_MAPS_DIRECTORY: &str = "/var/run/configmaps/stacks.pulumi.com/configmaps";
 
 /// Returns the name of the StatefulSet, the Service and the PodDisruptionBudget of a Workspace.
@@ -120,11 +122,12 @@ pub fn outputs_secret(update: &str) -> String {
 
 /// Number of hexadecimal digits at the end of the name of an Update that a Stack creates.
 pub const UPDATE_HASH_LENGTH: usize = 11;
-/// Number of these digits that contain the attempt. A larger attempt number wraps around to 0.
+/// Number of these digits that contain the number of the attempt, which wraps around to 0.
 const ATTEMPT_DIGITS: usize = 5;
 
-/// Returns the name of an Update that a Stack creates. The name is a function of the Stack UID and the attempt, so that a repeated creation
-/// has the same name. The attempt precedes the hash, so that the Updates of a Stack are in the order of their creation when sorted by name.
+/// Returns the name of an Update that a Stack creates. The name depends only on the UID of the Stack and the attempt, so that a repeated
+/// creation uses the same name. The attempt precedes the hash, so that the Updates of a Stack are in the order of their creation when
+/// sorted by name.
 pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
     let hash = hex::encode(Sha256::digest(format!("{uid}/{attempt}")));
     let hash = hash.get(..UPDATE_HASH_LENGTH - ATTEMPT_DIGITS).unwrap_or(&hash);

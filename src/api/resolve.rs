@@ -21,7 +21,7 @@ pub struct Resolution<'a> {
 /// Maximum length of the value in bytes: the longest object name and the longest decision. The value is copied to the status.
 const MAX_LENGTH: usize = 253 + "=abandon".len();
 
-/// Parses the value of the annotation. The error describes the problem.
+/// Parses the value of the annotation. The error is a message for the user.
 pub fn parse(value: &str) -> Result<Resolution<'_>, &'static str> {
     const FORM: &str = "must have the form <update>=retry, <update>=clear or <update>=abandon";
     if value.len() > MAX_LENGTH {

@@ -1,9 +1,12 @@
 //! Digests that identify and verify artifacts.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Read};
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
 use super::rules::quoted;
@@ -21,7 +24,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Returns the name as it appears in a digest.
+    /// Returns the name of the algorithm as it appears in a digest.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Sha256 => "sha256",
@@ -31,7 +34,7 @@ impl Algorithm {
         }
     }
 
-    /// Number of hexadecimal digits of a digest.
+    /// Returns the number of hexadecimal digits in a digest of this algorithm.
     pub fn hex_digits(self) -> usize {
         match self {
             Algorithm::Sha256 | Algorithm::Blake3 => 64,
@@ -60,13 +63,14 @@ impl fmt::Display for Algorithm {
 }
 
 /// A valid digest in the form `algorithm:hex`: the algorithm is supported, and the digits are lower case and complete.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Digest {
     algorithm: Algorithm,
     hex: String,
 }
 
-/// The reason why a text is not a usable digest.
+/// The reason why a string is not a usable digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     #[error("digest is empty: it is required to verify the artifact")]
@@ -91,10 +95,10 @@ impl Digest {
         hasher.finish()
     }
 
-    /// Returns the digest of all bytes of the reader.
+    /// Returns the digest of all bytes that `reader` provides.
     ///
     /// # Errors
-    /// Returns the errors of the reader.
+    /// Returns an error if reading fails.
     pub fn of_reader(algorithm: Algorithm, mut reader: impl Read) -> io::Result<Self> {
         let mut hasher = Hasher::new(algorithm);
         let mut buffer = vec![0; 64 * 1024];
@@ -112,12 +116,12 @@ impl Digest {
         self.algorithm
     }
 
-    /// The digits in lower case.
+    /// Returns the hexadecimal digits in lower case.
     pub fn hex(&self) -> &str {
         &self.hex
     }
 
-    /// Returns whether `found`, computed over bytes, equals this digest. The comparison takes constant time.
+    /// Returns whether `found`, the digest of received bytes, equals this digest. The comparison takes constant time.
     pub fn verify(&self, found: &Digest) -> bool {
         let difference = self.hex.bytes().zip(found.hex.bytes()).fold(0, |sum, (ours, theirs)| sum | (ours ^ theirs));
         self.algorithm == found.algorithm && self.hex.len() == found.hex.len() && difference == 0
@@ -150,6 +154,37 @@ impl fmt::Display for Digest {
     }
 }
 
+impl TryFrom<String> for Digest {
+    type Error = DigestError;
+
+    fn try_from(text: String) -> Result<Self, DigestError> {
+        text.parse()
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> String {
+        digest.to_string()
+    }
+}
+
+impl JsonSchema for Digest {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Digest".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "pattern": "^((sha256|blake3):[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})$",
+        })
+    }
+}
+
 /// Computes a digest incrementally.
 #[derive(Clone, Debug)]
 pub struct Hasher(Running);
@@ -159,7 +194,7 @@ enum Running {
     Sha256(Sha256),
     Sha384(Sha384),
     Sha512(Sha512),
-    /// Boxed, because its state is much larger than the others.
+    /// Boxed, because the state of BLAKE3 is much larger than that of the other algorithms.
     Blake3(Box<blake3::Hasher>),
 }
 
@@ -196,14 +231,13 @@ fn digest(algorithm: Algorithm, hash: &[u8]) -> Digest {
     Digest { algorithm, hex: hex::encode(hash) }
 }
 
-/// A source that the workspace pod already contains. It has a fixed digest, so that code that refers to an artifact by digest and
-/// directory works for it as well.
+/// A source that the workspace pod already contains. Each such source has a fixed digest, so that code that identifies an
+/// artifact by its digest also works for in-pod sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPod {
-    /// A directory of the container image. Its path is relative to the root of the image, as paths in an archive are relative to
-    /// its root.
+    /// A directory of the container image. Its path is relative to the root of the image.
     Image,
-    /// The project directory, filled by init containers of the user.
+    /// The project directory, which the user's init containers fill.
     InitContainers,
 }
 
@@ -215,8 +249,8 @@ impl InPod {
         Self::ALL.into_iter().find(|source| source.digest() == *digest)
     }
 
-    /// Returns the fixed digest of this source. It is the digest of a text that is not an archive, so no artifact that unpacks has
-    /// it.
+    /// Returns the fixed digest of this source. The digest is computed from a string that is not an archive, so no valid archive
+    /// has the same digest.
     pub fn digest(self) -> Digest {
         Digest::of(match self {
             InPod::Image => b"pulumi-controller: the source is in the image",

@@ -1,4 +1,4 @@
-//! A directory inside an artifact, such as the one of a Pulumi program.
+//! A directory inside an artifact, for example the directory of a Pulumi program.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::str::FromStr;
 
 use super::rules::quoted;
 
-/// Maximum length of a directory, in bytes. It equals the default limit for names in an archive.
+/// Maximum length of a directory path, in bytes. It equals the default limit for names in an archive.
 const MAX_LENGTH: usize = 1024;
 
-/// A normalized relative directory: `./a/./b/` becomes `a/b`, and the root of the artifact is the empty string. It cannot leave the
-/// artifact.
+/// A normalized relative path of a directory: `./a/./b/` becomes `a/b`, and the root of the artifact is the empty string. The
+/// path cannot point outside the artifact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Directory(String);
 
-/// The reason why a text is not a directory inside an artifact.
+/// The reason why a string is not a path of a directory inside an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryError {
     #[error("directory {directory} must be relative to the root of the artifact")]
@@ -39,7 +39,7 @@ impl Directory {
         self.0.is_empty()
     }
 
-    /// The normalized path; empty for the root.
+    /// Returns the normalized path, which is empty for the root.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -75,7 +75,7 @@ impl FromStr for Directory {
     }
 }
 
-/// Displays the root as `.`, which parses back to the root.
+/// Formats the root as `.`, which parses as the root.
 impl fmt::Display for Directory {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(if self.is_root() { "." } else { &self.0 })

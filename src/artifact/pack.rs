@@ -1,7 +1,8 @@
-//! Packs artifacts, from a directory or entry by entry. The same content produces the same bytes, and [`super::unpack()`] accepts them.
+//! Packs artifacts, from a directory or entry by entry. The same content always produces the same archive, and
+//! [`super::unpack()`] accepts every archive that this module produces.
 //!
-//! Names are sorted; times, owners and groups are zero; modes are those of Flux archives: 0600, 0700 for executables, 0750 for
-//! directories.
+//! Names are sorted; times, owners and groups are zero; modes are the same as in Flux archives: 0600 for files, 0700 for
+//! executable files and 0750 for directories.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -17,7 +18,7 @@ use tar::{Builder, EntryType, Header};
 
 use super::rules::{EntryName, Limits, LinkError, NameError, quoted_bytes};
 
-/// Content of a packed archive.
+/// The number and total size of the files in a packed archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed {
     /// Number of regular files.
@@ -26,7 +27,7 @@ pub struct Packed {
     pub bytes: u64,
 }
 
-/// The reason why packing failed. The output written before the failure is not a valid archive.
+/// The reason why packing failed. Output that was written before the failure is not a valid archive.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     #[error("failed to pack {path}: {cause}")]
@@ -47,11 +48,11 @@ pub enum PackError {
     Write { path: PathBuf, cause: io::Error },
 }
 
-/// Packs the content of a directory as a gzip-compressed tar archive. Names and links must meet the default [`Limits`] for
+/// Packs the content of a directory as a gzip-compressed tar archive. Names and links must satisfy the default [`Limits`] for
 /// unpacking.
 ///
 /// # Errors
-/// Fails if something cannot be read or is not allowed in an archive, or if writing fails.
+/// Fails if a file cannot be read, if a file or its name is not allowed in an archive, or if writing fails.
 pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
     let builder = Builder::new(GzEncoder::new(into, Compression::default()));
     let limits = Limits::default();
@@ -63,11 +64,11 @@ pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
     Ok(packing.packed)
 }
 
-/// Packs one file from memory. The archive is stored uncompressed, so that the digest does not depend on the version of the
+/// Packs one file from memory. The archive is not compressed, so that the digest does not depend on the version of the
 /// compressor.
 ///
 /// # Errors
-/// Fails if the name does not fit into an archive.
+/// Fails if the name is not valid in a tar archive.
 pub fn pack_file(name: &str, content: &[u8]) -> io::Result<Vec<u8>> {
     let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::none()));
     let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
@@ -84,7 +85,7 @@ struct Packing<'root, W: Write> {
 }
 
 impl<W: Write> Packing<'_, W> {
-    /// Packs the content of a directory recursively. The limit on names bounds the depth.
+    /// Packs the content of a directory recursively. The limit on the length of names bounds the recursion depth.
     fn directory(&mut self, relative: &Path) -> Result<(), PackError> {
         let path = self.root.join(relative);
         let failed = |cause| PackError::Read { path: path.clone(), cause };
@@ -166,7 +167,7 @@ fn mode(metadata: &Metadata) -> u32 {
     if metadata.permissions().mode() & 0o111 == 0 { 0o600 } else { 0o700 }
 }
 
-/// Counts the bytes read, because a file can shrink after its header is written.
+/// A reader that counts the bytes read, because a file can shrink after its header is written.
 struct Counted<R> {
     inner: R,
     count: u64,
@@ -180,9 +181,10 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// An archive that is built entry by entry from content that is not in a directory.
+/// An archive that is built entry by entry, for content that is not in a directory on disk.
 ///
-/// It is stored uncompressed: otherwise a new version of the compressor would change digests and start a run of every Stack.
+/// The archive is not compressed: otherwise a new version of the compressor would change the digests, and every Stack with such
+/// an archive would run again.
 pub struct Archive<W: Write> {
     builder: Builder<GzEncoder<W>>,
     limits: Limits,

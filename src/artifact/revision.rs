@@ -1,12 +1,12 @@
-//! The revision of an artifact in the format of Flux (RFC-0005): `[<name>@]<algorithm>:<checksum>`.
+//! The revision of an artifact in the Flux format (RFC-0005): `[<name>@]<algorithm>:<checksum>`.
 
 use std::fmt;
 
 /// Number of characters of a checksum in messages.
 const SHORT_CHECKSUM: usize = 8;
 
-/// A revision. The producer of the artifact chooses the text, so every text is valid; a text without a checksum is a name only. Two
-/// revisions are equal if their texts are equal.
+/// The revision of an artifact. Every string is a valid revision, because the producer of the artifact chooses it. A string
+/// without a checksum consists of the name only. Two revisions are equal if their strings are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Revision {
     text: String,
@@ -25,22 +25,22 @@ impl Revision {
         Self { text: text.to_owned(), name: (!name.is_empty()).then(|| name.to_owned()), checksum }
     }
 
-    /// The original text.
+    /// Returns the original string.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The branch, tag or version, if the revision has one.
+    /// Returns the name before the checksum, which is a branch, tag or version, if the revision has a name.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The algorithm of the checksum, for example `sha1` for a Git commit or `sha256` for an OCI manifest.
+    /// Returns the algorithm of the checksum, for example `sha1` for a Git commit or `sha256` for an OCI manifest.
     pub fn algorithm(&self) -> Option<&str> {
         self.checksum.as_ref().map(|(algorithm, _)| algorithm.as_str())
     }
 
-    /// The digits of the checksum, for example the complete hash of a Git commit.
+    /// Returns the digits of the checksum, for example the complete hash of a Git commit.
     pub fn checksum(&self) -> Option<&str> {
         self.checksum.as_ref().map(|(_, digits)| digits.as_str())
     }

@@ -8,25 +8,27 @@ use serde::{Deserialize, Serialize};
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// Limits that apply to a download and to an archive.
+/// Limits for a download and for the content of an archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Maximum size of a downloaded archive (compressed), in bytes. Default 256 MiB.
+    /// Maximum size of a downloaded, compressed archive, in bytes. Default: 256 MiB.
     pub download_bytes: u64,
-    /// Maximum size of the decompressed archive including headers, in bytes, measured while decompressing. Default 1 GiB.
+    /// Maximum size of the decompressed archive including headers, in bytes. It is enforced during decompression. Default: 1 GiB.
     pub unpacked_bytes: u64,
-    /// Maximum number of files, directories and links, including parent directories that have no entry. Default 200,000.
+    /// Maximum number of files, directories and links, including parent directories without an entry of their own. Default:
+    /// 200,000.
     pub entries: u64,
-    /// Maximum nesting depth: `a/b/c` has depth 3. Default 64.
+    /// Maximum nesting depth: `a/b/c` has depth 3. Default: 64.
     pub depth: usize,
-    /// Maximum length of the path of an entry and of the target of a link, in bytes. Default 1,024.
+    /// Maximum length of the path of an entry and of the target of a link, in bytes. Default: 1,024.
     pub name_bytes: usize,
-    /// Maximum length of one path component, in bytes. Default 255, the limit of Linux file systems.
+    /// Maximum length of one path component, in bytes. Default: 255, which is the limit of Linux file systems.
     pub component_bytes: usize,
-    /// Maximum ratio of decompressed to compressed bytes. Default 200; text reaches 10, the maximum of DEFLATE is 1,032.
+    /// Maximum ratio of decompressed to compressed bytes. Default: 200. Text typically reaches a ratio of 10; the maximum of
+    /// DEFLATE is 1,032.
     pub ratio: u64,
-    /// Number of decompressed bytes to which the ratio does not apply, because small archives of zeros are harmless. Default 10
-    /// MiB.
+    /// Number of decompressed bytes up to which the ratio is not enforced, because small archives of zeros are harmless. Default:
+    /// 10 MiB.
     pub ratio_free_bytes: u64,
 }
 
@@ -45,11 +47,11 @@ impl Default for Limits {
     }
 }
 
-/// Normalized name of an archive entry: relative, without `.` and `..`. The root of the archive is the empty path.
+/// The normalized name of an archive entry: a relative path without `.` and `..`. The root of the archive is the empty path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryName(PathBuf);
 
-/// The rule that the name of an entry breaks.
+/// The rule that the name of an entry violates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     #[error("must not be empty")]
@@ -70,7 +72,7 @@ pub enum NameError {
     TooDeep { depth: usize, limit: usize },
 }
 
-/// The rule that the target of a symbolic link breaks.
+/// The rule that the target of a symbolic link violates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     #[error("must not be empty")]
@@ -133,11 +135,12 @@ impl EntryName {
         &self.0
     }
 
-    /// Checks that a symbolic link with this name stays inside the tree.
+    /// Checks that the target of a symbolic link with this name is inside the tree.
     ///
-    /// All `..` components of the target come first, and there are at most as many as the depth of the link. The parent directories
-    /// of a link are never links themselves, so these components end inside the tree. The remaining components only descend,
-    /// through directories or through links that meet the same rule. Therefore no chain of links leaves the tree.
+    /// All `..` components must be at the beginning of the target, and their number must not exceed the depth of the link. The
+    /// parent directories of a link are never links themselves, so these components lead to a directory inside the tree. The
+    /// remaining components only descend, through directories or through links that satisfy the same rule. Therefore no chain of
+    /// links leaves the tree.
     pub(super) fn check_link(&self, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
         if target.is_empty() {
             return Err(LinkError::Empty);
@@ -163,7 +166,7 @@ impl EntryName {
     }
 }
 
-/// Returns the components of a path, without empty ones and `.`.
+/// Returns the components of a path, without empty components and `.`.
 fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
 }
@@ -171,7 +174,7 @@ fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Maximum number of characters of untrusted text in a message.
 const MAX_QUOTED: usize = 200;
 
-/// Quotes untrusted text for a message: escapes control characters and truncates long text.
+/// Quotes untrusted text for a message. Escapes control characters and truncates long text.
 pub(super) fn quoted(text: &str) -> String {
     match text.char_indices().nth(MAX_QUOTED) {
         Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),
@@ -179,7 +182,7 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
-/// Quotes an untrusted name that need not be UTF-8.
+/// Quotes an untrusted name, which may be invalid UTF-8, for a message.
 pub(super) fn quoted_bytes(name: &[u8]) -> String {
     // A character has at most four bytes, so the bytes after this prefix are truncated anyway.
     let beginning = name.get(..MAX_QUOTED * 4 + 4).unwrap_or(name);
@@ -246,9 +249,9 @@ mod tests {
             (b"l", b"a\\b", Err(LinkError::Backslash)),
             (b"l", b"a\0b", Err(LinkError::Nul)),
         ];
-        for (name, target, verdict) in table {
+        for (name, target, expected) in table {
             let name = EntryName::parse(name, &limits()).unwrap();
-            assert_eq!(name.check_link(target, &limits()), verdict, "{name:?} -> {}", String::from_utf8_lossy(target));
+            assert_eq!(name.check_link(target, &limits()), expected, "{name:?} -> {}", String::from_utf8_lossy(target));
         }
     }
 

@@ -70,7 +70,7 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
-    /// Whether an `up` fails without a change if a refresh would find drift. Default: `false`.
+    /// Whether an `up` checks for drift first, and fails before it changes any resource if it finds drift. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
@@ -112,9 +112,9 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 
-    /// Only Pulumi stack that a destroy is allowed to delete. If the name, the project or the backend of the run differs, the destroy fails
-    /// with the reason `StackNotFound`. Absent fields are not compared. A Stack sets this field to its `status.appliedStack`. Default: no
-    /// comparison.
+    /// Pulumi stack to which a destroy is restricted. If the name, the project or the backend of the Pulumi stack to destroy differs from
+    /// this field, the destroy fails with the reason `StackNotFound` and deletes nothing. Absent fields are not compared. A Stack sets this
+    /// field to its `status.appliedStack`. Default: no comparison.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 
@@ -135,39 +135,39 @@ pub struct UpdateSpec {
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time without progress and output, as a duration such as `10m`. A run that exceeds it is canceled gracefully. By default, or
-    /// with `0s`, there is no idle timeout.
+    /// Maximum time for which the run can have neither progress nor output, as a duration such as `10m`. A run that exceeds this time is
+    /// canceled gracefully. By default, or with `0s`, there is no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Whether the run removes the lock of an earlier run of the controller that is proven to have ended. Default: `Automatic`.
+    /// Handling of a lock of an earlier run of the controller that is proven to have ended. Default: `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
-    /// Handling of resources that an interrupted run was creating. If absent, the run does not check the state for such resources.
+    /// Handling of resources that an interrupted run was creating. Default: the run does not check the state for such resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
 }
 
-/// Removal of the lock of an earlier run.
+/// Handling of the lock that an earlier, ended run has left.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum LockRecovery {
-    /// Remove the lock if it is the only one, and belongs to a run of the controller that is proven to have ended.
+    /// Remove the lock if the Pulumi stack has no other lock.
     #[default]
     Automatic,
-    /// Never remove locks. A user removes them.
+    /// Do not remove locks.
     Manual,
 }
 
 /// Handling of resources that an interrupted run was creating. It is unknown whether these resources exist.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum PendingCreates {
-    /// Do not run if the state contains such resources.
+    /// Do not run if the state contains a record of such resources.
     Stop,
-    /// Run, and leave these resources in the state.
+    /// Run, and leave the record of these resources in the state.
     Keep,
-    /// Remove these resources from the state, then run.
+    /// Remove the record of these resources from the state, then run.
     Clear,
 }
 
@@ -186,8 +186,8 @@ impl Update {
         !self.is_complete() && self.status.as_ref().is_some_and(is_started)
     }
 
-    /// Returns the artifact of the started run, or else the artifact in the spec. `None` if the run uses the artifact in the pod at its
-    /// start.
+    /// Returns the artifact of the started run, or else the artifact in the spec. `None` if the run will use the artifact that is in the
+    /// pod when the run starts.
     pub fn artifact(&self) -> Option<&ArtifactReference> {
         let started = self.status.as_ref().and_then(|status| status.run.as_ref()?.artifact.as_ref());
         started.or(self.spec.artifact.as_ref())

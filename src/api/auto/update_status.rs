@@ -30,7 +30,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<UpdatePhase>,
 
-    /// Progress of the run. After the end of the run, it contains the changes.
+    /// Progress of the run. After the end of the run, it summarizes the changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<RunProgress>,
 
@@ -63,7 +63,7 @@ pub struct UpdateStatus {
     pub backend: Option<String>,
 
     /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run used, comparable with `status.configInputs` of the
-    /// Workspace. Absent if there are none, or if the agent does not report it.
+    /// Workspace. Absent if there are no such values, or if the agent does not report the hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
@@ -84,7 +84,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_output: Option<String>,
 
-    /// URNs of the resources that an interrupted run was creating, and that prevented the start of this run.
+    /// URNs of the resources that an interrupted run was creating and that prevented the start of this run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PENDING_CREATES), inner(length(max = bounds::URN)))]
     pub pending_creates: Vec<String>,
@@ -106,7 +106,7 @@ pub struct UpdateStatus {
     pub handled_resolve: Option<String>,
 }
 
-/// Pulumi project of a run. If the source is missing, a destroy uses its name.
+/// Pulumi project of a run. A destroy without a source uses the name of this project.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct RunProject {
     /// Name of the project.
@@ -147,7 +147,8 @@ pub struct RunProgress {
     /// Number of resources that the run has created, updated, deleted or found unchanged, without the stack itself.
     #[serde(default)]
     pub resources_done: i64,
-    /// Number of resources that the Pulumi engine has started to process, at most 10000. It grows while the program registers resources.
+    /// Number of resources that the Pulumi engine has started to process, at most 10000. The number increases while the program registers
+    /// resources.
     #[serde(default)]
     pub resources_total: i64,
     /// Number of resource operations in progress.
@@ -184,12 +185,12 @@ pub enum TerminationEvidence {
     NodeGone,
     /// The node has the taint `node.kubernetes.io/out-of-service`.
     NodeOutOfService,
-    /// A user confirmed the end without evidence.
+    /// There is no evidence: a user confirmed that the run has ended.
     User,
 }
 
 /// Pod, agent process and inputs of a run. The controller writes them before it starts the run. After a restart, the controller attaches to
-/// this run and never starts the run again in another pod.
+/// this run, and never starts it again in another pod.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunBinding {
@@ -213,7 +214,7 @@ pub struct RunBinding {
     /// ID of the container of the agent process, as reported by the kubelet.
     #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
-    /// Referenced Secrets and ConfigMaps without keys, such as `ConfigMap/defaults`. Their directories in the pod may be empty when the run
+    /// Referenced Secrets and ConfigMaps that contain no keys, such as `ConfigMap/defaults`. Their directories in the pod may be empty when the run
     /// starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCED_OBJECTS), inner(length(max = bounds::WORD)))]

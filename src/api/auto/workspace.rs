@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::{bounds, schema};
+use crate::artifact::Digest;
 
 /// Specification of a pod that contains the source of a Pulumi program and runs the Pulumi CLI.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
@@ -45,18 +46,18 @@ pub struct WorkspaceSpec {
     #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
     pub image_pull_policy: Option<String>,
 
-    /// Environment variables of the `pulumi` container. The values from Secrets and ConfigMaps are read when a run starts.
+    /// Environment variables of the `pulumi` container. The agent reads values from Secrets and ConfigMaps when a run starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment")]
     pub env: Vec<Value>,
 
-    /// Secrets and ConfigMaps whose keys become environment variables of the `pulumi` container. The values are read when a run starts.
-    /// `env` takes precedence.
+    /// Secrets and ConfigMaps whose keys become environment variables of the `pulumi` container. The agent reads the values when a run
+    /// starts. `env` takes precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment_sources")]
     pub env_from: Vec<Value>,
 
-    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. They are part of the log of the pod. Default: 0,
+    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. The log of the pod contains these logs. Default: 0,
     /// which disables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
@@ -83,8 +84,8 @@ pub struct WorkspaceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_profile: Option<String>,
 
-    /// Source that a Stack has resolved. A Workspace has at most one source. Without a source, init containers in `podTemplate` must
-    /// provide the project in `/share/workspace`.
+    /// Artifact of the source of a Stack, set by the Stack. A Workspace has at most one source. Without a source, init containers in
+    /// `podTemplate` must provide the project in `/share/workspace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
@@ -100,7 +101,7 @@ pub struct WorkspaceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalDirectory>,
 
-    /// Project without a program as the source, which supports `refresh` and `destroy`.
+    /// Project without a program as the source. Only `refresh` and `destroy` are useful with such a project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<ProjectInfo>,
 
@@ -112,11 +113,11 @@ pub struct WorkspaceSpec {
 }
 
 /// Reference to an artifact by its digest, and the directory of the project in it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactReference {
     /// Digest of the archive, in the form `algorithm:hex`.
-    pub digest: String,
+    pub digest: Digest,
     /// Revision of the source, such as `main@sha1:…`.
     #[serde(default)]
     pub revision: String,
@@ -125,7 +126,7 @@ pub struct ArtifactReference {
     pub dir: String,
 }
 
-/// Archive (`.tar.gz`) on a server, such as source-controller.
+/// Archive (`.tar.gz`) on an HTTP server, such as source-controller.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FluxArtifact {
@@ -165,7 +166,7 @@ pub struct WorkspaceStack {
     /// Name of the Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     #[schemars(length(max = bounds::STACK))]
     pub name: String,
-    /// Whether to create the Pulumi stack if the backend does not have it. Default: `true`.
+    /// Whether an `up` or `preview` creates the Pulumi stack if the backend does not have it. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<bool>,
     /// Secrets provider of a created Pulumi stack (`--secrets-provider`): `passphrase`, `awskms://…`, `azurekeyvault://…`, `gcpkms://…` or
@@ -206,7 +207,8 @@ pub struct ConfigItem {
     pub secret: Option<bool>,
 }
 
-/// Reference to a configuration value, in one of `env`, `path`, `secretKeyRef` and `configMapKeyRef`. The value is read when a run starts.
+/// Reference to a configuration value, in one of `env`, `path`, `secretKeyRef` and `configMapKeyRef`. The agent reads the value when a run
+/// starts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigValueFrom {
@@ -266,7 +268,7 @@ pub struct WorkspaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_name: Option<String>,
 
-    /// Protocol version of the agent in the pod. It determines the options of a run that the agent supports.
+    /// Protocol version of the agent in the pod, which determines the options of a run that the agent supports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_protocol_version: Option<u32>,
 
@@ -278,8 +280,8 @@ pub struct WorkspaceStatus {
     #[serde(default, rename = "agentStartID", skip_serializing_if = "Option::is_none")]
     pub agent_start_id: Option<String>,
 
-    /// Keyed hash of the configuration values in Secrets and ConfigMaps. It changes when a value changes and the pod has received the
-    /// change. It does not reveal the values.
+    /// Keyed hash of the configuration values in Secrets and ConfigMaps, as mounted in the pod. The hash changes when the pod has received
+    /// a changed value. The hash does not reveal the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
@@ -302,8 +304,8 @@ pub struct GitRepository {
     /// Directory of the Pulumi project in the repository. Default: the root of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
-    /// Whether to fetch a single commit without its history. Set it to `false` for servers that cannot send a single commit. Default:
-    /// `true`.
+    /// Whether to fetch only one commit, without its history. Set the field to `false` for a server that cannot send a single commit.
+    /// Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shallow: Option<bool>,
     /// Credentials for the repository. Default: no credentials.
@@ -312,7 +314,7 @@ pub struct GitRepository {
 }
 
 /// Credentials of a Git repository: one of `sshPrivateKey` with an optional `password`, `token`, `username` with `password`, and
-/// `githubApp`. The values are in Secrets of the namespace of the Workspace. These Secrets can also contain `known_hosts` and `ca.crt`,
+/// `githubApp`. The values are in Secrets in the namespace of the Workspace. These Secrets can also contain `known_hosts` and `ca.crt`,
 /// with the trusted SSH host keys and CA certificates.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
@@ -355,7 +357,7 @@ pub struct SecretKeySelector {
     pub name: String,
     /// Key in the Secret.
     pub key: String,
-    /// Whether to ignore the value if the Secret or its key does not exist. Default: `false`.
+    /// Whether to ignore the reference if the Secret or its key does not exist. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }

@@ -31,8 +31,8 @@ fn every_crd_follows_flux_conventions() {
     }
 }
 
-/// Fields that accept any JSON. The controller limits the size of templates when it reads them. The other values are limited only by
-/// the maximum size of an object.
+/// Fields that accept any JSON value. The controller limits the size of templates when it reads them. Only the maximum size of an object
+/// limits the other values.
 const ANY_JSON: [&str; 10] = [
     "Stack.spec.workspaceTemplate",
     "Stack.spec.updateTemplate",
@@ -46,7 +46,7 @@ const ANY_JSON: [&str; 10] = [
     "Workspace.spec.stacks[].config[].value",
 ];
 
-/// Collects the paths in a schema that have no limit. `repeated` is true inside lists.
+/// Adds the paths in a schema that have no limit to `found`. `repeated` is true inside lists.
 fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>) {
     let is_any = schema["x-kubernetes-preserve-unknown-fields"] == true;
     if is_any && !path.starts_with("Program.program.") && !ANY_JSON.contains(&path) {

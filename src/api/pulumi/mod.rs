@@ -20,4 +20,4 @@ pub use references::{
     SourceArtifact, SourceReference, SshAuth,
 };
 pub use stack::{DependencyReference, PrerequisiteReference, Requirement, Stack, StackSpec, WorkspaceReclaimPolicy};
-pub use stack_status::{CurrentUpdate, LastUpdate, Snapshot, StackStatus};
+pub use stack_status::{CurrentUpdate, LastUpdate, RunInputs, Snapshot, StackStatus};

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::{bounds, schema};
+use crate::artifact::Digest;
 
 /// A Pulumi YAML program as a Kubernetes object.
 #[derive(Clone, Debug, Resource, Serialize, Deserialize)]
@@ -41,7 +42,7 @@ impl Program {
         for version in &mut crd.spec.versions {
             let root = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
             let Some(root) = root else { continue };
-            // The derive macro generates a required field `spec`.
+            // The derive macro generates a required field `spec`, which a Program does not have.
             root.title = Some(Self::kind(&()).into_owned());
             root.required = None;
             if let Some(properties) = &mut root.properties
@@ -79,8 +80,8 @@ pub struct ProgramSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi: Option<PulumiRequirements>,
 
-    /// Packages that are not in the Pulumi registry, by name. Each value is a string such as `source@version`, or an object with `source`,
-    /// `version` and `parameters`.
+    /// Sources of packages that are not in the Pulumi registry, by name of the package. Each value is a string such as `source@version`, or
+    /// an object with `source`, `version` and `parameters`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::REFERENCES))]
     pub packages: BTreeMap<String, Value>,
@@ -151,7 +152,7 @@ pub struct Plugin {
     /// Directory of the plugin in the workspace image.
     #[schemars(length(max = bounds::PATH))]
     pub path: String,
-    /// Version that the plugin provides. Default: any.
+    /// Version of the plugin. Default: any version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub version: Option<String>,
@@ -186,7 +187,7 @@ pub struct ProgramResource {
     /// Name of the resource in the Pulumi state. Default: the logical name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether to use this provider for all resources of its package that set no provider. Default: `false`.
+    /// Whether all resources of the package of this provider that specify no provider use this provider. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_provider: Option<bool>,
     /// Input properties: an object of expressions, or an expression that evaluates to an object.
@@ -219,7 +220,7 @@ pub struct ResourceOptions {
     /// Whether to delete the old resource before its replacement is created. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_before_replace: Option<bool>,
-    /// Reference to a resource. If that resource is deleted too, the delete call of this resource is skipped.
+    /// Reference to another resource. If that resource is deleted too, Pulumi does not call the provider to delete this resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub deleted_with: Option<Value>,
@@ -265,7 +266,7 @@ pub struct ResourceOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub replace_on_changes: Option<Vec<String>>,
-    /// List of references to resources. If one of them is replaced, this resource is replaced too.
+    /// List of references to other resources. If one of these resources is replaced, this resource is replaced too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub replace_with: Option<Value>,
@@ -336,12 +337,12 @@ pub struct ProgramStatus {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramArtifact {
-    /// Identifier of the artifact, with the namespace, name and generation of the Program.
+    /// Identifier of the artifact, which contains the namespace, the name and the generation of the Program.
     pub path: String,
     /// Generation of the Program, which Stacks report as their revision.
     pub revision: String,
     /// Digest of the archive, in the form `sha256:…`.
-    pub digest: String,
+    pub digest: Digest,
     /// Time at which the controller first generated this artifact.
     pub last_update_time: Time,
     /// Size of the archive in bytes.

@@ -1,4 +1,4 @@
-//! `pulumi.com/v1alpha1` StackReceiver: a webhook that runs Stacks. It has the fields of the Flux Receiver.
+//! `pulumi.com/v1alpha1` StackReceiver: a webhook that runs Stacks. The kind has the fields of the Flux Receiver.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -116,7 +116,7 @@ pub struct ReceiverResource {
 }
 
 impl ReceiverResource {
-    /// Returns the name if it selects a single Stack.
+    /// Returns the name if this entry selects a single Stack.
     pub fn one(&self) -> Option<&str> {
         self.name.as_deref().filter(|name| *name != "*")
     }
@@ -143,7 +143,7 @@ pub struct StackReceiverStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Path of the webhook: `/hook/` and the SHA-256 hash of the token, the name and the namespace. Absent without a token.
+    /// Path of the webhook: `/hook/` and the SHA-256 hash of the token, the name and the namespace. Absent if there is no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_path: Option<String>,
 }
@@ -228,12 +228,12 @@ mod tests {
     fn a_token_is_required_and_never_shown() {
         let token = receiver().token(secret("token", "s3cret")).expect("there is one");
         assert_eq!((token.bytes(), format!("{token:?}")), (&b"s3cret"[..], "ReceiverToken".to_owned()));
-        for (found, wanted) in [
+        for (found, expected) in [
             (None, "Secret apps/hook not found; create it with the key `token`"),
             (secret("password", "x"), "Secret apps/hook has no key `token`"),
             (secret("token", ""), "key `token` of Secret apps/hook is empty; set it to a long random string"),
         ] {
-            assert_eq!(receiver().token(found).expect_err(wanted).to_string(), wanted);
+            assert_eq!(receiver().token(found).expect_err(expected).to_string(), expected);
         }
     }
 

@@ -31,8 +31,9 @@ pub struct FluxSource {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceReference {
-    /// API group and version, such as `source.toolkit.fluxcd.io/v1`. Only the group has an effect: the controller reads the source in the
-    /// preferred version of the API server. Optional for the Flux kinds `GitRepository`, `OCIRepository`, `Bucket` and `ExternalArtifact`.
+    /// API group and version, such as `source.toolkit.fluxcd.io/v1`. Only the group has an effect, because the controller reads the source
+    /// in the version that the API server prefers. Optional for the Flux kinds `GitRepository`, `OCIRepository`, `Bucket` and
+    /// `ExternalArtifact`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_version: Option<String>,
 
@@ -72,12 +73,12 @@ pub struct ResourceRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub literal: Option<LiteralRef>,
 
-    /// Environment variable, for the type `Env`. Not supported: the API accepts the field so that the conditions of the Stack can report
-    /// it.
+    /// Environment variable, for the type `Env`. Not supported. The API accepts the field so that the conditions of the Stack
+    /// can report the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<EnvironmentSelector>,
 
-    /// File, for the type `FS`. Not supported: the API accepts the field so that the conditions of the Stack can report it.
+    /// File, for the type `FS`. Not supported. The API accepts the field so that the conditions of the Stack can report the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<FileSelector>,
 }
@@ -236,7 +237,7 @@ impl fmt::Display for PulumiStack {
     }
 }
 
-/// Value of `status.artifact` of a Flux source: the fields that the controller reads. Any kind with `status.artifact` is supported.
+/// Fields that the controller reads from `status.artifact` of a Flux source. Any kind with `status.artifact` is supported.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceArtifact {

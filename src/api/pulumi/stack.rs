@@ -55,7 +55,7 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
 
-    /// Full hash of a commit of `projectRepo`, which the controller fetches once, or a name as in `branch`.
+    /// Full hash of a commit of `projectRepo`, which the controller fetches only once, or a branch or tag as in `branch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 
@@ -67,8 +67,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo_dir: Option<String>,
 
-    /// Whether to fetch a single commit of `projectRepo` without its history. Set it to `false` for servers that cannot send a single
-    /// commit. Default: `true`.
+    /// Whether to fetch only one commit of `projectRepo`, without its history. Set the field to `false` for a server that cannot send a
+    /// single commit. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shallow: Option<bool>,
 
@@ -81,7 +81,7 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth_secret: Option<String>,
 
-    /// Patterns of files. Only commits of `projectRepo` that change a matching file start a run. The patterns have the format of
+    /// Patterns of files. A commit of `projectRepo` starts a run only if it changes a matching file. The patterns have the format of
     /// `.gitignore`: `/apps/web/` matches a directory, and `*.ts` matches files in all directories. Default: all files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::PATH)))]
@@ -116,7 +116,8 @@ pub struct StackSpec {
     pub env_refs: BTreeMap<String, ResourceRef>,
 
     /// Configuration of the Pulumi stack: strings, numbers, booleans, objects and lists. A key is literal unless `pathKeys` contains it. A
-    /// key without a namespace belongs to the project. A key that is removed here is also removed from the settings of the Pulumi stack.
+    /// key without a namespace belongs to the project. If a key is removed from this field, the settings of the Pulumi stack for the next
+    /// run do not contain it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
@@ -131,7 +132,8 @@ pub struct StackSpec {
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets: BTreeMap<String, String>,
 
-    /// Secret configuration values, by key. They are encrypted in the settings of the Pulumi stack, and hidden from logs and conditions.
+    /// Secret configuration values, by key. They are encrypted in the settings of the Pulumi stack, and do not appear in logs, conditions
+    /// and outputs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets_ref: BTreeMap<String, ResourceRef>,
@@ -157,7 +159,7 @@ pub struct StackSpec {
     pub destroy_on_finalize: Option<bool>,
 
     /// Whether the destroy also removes the Pulumi stack from the backend, with its history and configuration. Requires
-    /// `destroyOnFinalize`: a Pulumi stack that still has resources is never removed. Default: `false`.
+    /// `destroyOnFinalize`, because the controller never removes a Pulumi stack that still has resources. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove_stack: Option<bool>,
 
@@ -165,7 +167,7 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
-    /// Whether an update fails before it changes any resource if the refresh finds drift. Requires `refresh`. Default: `false`.
+    /// Whether an update in which the refresh finds drift fails before it changes any resource. Requires `refresh`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
@@ -173,7 +175,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<bool>,
 
-    /// Whether the Pulumi stack must exist in the backend. If `false`, the controller creates a missing Pulumi stack. Default: `false`.
+    /// Whether the Pulumi stack must exist in the backend. If `false`, the controller creates the Pulumi stack if it does not exist.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_local_stack_only: Option<bool>,
 
@@ -200,18 +203,19 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 
-    /// Whether to start no new runs. The controller observes an open run until its end. Default: `false`.
+    /// Whether the Stack is suspended. A suspended Stack starts no new runs. An open run continues, and the controller records its result.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
-    /// Interval after the end of the last run at which the controller runs the Stack again, even if nothing has changed, to correct drift.
-    /// A duration such as `1h`. By default, or with `0s`, `continueResyncOnCommitMatch` applies.
+    /// Time after the end of the last run at which the controller starts another run to correct drift, even if nothing has changed. A
+    /// duration such as `1h`. By default, or with `0s`, `continueResyncOnCommitMatch` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub interval: Option<String>,
 
-    /// Whether to run the Stack again every `resyncFrequencySeconds`, even if nothing has changed. `interval` takes precedence. Default:
-    /// `false`.
+    /// Whether to run the Stack again at the interval `resyncFrequencySeconds`, even if nothing has changed. `interval` takes precedence.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continue_resync_on_commit_match: Option<bool>,
 
@@ -229,8 +233,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_max_backoff_duration_seconds: Option<i64>,
 
-    /// Whether a lock of another update does not count as a failure. The controller then retries after 30 seconds, with backoff up to 5
-    /// minutes. If `false`, the lock counts as a failure. Default: `true`.
+    /// Whether a run that finds a lock of another update does not count as failed. The controller then retries the run after 30 seconds,
+    /// with backoff up to 5 minutes. If `false`, such a run counts as failed. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_on_update_conflict: Option<bool>,
 
@@ -239,7 +243,8 @@ pub struct StackSpec {
     #[schemars(length(max = bounds::REFERENCES))]
     pub prerequisites: Vec<PrerequisiteReference>,
 
-    /// Stacks that must be Ready before a run starts. Stacks with the same source must also have applied the same revision.
+    /// Stacks that must be Ready before a run starts. A listed Stack with the same source as this Stack must also have applied the same
+    /// revision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub depends_on: Vec<DependencyReference>,
@@ -260,17 +265,17 @@ pub struct StackSpec {
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time of a run without progress and output, as a duration such as `10m`. A run that exceeds it is canceled gracefully and
-    /// counts as failed. By default, or with `0s`, there is no idle timeout.
+    /// Maximum time for which a run can have neither progress nor output, as a duration such as `10m`. A run that exceeds this time is
+    /// canceled gracefully and counts as failed. By default, or with `0s`, there is no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Whether to remove the lock of an earlier run of this Stack that is proven to have ended. Default: `Automatic`.
+    /// Handling of a lock of an earlier run of this Stack that is proven to have ended. Default: `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
-    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. They are part of the log of the workspace pod.
+    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. The log of the workspace pod contains these logs.
     /// Default: 0, which disables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::api::auto::{PendingCreates, RunProject, UpdateKind};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, schema};
+use crate::artifact::Digest;
 
 /// Observed state of a Stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
@@ -61,12 +62,12 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
-    /// Outputs of the last update. Secret outputs are masked as `[secret]`.
+    /// Outputs of the last successful `up`. Secret outputs are masked as `[secret]`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub outputs: BTreeMap<String, Value>,
 
-    /// Source revision of the last run that was started.
+    /// Source revision of the last started run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempted_revision: Option<String>,
 
@@ -99,23 +100,22 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update: Option<LastUpdate>,
 
-    /// Project of the last run. If the source is missing, a destroy uses the name of the project and the state.
+    /// Project of the last run. A destroy without a source uses the name of this project and the Pulumi state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
 
-    /// Pulumi stack that can contain resources of this Stack. The controller sets it after a successful `up`, and after a failed `up` that
-    /// could have changed resources. The field is removed after a successful destroy.
+    /// Pulumi stack that can contain resources of this Stack. The controller sets the field after a successful `up`, and after a failed
+    /// `up` that could have changed resources. The controller removes the field after a successful destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 }
 
-/// Open run of a Stack and its inputs.
+/// Inputs of a run, without the source revision, which has different field names in `currentUpdate` and `lastUpdate` for compatibility with
+/// the Pulumi Kubernetes Operator. A run starts if an input differs from that of the last run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct CurrentUpdate {
-    /// Name of the Update.
-    pub name: String,
-    /// Generation of the Stack that is run.
+pub struct RunInputs {
+    /// Generation of the Stack for which the run was requested.
     #[serde(default)]
     pub generation: i64,
     /// Value of the annotation `pulumi.com/reconciliation-request` that the run handles.
@@ -130,26 +130,17 @@ pub struct CurrentUpdate {
     /// Value of the annotation `reconcile.fluxcd.io/resetAt` that the run handles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_at: Option<String>,
-    /// Source revision of the run.
+    /// Digest of the artifact. After the run, the digest of a newer artifact with the same content, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub commit: Option<String>,
-    /// Origin revision of the artifact, if the source provides it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origin_revision: Option<String>,
-    /// Digest of the artifact.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
+    pub digest: Option<Digest>,
     /// Identifier of the content of the artifact. It is equal for artifacts of one revision with the same files. Absent if the source kind
     /// does not support it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_id: Option<String>,
-    /// Digest of the files that match `spec.paths`.
+    /// Digest of the files that match `spec.paths`. If it is set, changes of other files do not start a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths_digest: Option<String>,
-    /// Directory of the project in the artifact.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dir: Option<String>,
-    /// Keyed hash of the configuration values in Secrets and ConfigMaps, as reported by the Workspace.
+    /// Keyed hash of the configuration values in Secrets and ConfigMaps when the run was requested. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
     /// Keyed hash of each Secret and ConfigMap that the pod mounts. If an object without the label of watched objects changes, its previous
@@ -157,6 +148,25 @@ pub struct CurrentUpdate {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
+}
+
+/// Open run of a Stack and its inputs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CurrentUpdate {
+    /// Name of the Update.
+    pub name: String,
+    #[serde(flatten)]
+    pub inputs: RunInputs,
+    /// Source revision of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Origin revision of the artifact, if the source provides it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_revision: Option<String>,
+    /// Directory of the project in the artifact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
     /// `up`, `preview` or `destroy`.
     #[serde(default, rename = "type")]
     pub kind: UpdateKind,
@@ -193,49 +203,18 @@ pub struct LastUpdate {
     /// Cause of the failure, or a warning about a successful run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Generation of the Stack that was run.
-    #[serde(default)]
-    pub generation: i64,
-    /// Value of the annotation `pulumi.com/reconciliation-request` that the run handled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reconcile_request: Option<String>,
-    /// Value of the annotation `reconcile.fluxcd.io/requestedAt` that the run handled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requested_at: Option<String>,
-    /// Value of the annotation `reconcile.fluxcd.io/forceAt` that the run handled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub force_at: Option<String>,
-    /// Value of the annotation `reconcile.fluxcd.io/resetAt` that the run handled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reset_at: Option<String>,
+    #[serde(flatten)]
+    pub inputs: RunInputs,
     /// Source revision of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempted_commit: Option<String>,
-    /// Source revision of the last successful run, except previews.
+    /// Source revision of the last successful `up` or destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_successful_commit: Option<String>,
-    /// Digest of the artifact, or of a newer artifact with the same content.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
-    /// Identifier of the content of the artifact. It is equal for artifacts of one revision with the same files. Absent if the source kind
-    /// does not support it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub content_id: Option<String>,
-    /// Digest of the files that match `spec.paths`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paths_digest: Option<String>,
-    /// Keyed hash of the configuration values in Secrets and ConfigMaps when the run was requested. A different hash starts a run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_inputs: Option<String>,
     /// Keyed hash of the configuration values in Secrets and ConfigMaps that the run has read. Set only if a value changed between the
-    /// request for the run and its start.
+    /// request and the start of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_config_inputs: Option<String>,
-    /// Keyed hash of each Secret and ConfigMap that the pod mounted. A different hash of an object with the label of watched objects starts
-    /// a run.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
-    pub mounted_inputs: BTreeMap<String, String>,
     /// Link to the update in Pulumi Cloud.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,
@@ -260,7 +239,7 @@ pub struct LastUpdate {
     /// stack, it succeeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack_may_be_removed: Option<bool>,
-    /// Handling of resources that an interrupted run was creating, for the next run. Absent after a successful run.
+    /// Handling, in the next run, of resources that an interrupted run was creating. Absent after a successful run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
     /// Pulumi stack of the run.
@@ -273,8 +252,7 @@ pub struct LastUpdate {
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// Digest of the artifact.
-    #[schemars(length(max = bounds::WORD))]
-    pub digest: String,
+    pub digest: Digest,
     /// Time at which the first of these runs ended.
     pub first_reconciled: Time,
     /// Time at which the last of these runs ended.

@@ -1,4 +1,4 @@
-//! Performs one download: sends the request, reads the limited body, verifies the digest and stores the artifact.
+//! Performs one download: sends the request, reads the body up to a size limit, verifies the digest and stores the artifact.
 
 use std::error::Error;
 use std::path::Path;
@@ -23,12 +23,13 @@ use super::settings::FetchSettings;
 use super::shared::Shared;
 use super::target::Target;
 
-/// Maximum number of body chunks that wait for the disk. Together with the read buffers of the client they stay below 4 MiB.
+/// Maximum number of body chunks in memory that are not yet written to disk. These chunks and the read buffers of the client
+/// together take less than 4 MiB.
 const MAX_CHUNKS: usize = 8;
 
 impl Shared {
-    /// Downloads an artifact into the store. A broken connection is retried once immediately, because the server may have closed an
-    /// idle connection between two requests.
+    /// Downloads an artifact into the store. If the connection breaks, the download is retried once immediately, because the
+    /// server may have closed an idle connection.
     pub(super) async fn download(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
         let limit = self.settings.overall_timeout;
         let attempts = async {
@@ -48,7 +49,7 @@ impl Shared {
         self.fetches.fetch_add(1, Ordering::Relaxed);
         let response = self.request(target).await?;
         check_status(&response, target).inspect_err(|error| self.postponed.note(&target.url, error))?;
-        // A correct length avoids a useless download; a wrong length is detected while reading.
+        // If the declared length exceeds the limit, the body is not read. A wrong length is detected while the body is read.
         if response.content_length().is_some_and(|length| length > self.settings.download_bytes) {
             return Err(self.too_large(target));
         }
@@ -58,7 +59,7 @@ impl Shared {
         let body = self.forward(response.bytes_stream(), chunks, target).await;
         let stored = |error| store_error(error, target, digest);
         let stopped = |error: tokio::task::JoinError| store_failure(digest, error.to_string());
-        // The error of the store takes precedence: it is the reason why reading the body stopped.
+        // An error of the store takes precedence, because it is the reason why reading the body stopped.
         let incoming = writer.await.map_err(stopped)?.map_err(stored)?;
         body?;
         let expected = digest.clone();
@@ -81,7 +82,7 @@ impl Shared {
         }
     }
 
-    /// Forwards the body chunk by chunk, until a limit is exceeded or the receiver closes the channel.
+    /// Sends the body chunk by chunk to the channel, until the body ends, a limit is exceeded or the receiver closes the channel.
     async fn forward<Bytes: AsRef<[u8]>>(
         &self,
         mut body: impl Stream<Item = reqwest::Result<Bytes>> + Unpin,
@@ -113,7 +114,7 @@ impl Shared {
     }
 }
 
-/// Writes chunks until the channel closes. Runs on a blocking thread, because hashing and disk writes would block the async
+/// Writes chunks until the channel closes. Must run on a blocking thread, because hashing and disk writes would block the async
 /// runtime.
 fn write<Bytes: AsRef<[u8]>>(
     mut incoming: Incoming,
@@ -136,7 +137,7 @@ fn check_status(response: &Response, target: &Target) -> Result<(), FetchError> 
     }
 }
 
-/// Parses the `Retry-After` header, in seconds or as a date.
+/// Parses the `Retry-After` header, which contains a number of seconds or a date.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match text.parse() {
@@ -163,7 +164,7 @@ fn store_failure(digest: &Digest, cause: String) -> FetchError {
     FetchError::Store { digest: digest.clone(), cause }
 }
 
-/// Joins the chain of causes: the innermost one is the most useful, for example "connection refused" or "dns error".
+/// Joins the chain of causes. The innermost cause is the most useful, for example "connection refused" or "dns error".
 fn cause_of(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut causes = Vec::new();
@@ -176,11 +177,11 @@ fn cause_of(error: reqwest::Error) -> String {
     causes.join(": ")
 }
 
-/// Path of the system certificates on Linux distributions.
+/// Path of the system CA certificates on common Linux distributions.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Builds a client without redirects, which could bypass the allowed hosts, and without a proxy, because artifacts are served
-/// inside the cluster.
+/// Builds an HTTP client that follows no redirects, which could bypass the allowed hosts, and uses no proxy, because artifacts
+/// are served inside the cluster.
 pub(super) fn client(settings: &FetchSettings) -> Result<reqwest::Client, FetchError> {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls(settings)?)
@@ -203,7 +204,7 @@ fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
                 return Err(FetchError::Settings { why });
             }
         }
-        // Certificates are optional in the image, because Flux serves artifacts over http.
+        // The system certificates may be missing in the image, because Flux serves artifacts over HTTP.
         None => {
             roots.add_parsable_certificates(read_certificates(Path::new(SYSTEM_CERTIFICATES)).unwrap_or_default());
         }

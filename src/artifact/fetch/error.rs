@@ -1,5 +1,5 @@
-//! Errors of fetching an artifact, and the errors that are repeated until a `Retry-After` time. Messages contain the URL without user,
-//! password and query, which can be secret.
+//! Errors from fetching an artifact, and the record of URLs that must not be requested before a `Retry-After` time. Error
+//! messages omit the user, password and query of a URL, because they can be secret.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use url::Url;
 
 use super::super::digest::Digest;
 
-/// The reason why an artifact could not be fetched. Callers that share one download share its error.
+/// The reason why an artifact could not be fetched. Callers that share a download receive the same error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     #[error("failed to set up artifact downloads: {why}")]
@@ -32,10 +32,11 @@ pub enum FetchError {
     NotFound { url: String },
     #[error("failed to fetch {url}: HTTP status {status}{}", explain(*status, *retry_after))]
     Status { url: String, status: u16, retry_after: Option<Duration> },
-    /// The server sent `Retry-After`, and that time is not reached yet.
+    /// The server sent a `Retry-After` header, and the time in it has not passed yet.
     #[error("{error}")]
     Postponed { error: Box<FetchError>, left: Duration },
-    /// The message omits the digest of the received bytes: a caller that may not read an artifact must not learn its digest.
+    /// The message omits the digest of the received bytes: a caller without permission to read an artifact must not learn the
+    /// digest of the artifact.
     #[error("failed to verify {url}: its {bytes} bytes do not match the digest {expected}")]
     DigestMismatch { url: String, expected: Digest, bytes: u64 },
     #[error("failed to fetch {url}: it exceeds the limit of {limit} bytes (--artifact-max-size)")]
@@ -51,7 +52,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Remaining time until the server accepts a retry, if it sent `Retry-After`.
+    /// Returns the remaining time until a retry is allowed, if the server sent a `Retry-After` header.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             FetchError::Status { retry_after, .. } => *retry_after,
@@ -60,7 +61,7 @@ impl FetchError {
         }
     }
 
-    /// Returns whether the server sent a complete response that does not match the source. A retry is unlikely to succeed.
+    /// Returns whether the content of the response is wrong or too large. In this case, a retry is unlikely to succeed.
     pub fn is_about_content(&self) -> bool {
         matches!(self, FetchError::DigestMismatch { .. } | FetchError::TooLarge { .. })
     }
@@ -77,10 +78,10 @@ fn explain(status: u16, retry_after: Option<Duration>) -> String {
 /// Upper bound for `Retry-After`, so that a server cannot block downloads for days.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// Maximum number of remembered URLs. Beyond that, the URL with the earliest retry time is forgotten.
+/// Maximum number of recorded URLs. If it is reached, the URL with the earliest retry time is removed.
 const MAX_URLS: usize = 1024;
 
-/// URLs that must not be requested before a given time. Until then, callers receive the original error of the server.
+/// URLs that must not be requested before a given time. Until that time, callers receive the original error.
 #[derive(Debug, Default)]
 pub(super) struct RetryAfter {
     requests: Mutex<HashMap<Url, ServerRequest>>,
@@ -93,7 +94,7 @@ struct ServerRequest {
 }
 
 impl RetryAfter {
-    /// Records the error if it contains a `Retry-After` time.
+    /// Records `error` for `url` if it contains a `Retry-After` time.
     pub(super) fn note(&self, url: &Url, error: &FetchError) {
         let Some(wait) = error.retry_after().filter(|wait| !wait.is_zero()) else { return };
         let now = Instant::now();

@@ -1,4 +1,5 @@
-//! Fetches artifacts: once per digest and URL, only from allowed hosts, limited in bytes and time, and verified before use.
+//! Fetches artifacts. Each artifact is downloaded once per digest and URL and verified before use. The hosts, the size and the
+//! duration of a download are limited.
 
 mod download;
 mod error;
@@ -24,7 +25,7 @@ use target::Target;
 pub struct Fetched {
     /// The artifact in the store.
     pub artifact: Pinned,
-    /// Whether the artifact was added to the store: by a download of this caller, by a download that this caller joined, or by
+    /// Whether the artifact was added to the store during this call: by a download that this caller started or joined, or by
     /// [`Fetcher::keep`].
     pub downloaded: bool,
 }
@@ -37,7 +38,7 @@ pub struct Fetcher {
 
 impl Fetcher {
     /// # Errors
-    /// Fails if the certificates cannot be read.
+    /// Fails if the CA certificates in the settings cannot be read.
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
         let client = download::client(&settings)?;
         let (downloads, postponed) = Default::default();
@@ -50,14 +51,15 @@ impl Fetcher {
         self.shared.client.clone()
     }
 
-    /// Returns the artifact with this digest and grants it to the namespace. It comes from the store if the namespace already has a
-    /// grant or if this URL already produced it, otherwise from the URL. Concurrent calls for the same digest and URL share one
-    /// download and its error.
+    /// Returns the artifact with this digest and grants the namespace access to it. The artifact is read from the store if the
+    /// namespace already has access or if the artifact was downloaded from the same URL before. Otherwise, it is downloaded from
+    /// the URL. Concurrent calls with the same digest and URL share one download and its result.
     ///
     /// # Errors
-    /// Fails if the URL is refused, if the server does not serve the artifact, if the response has the wrong digest or exceeds a
-    /// limit on bytes or time, or if the store cannot keep it. Only a broken connection is retried, once; other retries are left to
-    /// the caller. After a `Retry-After` response, requests for the URL fail without contacting the server until that time.
+    /// Fails if the URL is not allowed, if the server does not serve the artifact, if the response has the wrong digest or
+    /// exceeds the size limit or the timeout, or if the artifact cannot be stored. A download whose connection breaks is retried
+    /// once; the caller is responsible for all other retries. After a response with a `Retry-After` header, calls for the same
+    /// URL fail without a request to the server until that time.
     pub async fn fetch(&self, url: &str, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let store = &self.shared.store;
         if store.is_granted(digest, namespace)
@@ -67,7 +69,7 @@ impl Fetcher {
         }
         let target = Target::aim(url, &self.shared.settings)?;
         target.check_owner(namespace, &self.shared.settings)?;
-        // Knowing the digest is not sufficient: a source of the namespace has to produce the bytes.
+        // A digest alone does not give access: the URL of a source in the namespace must serve the artifact.
         let stored = match store.came_from(digest, target.url.as_str()) {
             true => self.shared.stored(digest).await?,
             false => None,
@@ -90,7 +92,7 @@ impl Fetcher {
     /// Stores an artifact that the controller built from objects of the namespace.
     ///
     /// # Errors
-    /// Fails if the store cannot keep the artifact.
+    /// Fails if the artifact cannot be stored.
     pub async fn keep(&self, bytes: &Arc<[u8]>, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let matches = Digest::of_reader(digest.algorithm(), &bytes[..]).is_ok_and(|found| digest.verify(&found));
         if matches && let Some(artifact) = self.shared.stored(digest).await? {
@@ -110,7 +112,7 @@ impl Fetcher {
         Ok(Fetched { artifact, downloaded: true })
     }
 
-    /// Number of downloads that were started.
+    /// Returns the number of download attempts, including retries.
     pub fn fetches(&self) -> u64 {
         self.shared.fetches.load(Ordering::Relaxed)
     }

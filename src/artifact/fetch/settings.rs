@@ -1,4 +1,4 @@
-//! Settings for fetching artifacts, and the hosts from which they may be fetched.
+//! Settings for fetching artifacts, and the hosts from which artifacts may be fetched.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,27 +12,28 @@ use super::super::rules::Limits;
 pub struct FetchSettings {
     /// Hosts from which artifacts may be fetched.
     pub allowed_hosts: AllowedHosts,
-    /// Replaces `host:port` in every URL except those of source-watcher, for a controller that runs outside the cluster. Flux reads
-    /// it from `SOURCE_CONTROLLER_LOCALHOST`.
+    /// The host and port that replace those in every URL except URLs of source-watcher, for a controller that runs outside the
+    /// cluster. Flux reads this setting from `SOURCE_CONTROLLER_LOCALHOST`.
     pub source_controller_host: Option<String>,
-    /// Replaces `host:port` in the URLs of source-watcher. Flux reads it from `SOURCE_WATCHER_LOCALHOST`.
+    /// The host and port that replace those in URLs of source-watcher. Flux reads this setting from `SOURCE_WATCHER_LOCALHOST`.
     pub source_watcher_host: Option<String>,
-    /// File with PEM certificates for verifying https servers. Default: the system certificates.
+    /// File with the CA certificates, in PEM format, for verifying HTTPS servers. Default: the system certificates.
     pub certificate_authorities: Option<PathBuf>,
-    /// Whether a namespace is denied artifacts in the storage of Flux that belong to another namespace. Default: false.
+    /// Whether artifacts in Flux storage may be fetched only for the namespace of their source. Default: false.
     pub own_namespace_only: bool,
-    /// Maximum size of a download in bytes. Default 256 MiB.
+    /// Maximum size of a download in bytes. Default: 256 MiB.
     pub download_bytes: u64,
-    /// Timeout for opening a connection. Default 5 s.
+    /// Timeout for opening a connection. Default: 5 s.
     pub connect_timeout: Duration,
-    /// Maximum time without data from the server. Default 30 s.
+    /// Maximum time without data from the server. Default: 30 s.
     pub idle_timeout: Duration,
-    /// Maximum duration of a download. Default 4 min: shorter than the timeout of a reconcile, so that the reconcile can report it.
+    /// Maximum duration of a download. Default: 4 min, which is shorter than the timeout of a reconciliation, so that the
+    /// reconciliation can report the download timeout.
     pub overall_timeout: Duration,
 }
 
 impl FetchSettings {
-    /// Returns the default settings with these allowed hosts.
+    /// Returns the default settings with `allowed_hosts`.
     pub fn new(allowed_hosts: AllowedHosts) -> Self {
         Self {
             allowed_hosts,
@@ -47,17 +48,17 @@ impl FetchSettings {
         }
     }
 
-    /// Returns the replacement for the host of this URL, using the same rule as Flux.
+    /// Returns the configured replacement for the host of `url`. Flux uses the same rule.
     pub(super) fn replacement(&self, url: &Url) -> Option<&str> {
         let watcher = url.host_str().is_some_and(|host| host.starts_with("source-watcher"));
         if watcher { self.source_watcher_host.as_deref() } else { self.source_controller_host.as_deref() }
     }
 }
 
-/// Hosts from which artifacts may be fetched. Any writer of the status of a source controls the URL and must not direct requests to
-/// services that only the controller can reach.
+/// Hosts from which artifacts may be fetched. Everyone who can write the status of a source controls the URL, and must not be
+/// able to direct requests to services that only the controller can reach.
 ///
-/// These are the Services of one namespace and explicitly listed hosts.
+/// The allowed hosts are the Services of one namespace and explicitly listed hosts.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedHosts {
     services: Option<Services>,
@@ -77,7 +78,7 @@ struct Named {
     port: Option<u16>,
 }
 
-/// Error for a text that is not a host.
+/// The error for a string that is not a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid artifact host {text:?}: must be a host name or address, optionally with a port: {why}")]
 pub struct InvalidHost {
@@ -86,14 +87,14 @@ pub struct InvalidHost {
 }
 
 impl AllowedHosts {
-    /// Allows no host.
+    /// Returns a value that allows no hosts.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Allows the Services of `namespace` in the forms `<service>.<namespace>`, `<service>.<namespace>.svc` and
-    /// `<service>.<namespace>.svc.<cluster domain>`, with or without a trailing dot, on any port. The cluster domain is usually
-    /// `cluster.local`.
+    /// Returns a value that allows the Services of `namespace` in the forms `<service>.<namespace>`, `<service>.<namespace>.svc`
+    /// and `<service>.<namespace>.svc.<cluster domain>`, with or without a trailing dot, on any port. The cluster domain is
+    /// usually `cluster.local`.
     pub fn services_of(namespace: &str, cluster_domain: &str) -> Self {
         let services = Services {
             namespace: namespace.to_lowercase(),
@@ -102,18 +103,20 @@ impl AllowedHosts {
         Self { services: Some(services), named: Vec::new() }
     }
 
-    /// Allows an additional host: `name`, `name:port`, `address` or `[address]:port`. Without a port, any port is allowed.
+    /// Allows an additional host: `name`, `name:port`, `address` or `[address]:port`. If `text` contains no port, every port is
+    /// allowed.
     ///
     /// # Errors
-    /// Fails if the text is not a host.
+    /// Fails if `text` is not a host.
     pub fn and(mut self, text: &str) -> Result<Self, InvalidHost> {
         let (host, port) = split_port(text)?;
         self.named.push(Named { host, port });
         Ok(self)
     }
 
-    /// Returns the host to connect to if the URL is allowed. Short Service names are completed: otherwise the search list of the
-    /// resolver would determine the target, and names such as `service.dev` also exist on the Internet.
+    /// Returns the host to connect to, or `None` if the URL is not allowed. Short Service names are expanded to fully qualified
+    /// names: otherwise the DNS search list would determine the target, and names such as `service.dev` also exist on the
+    /// Internet.
     pub(super) fn permit(&self, url: &Url) -> Option<String> {
         let host = without_dot(url.host()?.to_owned());
         let named = self
@@ -146,7 +149,7 @@ impl Services {
     }
 }
 
-/// Splits `host:port`, the format of host replacements and allowed hosts.
+/// Splits `host:port`, which is the format of host replacements and allowed hosts.
 pub(super) fn split_port(text: &str) -> Result<(Host, Option<u16>), InvalidHost> {
     let invalid = |why: &str| InvalidHost { text: text.to_owned(), why: why.to_owned() };
     let (name, port) = match text.rsplit_once(':') {

@@ -1,4 +1,5 @@
-//! State that all clones of a fetcher share. Concurrent callers with the same digest and URL share one download.
+//! State that all clones of a [`Fetcher`](super::Fetcher) share. Concurrent calls with the same digest and URL share one
+//! download.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -30,7 +31,8 @@ impl Shared {
         granted.map(drop).map_err(|error| FetchError::Store { digest: digest.clone(), cause: error.to_string() })
     }
 
-    /// Returns the artifact from the store. The first access to a file of an earlier process reads the whole file to verify it.
+    /// Returns the artifact if it is in the store. The first access to a file that an earlier process stored reads the whole file
+    /// to verify it.
     pub(super) async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
         let (store, expected) = (self.store.clone(), digest.clone());
         let opened = tokio::task::spawn_blocking(move || store.open_artifact(&expected)).await;
@@ -39,7 +41,7 @@ impl Shared {
     }
 }
 
-/// Joins the download in progress for this digest and URL, or starts one.
+/// Joins the download in progress for this digest and URL, or starts a download if there is none.
 pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> SharedDownload {
     let mut table = shared.downloads.lock();
     let key = (digest.clone(), target.url.clone());
@@ -51,10 +53,10 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
     let listing = Listing { shared: Arc::clone(shared), key: key.clone(), number };
     let target = target.clone();
     let download = async move {
-        // Moved into the future, so that the entry is removed from the table when the download ends or is dropped.
+        // `listing` is moved into the future, so that the entry is removed from the table when the download ends or is dropped.
         let listing = listing;
         let (Listing { shared, key: (digest, url), .. }, store) = (&listing, &listing.shared.store);
-        // Another download may have finished after the caller checked the store and before this one was added to the table.
+        // Another download may have finished after the caller checked the store and before this download was added to the table.
         if store.came_from(digest, url.as_str())
             && let Some(artifact) = shared.stored(digest).await?
         {
@@ -72,7 +74,7 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
     download
 }
 
-/// Entry of a download in the table; removed on drop.
+/// Guard for the entry of a download in the table. Dropping it removes the entry.
 struct Listing {
     shared: Arc<Shared>,
     key: Key,
@@ -82,14 +84,15 @@ struct Listing {
 impl Drop for Listing {
     fn drop(&mut self) {
         let mut table = self.shared.downloads.lock();
-        // After a cancellation, another download may have replaced this entry before the drop.
+        // If this download is canceled, another download may replace the entry before this guard is dropped.
         if table.in_progress.get(&self.key).is_some_and(|entry| entry.number == self.number) {
             table.in_progress.remove(&self.key);
         }
     }
 }
 
-/// The shared result of a download. Each caller that polls it drives the download; dropping the last clone cancels it.
+/// The shared result of a download. The download progresses while at least one caller polls it. Dropping the last clone cancels
+/// the download.
 pub(super) type SharedDownload = SharedFuture<BoxFuture<'static, Result<Pinned, FetchError>>>;
 
 /// Downloads in progress.

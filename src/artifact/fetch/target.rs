@@ -1,4 +1,4 @@
-//! Converts the URL in the status of a source into the request to send.
+//! Converts the URL in the status of a source into the URL and the `Host` header of the request.
 
 use percent_encoding::percent_decode_str;
 use url::Url;
@@ -15,16 +15,16 @@ const MAX_URL: usize = 4096;
 pub(super) struct Target {
     /// URL of the request.
     pub(super) url: Url,
-    /// Value of the `Host` header, without the trailing dot that only the resolver needs.
+    /// Value of the `Host` header. It has no trailing dot, because only the DNS resolver needs the dot.
     pub(super) host: String,
-    /// URL for messages: as in the source, without user, password and query, which can be secret.
+    /// URL for messages: the URL in the source without user, password and query, because they can be secret.
     pub(super) shown: String,
-    /// Namespace of the source that owns the artifact, if the path contains it.
+    /// Namespace of the source that owns the artifact, if the path of the URL contains the namespace.
     owner: Option<String>,
 }
 
 impl Target {
-    /// Validates a URL, completes its host and applies the replacements of the settings.
+    /// Validates a URL, expands its host to a fully qualified name and applies the host replacements in the settings.
     pub(super) fn aim(text: &str, settings: &FetchSettings) -> Result<Self, FetchError> {
         let (mut url, shown) = parse(text)?;
         let refused = |why: &str| FetchError::Url { url: shown.clone(), why: why.to_owned() };
@@ -51,7 +51,7 @@ impl Target {
         Ok(Self { url, host, shown, owner })
     }
 
-    /// Refuses an artifact of another namespace if the settings forbid cross-namespace references.
+    /// Returns an error if the artifact belongs to another namespace and the settings forbid cross-namespace references.
     pub(super) fn check_owner(&self, namespace: &str, settings: &FetchSettings) -> Result<(), FetchError> {
         match &self.owner {
             Some(owner) if settings.own_namespace_only && owner != namespace => {
@@ -62,17 +62,17 @@ impl Target {
     }
 }
 
-/// First path segments in the storage of Flux: the kind of the source. The namespace and the name follow.
+/// The possible first path segments in Flux storage, which are kinds of sources. The namespace and the name of the source follow.
 const STORED_KINDS: [&str; 6] =
     ["bucket", "externalartifact", "gitrepository", "helmchart", "helmrepository", "ocirepository"];
 
-/// Returns whether the host is a Flux artifact server, which may run in a different namespace from this controller.
+/// Returns whether the host has the name of a Flux artifact server, in any namespace.
 fn is_flux_storage(url: &Url) -> bool {
     let service = url.host_str().and_then(|host| host.split('.').next()).unwrap_or_default();
     matches!(service, "source-controller" | "source-watcher")
 }
 
-/// Returns the namespace that owns an artifact in the storage of Flux. Decodes and normalizes the path as the server does.
+/// Returns the namespace that owns an artifact in Flux storage. Decodes and normalizes the path in the same way as the server.
 fn owner(url: &Url) -> Option<String> {
     let path = percent_decode_str(url.path()).decode_utf8_lossy();
     let mut parts = Vec::new();

@@ -12,7 +12,7 @@ mod server;
 
 use server::{Answer, Server};
 
-/// A fetcher with a separate store, which fetches only from loopback addresses.
+/// A fetcher that has its own store and fetches only from loopback addresses.
 struct Fixture {
     fetcher: Fetcher,
     store: Store,
@@ -43,8 +43,8 @@ impl Fixture {
         error
     }
 
-    /// Asserts that a failure leaves no artifact, download or file. The writer of a cancelled download ends shortly after the
-    /// cancellation, so this polls.
+    /// Asserts that a failure leaves no artifact, download or file. Polls, because the writer of a canceled download ends shortly
+    /// after the cancellation.
     async fn assert_nothing_left(&self) {
         let until = Instant::now() + Duration::from_secs(5);
         let empty = Usage { artifacts: 0, complete_bytes: 0, incoming_bytes: 0 };
@@ -97,7 +97,7 @@ async fn a_namespace_gets_a_stored_artifact_only_by_a_url_that_serves_it() {
     let other = Server::start(|_| Answer::ok(b"artifact")).await;
     assert!(fixture.fetcher.fetch(&other.url("/b"), &digest, "team-b").await.unwrap().downloaded);
     assert!(fixture.store.is_granted(&digest, "team-b"));
-    // A source that several namespaces refer to is downloaded once.
+    // An artifact of a source that several namespaces refer to is downloaded once.
     let third = fixture.fetcher.fetch(&url, &digest, "team-c").await.unwrap();
     assert!(!third.downloaded && fixture.store.is_granted(&digest, "team-c"));
     assert_eq!((server.count(), other.count(), fixture.store.usage().artifacts), (1, 1, 1));
@@ -110,7 +110,7 @@ async fn callers_of_one_digest_with_different_urls_do_not_share_a_download() {
     let fixture = Fixture::new();
     let (good, bad, digest) = (slow.url("/a"), empty.url("/b"), Digest::of(b"artifact"));
     let second = async {
-        slow.asked(1).await;
+        slow.until_requests(1).await;
         fixture.fetcher.fetch(&bad, &digest, "team-b").await
     };
     let (first, second) = tokio::join!(fixture.fetcher.fetch(&good, &digest, "team-a"), second);
@@ -283,7 +283,7 @@ async fn a_hanging_server_times_out() {
 
 #[tokio::test]
 async fn a_refused_connection_is_reported() {
-    // Bound but not listening, so that the port stays reserved and connections are refused.
+    // The socket is bound but not listening, so that the port stays reserved and connections are refused.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let url = format!("http://{}/a", socket.local_addr().unwrap());
@@ -392,7 +392,7 @@ async fn different_digests_are_fetched_concurrently() {
     let both =
         async { tokio::join!(fixture.fetcher.fetch(&url, &one, "apps"), fixture.fetcher.fetch(&url, &other, "apps")) };
     let watch = async {
-        server.asked(2).await;
+        server.until_requests(2).await;
         assert!(!fixture.store.contains(&one), "the first is not done yet");
     };
     let ((first, second), ()) = tokio::join!(both, watch);

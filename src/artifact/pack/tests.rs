@@ -1,4 +1,4 @@
-//! Packing of directories and of single entries.
+//! Tests for packing directories and single entries.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
@@ -28,7 +28,7 @@ fn sample() -> TempDir {
     directory
 }
 
-/// Describes each entry of a tree: its kind, executable bit, and content or target.
+/// Records the kind, the executable bit, and the content or target of each entry of a tree.
 fn describe(directory: &Path, root: &Path, into: &mut BTreeMap<PathBuf, String>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -151,7 +151,7 @@ proptest! {
         let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         for (name, (content, executable)) in &files {
             let path = from.path().join(name);
-            // Skips files whose name contains ".." or is also the name of a directory.
+            // Skips a file if its name contains ".." or is also the name of a directory.
             if name.contains("..") || fs::create_dir_all(path.parent().unwrap()).is_err() || path.is_dir() {
                 continue;
             }

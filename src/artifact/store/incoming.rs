@@ -1,5 +1,5 @@
-//! An artifact that is being written to the store. It is hashed while it is written and becomes visible once it is complete and
-//! verified.
+//! An artifact that is being written to the store. The artifact is hashed while it is written, and is available to readers after
+//! it is complete and verified.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -14,7 +14,7 @@ use super::index::{Blob, Grants, Index, Pinned, State, StoreError, file_name};
 /// An artifact that is being written. Dropping it without a commit removes its file.
 #[derive(Debug)]
 pub struct Incoming {
-    // Drop order of the fields: the file is removed before its reserved space is released.
+    // The order of the fields determines the drop order: the file is removed before its reserved space is released.
     file: NamedTempFile,
     reservation: Reservation,
     hasher: Hasher,
@@ -43,15 +43,16 @@ impl Incoming {
         Ok(())
     }
 
-    /// Path of the file, for a child process that writes it. Call [`Incoming::hash_file`] afterwards.
+    /// Returns the path of the file, for a child process that writes the file. Call [`Incoming::hash_file`] afterwards.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Hashes and accounts for the bytes that another process wrote to the file, evicting older artifacts if space is needed.
+    /// Hashes the bytes that another process wrote to the file and reserves space for them, evicting older artifacts if space is
+    /// needed.
     ///
     /// # Errors
-    /// Fails if the file has more than `most` bytes, if artifacts in use fill the store, or if reading fails.
+    /// Fails if the file is larger than `most` bytes, if artifacts in use fill the store, or if reading fails.
     pub fn hash_file(&mut self, most: u64) -> Result<(), StoreError> {
         let failed = |cause| StoreError::Write { path: self.file.path().to_owned(), cause };
         let mut file = self.file.as_file();
@@ -72,7 +73,7 @@ impl Incoming {
         }
     }
 
-    /// Number of bytes received so far.
+    /// Returns the number of bytes received so far.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -80,7 +81,7 @@ impl Incoming {
     /// Completes the artifact and adds it to the store if its digest is `expected`.
     ///
     /// # Errors
-    /// Fails if the digest differs or the disk reports an error. The artifact is discarded then.
+    /// Fails if the digest is not `expected` or if writing to disk fails. In both cases, the artifact is discarded.
     pub fn commit(self, expected: &Digest) -> Result<Pinned, StoreError> {
         let found = self.hasher.clone().finish();
         if !expected.verify(&found) {
@@ -89,10 +90,10 @@ impl Incoming {
         self.store(found)
     }
 
-    /// Completes an artifact that the controller built. Its digest is computed from its bytes.
+    /// Completes an artifact that the controller built. Its digest is computed from its content.
     ///
     /// # Errors
-    /// Fails if the disk reports an error. The artifact is discarded then.
+    /// Fails if writing to disk fails. In this case, the artifact is discarded.
     pub fn commit_as_is(self) -> Result<Pinned, StoreError> {
         let digest = self.hasher.clone().finish();
         self.store(digest)
@@ -109,8 +110,8 @@ impl Incoming {
         if let Some(entry) = state.entries.get(&digest).filter(|entry| entry.verified) {
             return Ok(Pinned { blob: Arc::clone(&entry.blob) });
         }
-        // The existing file of an earlier process is not verified and the new one is. Its grants are removed too: if the existing
-        // file was damaged, they were for other bytes.
+        // An existing file from an earlier process is not verified, so the new file replaces it. The grants of the existing file
+        // are removed too: if the file was corrupted, they do not apply to the new content.
         state.remove(&digest)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
         reservation.release(&mut state);
@@ -122,7 +123,7 @@ impl Incoming {
     }
 }
 
-/// Allows an archive to be packed directly into the store.
+/// Allows the caller to pack an archive directly into the store.
 impl Write for Incoming {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.append(bytes).map_err(io::Error::other)?;
@@ -150,7 +151,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Releases the space under a lock that the caller holds.
+    /// Releases the reserved space. The caller holds the lock on `state`.
     fn release(&mut self, state: &mut State) {
         state.incoming_bytes = state.incoming_bytes.saturating_sub(self.bytes);
         self.bytes = 0;

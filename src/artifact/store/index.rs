@@ -1,4 +1,4 @@
-//! Index of the store: the artifacts on disk, their pins and their grants.
+//! The index of the store: the artifacts on disk, their pins and their grants.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -41,12 +41,12 @@ impl Pinned {
         &self.blob.digest
     }
 
-    /// Size of the archive, in bytes.
+    /// Returns the size of the archive, in bytes.
     pub fn size(&self) -> u64 {
         self.blob.size
     }
 
-    /// Path of the archive. It is valid while this value exists.
+    /// Returns the path of the archive. The path is valid while this value exists.
     pub fn path(&self) -> &Path {
         &self.blob.path
     }
@@ -60,8 +60,8 @@ impl Pinned {
     }
 }
 
-/// State that all clones of a store share. The mutex is held for bookkeeping, a rename or a removal, but never while bytes are
-/// copied or hashed.
+/// State that all clones of a store share. The mutex is held while the state is updated or a file is renamed or removed, but
+/// never while content is copied or hashed.
 #[derive(Debug)]
 pub(super) struct Index {
     pub(super) complete: PathBuf,
@@ -82,13 +82,13 @@ pub(super) struct State {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Every pin holds a reference too. If this is the only reference, the artifact can be evicted.
+    /// Each [`Pinned`] also holds a reference to the blob. The artifact can be evicted if this entry holds the only reference.
     pub(super) blob: Arc<Blob>,
     last_used: u64,
-    /// False for an artifact of an earlier process until its digest is verified.
+    /// Whether this process has verified the digest. An artifact that an earlier process stored is initially not verified.
     pub(super) verified: bool,
     pub(super) grants: Grants,
-    /// URLs from which this process downloaded the artifact, newest last.
+    /// URLs from which this process downloaded the artifact, oldest first.
     pub(super) urls: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Blob {
 
 impl Index {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Ignoring poison is safe: no code panics between two changes of the state, except on allocation failure.
+        // Ignoring the poisoning of the mutex is safe, because no code panics while the state is inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,7 +122,7 @@ impl Index {
         }
     }
 
-    /// Removes this artifact unless a newer one with the same digest has replaced it.
+    /// Removes this artifact unless a newer artifact with the same digest has replaced it.
     pub(super) fn forget(&self, blob: &Arc<Blob>) -> Result<(), StoreError> {
         let mut state = self.lock();
         match state.entries.get(&blob.digest) {
@@ -153,7 +153,8 @@ impl Index {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        // A child process that is starting may hold a copy of the descriptor, so closing this one would not release the lock.
+        // A child process that is starting may hold a copy of the file descriptor, so closing the file would not release the
+        // lock.
         if let Err(cause) = self.lock.unlock() {
             tracing::debug!(%cause, "failed to unlock the artifact store");
         }
@@ -173,7 +174,7 @@ impl State {
     pub(super) fn remove(&mut self, digest: &Digest) -> Result<(), StoreError> {
         let Some(entry) = self.entries.remove(digest) else { return Ok(()) };
         self.complete_bytes = self.complete_bytes.saturating_sub(entry.blob.size);
-        // Grants are removed before the file: a file without grants is readable by no namespace.
+        // The grants are removed before the file, so that a crash in between leaves a file that no namespace may read.
         let failed = |cause| StoreError::Remove { path: entry.blob.path.clone(), cause };
         entry.grants.remove().map_err(failed)?;
         match fs::remove_file(&entry.blob.path) {
@@ -204,12 +205,13 @@ pub(super) fn file_name(digest: &Digest) -> String {
     format!("{}-{}", digest.algorithm(), digest.hex())
 }
 
-/// Maximum number of namespaces per artifact. A new grant beyond it replaces the oldest one, whose source then has to produce the
-/// artifact again.
+/// Maximum number of namespaces that may read one artifact. If it is reached, a new grant replaces the oldest grant, and the
+/// namespace of the oldest grant must download the artifact again.
 const MAX_NAMESPACES: usize = 1024;
 
-/// Namespaces that may read one artifact: those with a source that produced it. A digest is not a secret, so knowing it grants no
-/// access. A file per artifact, with one namespace per line, preserves the grants across restarts.
+/// The namespaces that may read one artifact, because one of their sources produced it. A digest is not a secret, so it does not
+/// grant access to the artifact. The grants of each artifact are stored in a file with one namespace per line, so that they
+/// survive restarts.
 #[derive(Debug)]
 pub(super) struct Grants {
     path: PathBuf,
@@ -217,10 +219,10 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    /// Reads the grants of an earlier process. An unreadable file grants nothing.
+    /// Reads the grants that an earlier process stored. If the file is missing or unreadable, there are no grants.
     pub(super) fn read(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
-        // An interrupted write leaves an incomplete line without a newline.
+        // The text after the last newline is ignored, because an interrupted write can leave an incomplete line.
         let whole = text.rsplit_once('\n').map(|(lines, _)| lines).unwrap_or_default();
         let namespaces =
             whole.lines().filter(|line| !line.is_empty()).take(MAX_NAMESPACES).map(str::to_owned).collect();

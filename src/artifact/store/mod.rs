@@ -1,7 +1,7 @@
-//! Content-addressed store of verified artifacts on disk, with a limited capacity.
+//! A content-addressed store of verified artifacts on disk, with a limited capacity.
 //!
-//! Files are written to `incoming/` and renamed to `complete/` after verification, so the content of `complete/` always matches its
-//! file names. The least recently used artifacts are evicted when space is needed, except those in use. `grants/` records which
+//! Files are written to `incoming/` and renamed to `complete/` after verification, so the content of `complete/` always matches
+//! its file names. If space is needed, the least recently used artifacts that are not in use are evicted. `grants/` records which
 //! namespaces may read which artifact.
 
 mod incoming;
@@ -21,29 +21,29 @@ pub use index::{Pinned, StoreError};
 
 use super::digest::{Algorithm, Digest};
 
-/// Maximum number of remembered URLs per artifact.
+/// Maximum number of recorded URLs per artifact.
 const MAX_URLS: usize = 64;
 
-/// A store of artifacts. Clones share it.
+/// A store of artifacts. All clones share the same directory and state.
 #[derive(Clone, Debug)]
 pub struct Store {
     index: Arc<Index>,
 }
 
-/// Current content of the store.
+/// The number and size of the artifacts in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Number of complete artifacts.
     pub artifacts: usize,
     /// Total size of the complete artifacts, in bytes.
     pub complete_bytes: u64,
-    /// Bytes of artifacts that are being written.
+    /// Total size of the artifacts that are being written, in bytes.
     pub incoming_bytes: u64,
 }
 
 impl Store {
-    /// Opens the store in a directory, which is created if missing, and keeps its size below `capacity_bytes`. Incomplete files of
-    /// an earlier process are removed. Complete files are kept and verified again before first use.
+    /// Opens the store in a directory, which is created if it does not exist. The store never grows beyond `capacity_bytes`.
+    /// Incomplete files from an earlier process are removed. Complete files are kept and are verified before their first use.
     ///
     /// # Errors
     /// Fails if the directory cannot be prepared or if another process has the store open.
@@ -76,13 +76,13 @@ impl Store {
         Ok(Self { index: Arc::new(index) })
     }
 
-    /// Returns whether the store has the artifact. A file of an earlier process may still turn out to be damaged when it is opened.
+    /// Returns whether the store contains the artifact. A file from an earlier process is not verified until it is opened.
     pub fn contains(&self, digest: &Digest) -> bool {
         self.index.lock().entries.contains_key(digest)
     }
 
-    /// Pins the artifact for reading, if the store has it. The first call after a restart reads and verifies the whole file. A
-    /// damaged or missing file is removed and returns `None`.
+    /// Pins the artifact for reading, if the store contains it. The first call after a restart reads and verifies the whole file.
+    /// If the file is corrupted or missing, the artifact is removed and `None` is returned.
     ///
     /// # Errors
     /// Fails if the file cannot be read.
@@ -102,8 +102,8 @@ impl Store {
         Ok(Some(pinned))
     }
 
-    /// Allows the namespace to read the artifact as long as the store has it, including after a restart. Call it only after a
-    /// source of the namespace produced these bytes. Returns `false` if the store does not have the artifact.
+    /// Allows the namespace to read the artifact while the store contains it, including after a restart. Must be called only
+    /// after a source in the namespace produced the artifact. Returns `false` if the store does not contain the artifact.
     ///
     /// # Errors
     /// Fails if the grant cannot be written.
@@ -115,12 +115,12 @@ impl Store {
         Ok(true)
     }
 
-    /// Returns whether the store has the artifact and the namespace may read it.
+    /// Returns whether the store contains the artifact and the namespace may read it.
     pub fn is_granted(&self, digest: &Digest, namespace: &str) -> bool {
         self.index.lock().entries.get(digest).is_some_and(|entry| entry.grants.has(namespace))
     }
 
-    /// Pins the artifact for reading, if the store has it and the namespace may read it.
+    /// Pins the artifact for reading, if the store contains it and the namespace may read it.
     ///
     /// # Errors
     /// Fails if the file cannot be read.
@@ -141,13 +141,13 @@ impl Store {
         entry.urls.push(url.to_owned());
     }
 
-    /// Returns whether this process downloaded the artifact from this URL and the store still has it.
+    /// Returns whether this process downloaded the artifact from this URL and the store still contains it.
     pub(super) fn came_from(&self, digest: &Digest, url: &str) -> bool {
         let state = self.index.lock();
         state.entries.get(digest).is_some_and(|entry| entry.urls.iter().any(|known| known == url))
     }
 
-    /// Starts writing an artifact whose digest uses this algorithm.
+    /// Starts writing an artifact. `algorithm` is the algorithm of its digest.
     ///
     /// # Errors
     /// Fails if the file cannot be created.
@@ -155,7 +155,8 @@ impl Store {
         Incoming::begin(Arc::clone(&self.index), algorithm)
     }
 
-    /// Removes an artifact, for example because a reader found it damaged. Existing pins lose their file.
+    /// Removes an artifact, for example because a reader found that it is corrupted. The file is removed even if the artifact is
+    /// pinned.
     ///
     /// # Errors
     /// Fails if the file cannot be removed.
@@ -166,7 +167,7 @@ impl Store {
         }
     }
 
-    /// Returns the current content of the store.
+    /// Returns the current usage of the store.
     pub fn usage(&self) -> Usage {
         let state = self.index.lock();
         Usage {
@@ -193,7 +194,7 @@ fn remove_orphans(grants: &Path, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the complete files of an earlier process, oldest first. Files with other names are ignored.
+/// Returns the complete files from an earlier process, oldest first. Files whose names are not digests are ignored.
 fn left_over(complete: &Path) -> io::Result<Vec<Blob>> {
     let mut found = Vec::new();
     for file in fs::read_dir(complete)? {

@@ -10,7 +10,7 @@ use super::tree::UnpackError;
 /// Maximum size of an extension header, in bytes. Names are much shorter; extended attributes are ignored.
 const MAX_HEADER_SIZE: u64 = 256 * 1024;
 
-/// Accumulated extension headers for the next entry.
+/// The extension headers that precede an entry.
 #[derive(Debug, Default)]
 pub(super) struct Extended {
     long_name: Option<Vec<u8>>,
@@ -23,7 +23,7 @@ pub(super) struct Extended {
     pub(super) pending: bool,
 }
 
-/// An entry combined with its extension headers.
+/// The header of an entry combined with its extension headers.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: Vec<u8>,
@@ -34,14 +34,14 @@ pub(super) struct Member {
     pub(super) sparse: bool,
 }
 
-/// Returns whether an entry is an extension header, for the next entry or for the whole archive.
+/// Returns whether an entry is an extension header, which applies to the next entry or to the whole archive.
 pub(super) fn is_extension(kind: EntryType) -> bool {
     use EntryType::{GNULongLink, GNULongName, XGlobalHeader, XHeader};
     matches!(kind, GNULongName | GNULongLink | XHeader | XGlobalHeader)
 }
 
 impl Extended {
-    /// Reads an extension header. Returns `false` for any other entry and does not read it.
+    /// Reads `entry` if it is an extension header. Otherwise, returns `false` without reading it.
     pub(super) fn absorb<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {
         let kind = entry.header().entry_type();
         match kind {
@@ -77,7 +77,8 @@ impl Extended {
         let own_name = || header.path_bytes().into_owned();
         let own_link = || header.link_name_bytes().map(|link| link.into_owned()).unwrap_or_default();
         let name = self.long_name.or(self.path).unwrap_or_else(own_name);
-        // Tar readers disagree on which of two sizes takes precedence, so an archive could hide entries from some readers.
+        // Tar readers disagree on which of two different sizes takes precedence, so an archive with two sizes could hide entries
+        // from some readers.
         if self.size.is_some_and(|size| size != entry.size()) {
             let cause = format!("entry {} has two sizes in its headers", quoted_bytes(&name));
             return Err(UnpackError::Broken { cause });
@@ -93,7 +94,8 @@ impl Extended {
     }
 }
 
-/// Allows a global header to contain comments, as Git writes them, but not to change the names or sizes of entries.
+/// Checks that a global header does not change the names or sizes of entries. Other records, such as the comments that Git
+/// writes, are allowed.
 fn check_global(data: &[u8]) -> Result<(), UnpackError> {
     let renames = |key: &[u8]| matches!(key, b"path" | b"linkpath" | b"size") || key.starts_with(b"GNU.sparse.");
     match parse_records(data)?.iter().find(|(key, _)| renames(key)) {
@@ -102,7 +104,7 @@ fn check_global(data: &[u8]) -> Result<(), UnpackError> {
     }
 }
 
-/// Parses PAX records: the decimal length of the whole record, a space, `key=value`, a newline.
+/// Parses PAX records. A record consists of its total length as a decimal number, a space, `key=value` and a newline.
 fn parse_records(mut data: &[u8]) -> Result<Vec<Record<'_>>, UnpackError> {
     let mut records = Vec::new();
     while !data.is_empty() {
@@ -114,7 +116,7 @@ fn parse_records(mut data: &[u8]) -> Result<Vec<Record<'_>>, UnpackError> {
     Ok(records)
 }
 
-/// Key and value of a record.
+/// The key and the value of a PAX record.
 type Record<'data> = (&'data [u8], &'data [u8]);
 
 /// Returns the first record and the remaining data.

@@ -1,8 +1,8 @@
-//! Unpacks archives with the same rules for every source, including hostile ones.
+//! Unpacks archives. The same rules apply to the archives of all sources, because every archive may be malicious.
 //!
-//! An archive is a gzip-compressed tar stream. Regular files, directories and symbolic links that stay inside the tree are created;
-//! any other kind of entry is an error. The limits apply to the bytes actually decompressed and written, not to the sizes in
-//! headers.
+//! An archive is a gzip-compressed tar stream. It may contain regular files, directories, and symbolic links whose targets are
+//! inside the tree; any other kind of entry is an error. The limits apply to the bytes that are actually decompressed and
+//! written, not to the sizes in headers.
 
 mod extended;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use tree::{FileError, Tree};
 
 pub use tree::UnpackError;
 
-/// Result of unpacking an archive.
+/// The result of unpacking an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpacked {
     /// Number of regular files.
@@ -35,12 +35,12 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
-/// Unpacks an archive into an existing empty directory. Owners, times, attributes and modes are ignored, except the executable bit:
-/// files become 0644 or 0755 and directories 0755, minus the umask.
+/// Unpacks an archive into an existing empty directory. Owners, times, attributes and modes are ignored, except for the
+/// executable bit: the mode of a file is 0644 or 0755 and the mode of a directory is 0755, minus the umask.
 ///
 /// # Errors
-/// Fails if the archive is malformed, breaks a rule or exceeds a limit, or if writing fails. The directory can contain part of the
-/// archive then.
+/// Fails if the archive is malformed, violates a rule or exceeds a limit, or if writing fails. After a failure, the directory may
+/// contain part of the archive.
 pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacked, UnpackError> {
     let root = open_empty(into)?;
     let (mut archive, meter) = open(reader, limits);
@@ -50,11 +50,11 @@ pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacke
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
 }
 
-/// Reads an archive to its end without writing. An archive with too many entries or bytes is refused before any file is created,
-/// because creating and removing its files can take minutes.
+/// Reads a complete archive without unpacking it. The caller can thus reject an archive with too many entries or bytes before any
+/// file is created. Creating and removing the files of such an archive can take minutes.
 ///
 /// # Errors
-/// Fails if a limit is exceeded. Other defects are ignored here, because [`unpack()`] reports them with more detail.
+/// Fails if a limit is exceeded. Other errors in the archive are ignored, because [`unpack()`] reports them with more detail.
 pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
     let (mut archive, meter) = open(reader, limits);
     let mut place = String::new();
@@ -63,7 +63,7 @@ pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
         if !extended::is_extension(entry.header().entry_type()) {
             count += 1;
         }
-        // The root may have an entry, which does not count as an entry of the tree.
+        // The archive may contain an entry for its root, which does not count toward the limit.
         if count > limits.entries.saturating_add(1) {
             return Err(UnpackError::TooManyEntries { limit: limits.entries });
         }
@@ -72,7 +72,7 @@ pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
     meter.breach().map_or(Ok(()), |breach| Err(too_much(breach, limits, &place)))
 }
 
-/// Returns an archive reader and the meter that counts its bytes.
+/// Returns a reader for the archive and the meter that counts its bytes.
 fn open<R: Read>(reader: R, limits: &Limits) -> (Archive<Decompressed<MultiGzDecoder<Compressed<R>>>>, Rc<Meter>) {
     let meter = Rc::new(Meter::default());
     let compressed = Compressed { inner: reader, meter: Rc::clone(&meter) };
@@ -84,7 +84,7 @@ fn entry_place(name: &[u8]) -> String {
     format!("in entry {}", quoted_bytes(name))
 }
 
-/// `place` is the last entry that was started, if any.
+/// Returns the error for an exceeded limit. `place` describes the entry that was being read, and is empty before the first entry.
 fn too_much(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
     let place = if place.is_empty() { "before the first entry" } else { place }.to_owned();
     match breach {
@@ -93,7 +93,7 @@ fn too_much(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
     }
 }
 
-/// Opens the destination. Symbolic links are refused: the caller always creates a directory.
+/// Opens the destination, which must be an empty directory. A symbolic link is rejected.
 fn open_empty(into: &Path) -> Result<Dir, UnpackError> {
     let refused = |why: String| UnpackError::Destination { path: into.to_owned(), why };
     let metadata = fs::symlink_metadata(into).map_err(|cause| refused(cause.to_string()))?;
@@ -112,13 +112,13 @@ struct Unpacking<'limits> {
     limits: &'limits Limits,
     meter: Rc<Meter>,
     tree: Tree<'limits>,
-    /// Last entry that was started, for messages.
+    /// Description of the entry that is being read, for error messages.
     place: String,
 }
 
 impl Unpacking<'_> {
     fn entries<R: Read>(&mut self, archive: &mut Archive<R>) -> Result<(), UnpackError> {
-        // Raw mode, because the library would otherwise read extension headers of any size into memory.
+        // In raw mode, the library does not read extension headers, whose size is unlimited, into memory.
         let entries = archive.entries().map_err(|cause| self.explain(&cause))?.raw(true);
         let mut extended = Extended::default();
         for entry in entries {
@@ -141,7 +141,7 @@ impl Unpacking<'_> {
         let name = EntryName::parse(&member.name, self.limits)
             .map_err(|why| UnpackError::Name { name: quoted_name.clone(), why })?;
         let kind = if member.sparse { EntryType::GNUSparse } else { member.kind };
-        // Early tar formats have no directory type: a trailing slash in the name of an empty file denotes a directory.
+        // Early tar formats have no entry type for directories: an empty file whose name ends with a slash denotes a directory.
         let slash = member.size == 0 && member.name.ends_with(b"/");
         match kind {
             EntryType::Directory => self.directory(&name),
@@ -181,8 +181,8 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Reads the rest of the stream: requires an end mark and allows only zero padding after it. Reading to the end also verifies
-    /// the gzip checksum.
+    /// Reads the rest of the stream. There must be an end-of-archive marker, followed only by zero padding. Reading to the end
+    /// also verifies the gzip checksum.
     fn end(&self, mut rest: impl Read) -> Result<(), UnpackError> {
         if self.meter.ended() {
             return Err(UnpackError::Truncated);
@@ -199,7 +199,8 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Determines the reason of a failed read, because the libraries in between obscure the original error.
+    /// Determines the reason for a failed read. The library reports only the error of the outermost reader, which may hide the
+    /// original error.
     fn explain(&self, cause: &io::Error) -> UnpackError {
         let error = if cause.kind() == io::ErrorKind::UnexpectedEof || self.meter.ended() {
             UnpackError::Truncated
@@ -226,14 +227,14 @@ fn describe(kind: EntryType) -> String {
     }
 }
 
-/// The limit that stopped a stream.
+/// The limit that the stream exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Breach {
     TooLarge,
     TooCompressed,
 }
 
-/// Byte counters of one archive.
+/// Byte counters for one archive.
 #[derive(Debug, Default)]
 struct Meter {
     compressed: Cell<u64>,
@@ -243,7 +244,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// Returns the limit that stopped the stream, if any.
+    /// Returns the limit that the stream exceeded, if any.
     fn breach(&self) -> Option<Breach> {
         self.breach.get()
     }
@@ -254,7 +255,7 @@ impl Meter {
     }
 }
 
-/// Reader that counts compressed bytes.
+/// A reader that counts compressed bytes.
 struct Compressed<R> {
     inner: R,
     meter: Rc<Meter>,
@@ -268,7 +269,7 @@ impl<R: Read> Read for Compressed<R> {
     }
 }
 
-/// Reader that counts decompressed bytes and enforces the limits.
+/// A reader that counts decompressed bytes and enforces the limits.
 struct Decompressed<R> {
     inner: R,
     meter: Rc<Meter>,
@@ -294,7 +295,7 @@ impl<R: Read> Read for Decompressed<R> {
 }
 
 impl<R> Decompressed<R> {
-    /// Records the breach in the meter, because the layers above discard the error.
+    /// Records the exceeded limit in the meter, because the libraries that call this reader discard the error.
     fn stop(&self, breach: Breach) -> io::Error {
         self.meter.breach.set(Some(breach));
         io::Error::other("archive exceeds a limit")

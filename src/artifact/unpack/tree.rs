@@ -1,4 +1,5 @@
-//! Writes the entries of an archive to disk, only through directory handles that cannot leave the tree. Defines the errors of unpacking.
+//! Writes the entries of an archive to disk and defines the errors of unpacking. All files are accessed through directory
+//! handles, which confine access to the tree.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +11,7 @@ use cap_std::fs::{Dir, DirBuilder, DirBuilderExt, File, FileType, OpenOptions, O
 
 use super::super::rules::{EntryName, Limits, LinkError, NameError, quoted_bytes};
 
-/// The reason why an archive was not unpacked completely. The caller removes the files written before the error.
+/// The reason why an archive was not unpacked completely. The caller removes the files that were written before the error.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     #[error("failed to unpack into {path}: {why}")]
@@ -47,9 +48,9 @@ const PIECE: usize = 64 * 1024;
 pub(super) struct Tree<'limits> {
     limits: &'limits Limits,
     root: Dir,
-    /// Directories known to exist and not to be links. The code never replaces a directory.
+    /// Paths that are known to be directories and not links. They remain directories, because a directory is never replaced.
     directories: HashSet<PathBuf>,
-    /// Last directory written to, cached because archives list files directory by directory.
+    /// The directory that was opened last. It is cached because archives usually list files directory by directory.
     current: Option<(PathBuf, Dir)>,
     buffer: Vec<u8>,
     pub(super) entries: u64,
@@ -76,7 +77,7 @@ impl<'limits> Tree<'limits> {
         }
     }
 
-    /// Creates a directory unless it exists.
+    /// Creates a directory if it does not exist.
     pub(super) fn directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
         self.count()?;
         self.ensure(name.path(), name)
@@ -125,7 +126,8 @@ impl<'limits> Tree<'limits> {
                 if !there.is_file() {
                     return Err(occupied(name, there.file_type()));
                 }
-                // The later of two entries with the same name wins. The old file is unlinked instead of overwritten.
+                // If two entries have the same name, the later entry takes precedence. The old file is unlinked instead of
+                // overwritten.
                 parent.remove_file(&last).and_then(|()| parent.open_with(&last, &options))
             }
             made => {
@@ -136,7 +138,8 @@ impl<'limits> Tree<'limits> {
         made.map_err(|cause| write_error(name, cause))
     }
 
-    /// Opens the parent directory of an entry, creating it if missing, and returns it with the last component of the name.
+    /// Opens the parent directory of an entry and creates it if it does not exist. Returns the directory and the last component
+    /// of the entry name.
     fn parent(&mut self, name: &EntryName) -> Result<(Dir, OsString), UnpackError> {
         let last = name.path().file_name().unwrap_or_default().to_owned();
         let path = name.path().parent().unwrap_or_else(|| Path::new(""));
@@ -159,7 +162,7 @@ impl<'limits> Tree<'limits> {
         Ok(directory)
     }
 
-    /// Creates a directory and its missing parents. None of them may be a link.
+    /// Creates a directory and its missing parents. Neither the directory nor a parent may be a link.
     fn ensure(&mut self, path: &Path, entry: &EntryName) -> Result<(), UnpackError> {
         let mut missing: Vec<&Path> = path.ancestors().take_while(|above| !self.directories.contains(*above)).collect();
         missing.retain(|above| !above.as_os_str().is_empty());
@@ -167,7 +170,7 @@ impl<'limits> Tree<'limits> {
         builder.mode(0o755);
         for directory in missing.into_iter().rev() {
             match self.root.create_dir_with(directory, &builder) {
-                // Parent directories without an entry count toward the limit as well.
+                // Parent directories without an entry of their own count toward the limit too.
                 Ok(()) if directory != entry.path() => self.count()?,
                 Ok(()) => {}
                 Err(cause) if cause.kind() == ErrorKind::AlreadyExists => self.check_directory(directory, entry)?,
@@ -202,7 +205,7 @@ impl<'limits> Tree<'limits> {
 
 /// The reason why a file could not be unpacked.
 pub(super) enum FileError {
-    /// Reading the archive failed; the caller determines the reason from its reader.
+    /// Reading the archive failed. The caller determines the reason.
     Archive(io::Error),
     Refused(UnpackError),
 }

@@ -17,7 +17,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Sends the text and then closes the connection.
+    /// Returns an answer that sends the text and then closes the connection.
     pub(super) fn raw(text: &str) -> Self {
         Self { bytes: text.as_bytes().to_vec(), drip: None, hang: false }
     }
@@ -41,18 +41,18 @@ impl Answer {
         Self::raw("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
     }
 
-    /// Sends one byte at a time with a pause after each.
+    /// Sends one byte at a time, with a pause after each byte.
     pub(super) fn dripping(self, pause: Duration) -> Self {
         Self { drip: Some(pause), ..self }
     }
 
-    /// Keeps the connection open and silent after the last byte.
+    /// Keeps the connection open after the last byte without sending more data.
     pub(super) fn hanging(self) -> Self {
         Self { hang: true, ..self }
     }
 }
 
-/// The server; dropping it stops it.
+/// A running HTTP server. Dropping the value stops the server.
 pub(super) struct Server {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
@@ -60,7 +60,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server that calls `answer` with the number of each request, from 0.
+    /// Starts a server that calls `answer` with the number of each request. The first request has the number 0.
     pub(super) async fn start(answer: impl Fn(usize) -> Answer + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -100,7 +100,7 @@ impl Server {
     }
 
     /// Waits until the server has received `count` requests.
-    pub(super) async fn asked(&self, count: usize) {
+    pub(super) async fn until_requests(&self, count: usize) {
         let until = Instant::now() + Duration::from_secs(10);
         while self.count() < count {
             assert!(Instant::now() < until, "{} of {count} requests have come", self.count());
@@ -133,7 +133,7 @@ async fn send(mut stream: TcpStream, answer: Answer) {
     if answer.hang {
         std::future::pending::<()>().await;
     }
-    // A connection reset could discard the last bytes in transit, so this waits until the client closes.
+    // A connection reset could discard the last bytes in transit, so the server waits until the client closes the connection.
     let _ = stream.shutdown().await;
     let _ = stream.read(&mut [0]).await;
 }

@@ -4,7 +4,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{EntryType, Header};
 
-/// A tar stream built header by header, because libraries refuse to write the invalid entries that these tests need.
+/// A tar stream built header by header, because libraries do not write the invalid entries that the tests need.
 #[derive(Default)]
 pub(super) struct Tar(pub(super) Vec<u8>);
 
