@@ -1,4 +1,4 @@
-//! Generates the code for the protocol between controller and agent from `src/rpc/protos/agent.proto`.
+//! Generates the code for the protocol between the controller and the agent from `src/rpc/protos/agent.proto`.
 
 use std::error::Error;
 

@@ -36,7 +36,7 @@ pub enum Role {
     Agent(AgentFlags),
     /// Copy this binary to the share volume, in an init container of a workspace pod.
     Bootstrap(BootstrapFlags),
-    /// Receive the source before the init containers of the user start, in an init container of a workspace pod.
+    /// Receive the source before user-defined init containers start, in an init container of a workspace pod.
     Fetch(FetchFlags),
     /// Start a program for the agent, in a workspace pod. Internal.
     #[command(hide = true)]
@@ -93,7 +93,7 @@ pub struct ManagerFlags {
     #[command(flatten)]
     pub log: LogFlags,
 
-    /// Number of concurrent reconciles per kind.
+    /// Number of concurrent reconciles per kind. The number for Workspaces is fixed.
     #[arg(long, default_value_t = 4)]
     pub concurrent: u16,
 
@@ -114,7 +114,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "reconcile.fluxcd.io/watch=Enabled")]
     pub watch_configs_label_selector: String,
 
-    /// Comma-separated list of feature gates. `DisableConfigWatchers=true` disables runs for changes of labeled Secrets and ConfigMaps.
+    /// Comma-separated list of feature gates. With `DisableConfigWatchers=true`, changes of labeled Secrets and ConfigMaps do not start
+    /// runs.
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,
 
@@ -130,7 +131,7 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "[NAMESPACE/]NAME")]
     pub allowed_service_accounts: Vec<String>,
 
-    /// Reject Workspaces whose pods, including `podTemplate`, do not meet the Pod Security Standard `restricted` or have labels that
+    /// Reject Workspaces whose pods, with `podTemplate` applied, do not meet the Pod Security Standard `restricted` or have labels that
     /// network policies commonly select, such as `app`.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
@@ -141,9 +142,9 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub no_cross_namespace_refs: bool,
 
-    /// Source kinds whose artifacts have the same content if they have the same revision: a new digest of the same revision does not start
-    /// a run. Use `KIND` for the source kinds of Flux, and `KIND.GROUP` for other kinds. The revision must contain a checksum. An empty
-    /// list disables this.
+    /// Source kinds whose artifacts have the same content if they have the same revision, so that a new digest of the same revision does
+    /// not start a run. Use `KIND` for the source kinds of Flux, and `KIND.GROUP` for other kinds. The revision must contain a checksum.
+    /// With an empty list, every new digest starts a run.
     #[arg(long, value_delimiter = ',', default_value = "GitRepository", value_name = "KINDS")]
     pub same_revision_kinds: Vec<String>,
 
@@ -156,11 +157,11 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub enable_leader_election: bool,
 
-    /// Time for which a replica waits after the last renewal before it takes over the Lease of the leader.
+    /// Time for which a replica waits after the last observed renewal before it takes over the Lease of the leader.
     #[arg(long, default_value = "35s", value_name = "DURATION")]
     pub leader_election_lease_duration: String,
 
-    /// Time within which the leader must renew its Lease. Otherwise it stops writing and exits.
+    /// Time within which the leader must renew its Lease. Otherwise, the leader stops writing and exits.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub leader_election_renew_deadline: String,
 
@@ -185,12 +186,12 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "/data")]
     pub storage_path: PathBuf,
 
-    /// Maximum size of the artifact storage, in bytes. The volume also contains up to three Git repositories during their fetch. Each of
-    /// them requires 592 MiB and the maximum artifact size.
+    /// Maximum size of the artifact storage, in bytes. The volume also contains up to three Git repositories that are being fetched. Each
+    /// of them requires 592 MiB plus the maximum artifact size.
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 
-    /// Maximum size of an artifact, in bytes. Applies to fetched artifacts and to artifacts of Git repositories.
+    /// Maximum size of an artifact, in bytes. The limit applies to fetched artifacts and to artifacts of Git repositories.
     #[arg(long, default_value_t = 256 * 1024 * 1024, value_name = "BYTES")]
     pub artifact_max_size: u64,
 
@@ -211,24 +212,24 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
     pub default_workspace_image: String,
 
-    /// Maximum number of open Pulumi runs.
+    /// Maximum number of concurrent Pulumi runs.
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_runs: usize,
 
-    /// Maximum number of open runs per namespace. Default: half of `--max-concurrent-runs`, rounded up.
+    /// Maximum number of concurrent runs per namespace. Default: half of `--max-concurrent-runs`, rounded up.
     #[arg(long)]
     pub max_concurrent_runs_per_namespace: Option<usize>,
 
-    /// Maximum number of open runs per node. A run uses about one CPU for most of its duration.
+    /// Maximum number of concurrent runs per node. A run uses about one CPU for most of its duration.
     #[arg(long, default_value_t = 4)]
     pub max_concurrent_runs_per_node: usize,
 
-    /// Default maximum duration of a run, for Stacks and Updates without `spec.timeout`. The controller cancels a run that exceeds it
-    /// gracefully. `0` disables it.
+    /// Default timeout of a run, for Stacks and Updates without `spec.timeout`. After the timeout, the controller cancels the run
+    /// gracefully. `0` disables the timeout.
     #[arg(long, default_value = "3h", value_name = "DURATION")]
     pub default_run_timeout: String,
 
-    /// Upper limit for the duration of every run. It also applies if `spec.timeout` is longer or `0s`. `0` disables it.
+    /// Maximum timeout of a run. It also applies if `spec.timeout` is longer or `0s`. `0` disables the maximum.
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub max_run_timeout: String,
 
@@ -240,7 +241,7 @@ pub struct ManagerFlags {
     #[arg(long, env = "RUNTIME_NAMESPACE", default_value = "", hide_default_value = true)]
     pub runtime_namespace: String,
 
-    /// Host that replaces the host in all artifact URLs, for a controller outside of the cluster.
+    /// Host that replaces the host in artifact URLs, except those of source-watcher, for a controller outside of the cluster.
     #[arg(long, env = "SOURCE_CONTROLLER_LOCALHOST", value_name = "HOST:PORT")]
     pub source_controller_localhost: Option<String>,
 

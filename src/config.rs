@@ -23,7 +23,7 @@ pub const API_TIMEOUT: Duration = Duration::from_secs(30);
 pub const RECONCILE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Interval at which the controller polls the status of an idle agent.
 pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
-/// Time for which reconciles in progress may continue after the start of the shutdown. They never wait for a run, and the next leader
+/// Time for which reconciles in progress may continue after the start of the shutdown. Reconciles never wait for a run, and the next leader
 /// completes the work of an aborted reconcile.
 pub const RECONCILES_END: Duration = Duration::from_secs(4);
 /// Time for which events may be written and requests may complete after the reconciles have ended.
@@ -35,7 +35,7 @@ const LEASE: &str = "pulumi-controller-leader-election";
 /// Minimum size of the artifact storage, in bytes.
 const SMALLEST_STORAGE: u64 = 16 * 1024 * 1024;
 
-/// Invalid flag or environment variable. The message names it and its valid values.
+/// Invalid flag or environment variable. The message contains its name and its valid values.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct ConfigError(String);
@@ -53,9 +53,9 @@ fn invalid(flag: &str, value: impl Display, valid: impl Display) -> ConfigError 
 pub struct LeaderElection {
     /// Name of the Lease in the namespace of the controller. Each shard has a separate Lease.
     pub lease_name: String,
-    /// Time for which other replicas wait before they take over the Lease. Whole seconds.
+    /// Time for which other replicas wait before they take over the Lease, in whole seconds.
     pub lease_duration: Duration,
-    /// Time for which the leader may write after the start of its last successful renewal. Shorter than `lease_duration`.
+    /// Time for which the leader may write after the start of its last successful renewal. It is shorter than `lease_duration`.
     pub renew_deadline: Duration,
     /// Interval between attempts to acquire or renew the Lease.
     pub retry_period: Duration,
@@ -96,7 +96,7 @@ pub struct ManagerConfig {
     pub default_service_account: Option<String>,
     /// ServiceAccounts that pods may use, as `name` or `namespace/name`. Empty for all.
     pub allowed_service_accounts: Vec<String>,
-    /// Whether pods must meet the Pod Security Standard `restricted`.
+    /// Whether pods must meet the Pod Security Standard `restricted` and must not have labels that network policies commonly select.
     pub restrict_workspace_pods: bool,
     /// Whether to reject references to other namespaces.
     pub no_cross_namespace_refs: bool,
@@ -117,26 +117,26 @@ pub struct ManagerConfig {
     pub agent_image: String,
     /// Default image of workspaces.
     pub default_workspace_image: String,
-    /// Maximum number of open Pulumi runs.
+    /// Maximum number of concurrent Pulumi runs.
     pub max_concurrent_runs: usize,
-    /// Maximum number of open runs per namespace.
+    /// Maximum number of concurrent runs per namespace.
     pub max_concurrent_runs_per_namespace: usize,
-    /// Maximum number of open runs per node.
+    /// Maximum number of concurrent runs per node.
     pub max_concurrent_runs_per_node: usize,
-    /// Default maximum duration of a run, in whole seconds. Zero for no limit.
+    /// Default timeout of a run, in whole seconds. Zero for no timeout.
     pub default_run_timeout: Duration,
-    /// Upper limit for the duration of every run, in whole seconds. Zero for no limit.
+    /// Maximum timeout of a run, in whole seconds. Zero for no maximum.
     pub max_run_timeout: Duration,
     /// Additional hosts of artifacts, in lower case. Services in the namespace of the controller are always allowed.
     pub artifact_hosts: Vec<String>,
-    /// Host that replaces the host in artifact URLs.
+    /// Host that replaces the host in artifact URLs, except those of source-watcher.
     pub source_controller_localhost: Option<String>,
     /// Host that replaces the host in the artifact URLs of source-watcher.
     pub source_watcher_localhost: Option<String>,
 }
 
 impl ManagerConfig {
-    /// Validates the flags. The error names the invalid flag.
+    /// Validates the flags. The error message contains the invalid flag.
     pub fn from_flags(flags: ManagerFlags) -> Result<Self, ConfigError> {
         if flags.runtime_namespace.is_empty() {
             return Err(unset("runtime-namespace", "RUNTIME_NAMESPACE", "namespace of the controller"));
@@ -314,7 +314,7 @@ fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
     }
 }
 
-/// Returns the default and the upper limit for the duration of a run.
+/// Returns the default and the maximum timeout of a run.
 fn run_timeouts(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigError> {
     let default = run_timeout("default-run-timeout", &flags.default_run_timeout)?;
     Ok((default, run_timeout("max-run-timeout", &flags.max_run_timeout)?))
@@ -350,7 +350,7 @@ fn at_least(flag: &'static str, least: u64, value: u64) -> Result<(), ConfigErro
     if value < least { Err(invalid(flag, value, format!("at least {least}"))) } else { Ok(()) }
 }
 
-/// Valid form of a host, for errors.
+/// Valid form of a host, for error messages.
 const HOST: &str = "HOST or HOST:PORT without scheme and path";
 
 fn artifact_host(value: &str) -> Result<String, ConfigError> {

@@ -71,11 +71,11 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Disables core dumps of this process and its children, and prevents other processes of the same user from reading its memory.
-/// The latter does not cover child processes: the kernel resets that flag when they execute a program.
+/// Disables core dumps of this process and its children, and prevents other processes of the same user from reading the memory of this
+/// process. The memory of child processes is not protected, because the kernel resets this attribute when they execute a program.
 fn disable_core_dumps() -> std::io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    // The limit does not apply if the core dump handler of the kernel is a program.
+    // The limit does not apply if the kernel passes core dumps to a program.
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 

@@ -38,12 +38,12 @@ struct Ground {
     store: Store,
     fetcher: Fetcher,
     tasks: TaskTracker,
-    /// Cancelled when no component emits events anymore.
+    /// Canceled when no component emits events anymore.
     last_events: CancellationToken,
 }
 
-/// Runs the controllers while this process is the leader, until `end` is cancelled. Returns an error if the leadership is lost: the process
-/// must exit and restart, which discards its pending writes.
+/// Runs the controllers while this process is the leader, until `end` is canceled. Returns an error if the leadership is lost: the
+/// process must exit and restart, which discards its pending writes.
 pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Result<()> {
     let metrics = Metrics::default();
     let (ready, is_ready) = watch::channel(false);
@@ -53,7 +53,7 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let (store, fetcher) = artifacts(&config)?;
     let receivers_known = take_webhooks(&config, &client, &metrics, &tasks, &end).await?;
     let subprocess = Subprocess::of_this_binary();
-    // This check precedes readiness, so that a rollout keeps the replica that matches the installed definitions.
+    // This check precedes readiness, so that a rollout does not replace the old replica, which matches the installed definitions.
     tokio::select! {
         () = served_schemas::until_complete(&client, API_TIMEOUT, &subprocess) => {}
         () = end.cancelled() => return Ok(()),
@@ -151,7 +151,7 @@ async fn serve_endpoints(
     Ok(())
 }
 
-/// Serves webhooks if enabled. The returned future completes when this replica can receive requests.
+/// Serves webhooks if enabled. The returned future completes when this replica can accept webhook calls.
 async fn take_webhooks(
     config: &ManagerConfig,
     client: &Client,

@@ -1,11 +1,11 @@
 //! Runs work on untrusted input in a short-lived child process of this binary, with limits on memory, CPU time,
 //! wall-clock time and files.
 //!
-//! The parent starts the child with a role as its argument, no environment and no file descriptors except three pipes.
-//! It writes the limits and then the input to the child's stdin. The child applies the limits to itself before it reads
-//! the input ([`confined_input`]), and writes its answer to stdout. The parent reads a bounded answer. It kills the
-//! child when the wall-clock time is exceeded or the caller no longer waits for the answer. A child that exceeds a
-//! limit does not affect the parent; [`Failure`] reports the limit.
+//! The parent starts the child with a role as its argument, without environment variables, and with three pipes as
+//! the only file descriptors. It writes the limits and then the input to the child's stdin. The child applies the
+//! limits to itself before it reads the input ([`confined_input`]), and writes its answer to stdout. The parent reads
+//! an answer of limited size. It kills the child when the wall-clock time is exceeded or the caller no longer waits
+//! for the answer. A child that exceeds a limit does not affect the parent; [`Failure`] reports the limit.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -27,21 +27,22 @@ const MAX_COMPLAINTS: usize = 4 * 1024;
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of the header in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
-/// OOM score adjustment with which the kernel kills this process first, and so before the parent.
+/// OOM score adjustment that makes the kernel kill the child process before the parent.
 const FIRST_TO_BE_KILLED: &str = "1000";
 
 /// Resource limits of a child process. The kernel enforces all except `wall` and `answer`, which the parent enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Private writable memory in bytes: heap and stacks of threads. Files mapped for reading do not count.
+    /// Maximum private writable memory in bytes: heap and thread stacks. Files mapped for reading do not count.
     pub memory: u64,
-    /// Address space in bytes: memory, the binary and mapped files.
+    /// Maximum address space in bytes: memory, the binary and mapped files.
     pub address_space: u64,
-    /// Stack of the main thread in bytes.
+    /// Maximum stack size of the main thread in bytes.
     pub stack: u64,
-    /// CPU time in whole seconds.
+    /// Maximum CPU time in whole seconds.
     pub cpu: Duration,
-    /// Nice value, from 0 (normal priority) to 19 (lowest priority). For work that takes many seconds.
+    /// Nice value, from 0 (normal priority) to 19 (lowest priority). A high value is intended for work that takes
+    /// many seconds.
     pub nice: u8,
     /// Maximum time from the start to the answer.
     pub wall: Duration,
@@ -74,7 +75,7 @@ pub struct Subprocess {
     program: PathBuf,
 }
 
-/// Cause of a missing answer.
+/// Reason why the child has returned no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("memory limit of {} exceeded", quantity(*limit))]
@@ -98,7 +99,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the same input would exceed the same limit again. Other failures can be temporary.
+    /// Returns whether the same input would exceed the same limit again. Other failures may be temporary.
     pub fn is_of_input(&self) -> bool {
         matches!(self, Failure::Memory { .. } | Failure::Cpu { .. } | Failure::FileSize { .. } | Failure::Answer { .. })
     }
@@ -147,7 +148,7 @@ impl Subprocess {
     fn start(&self, role: &str) -> io::Result<Child> {
         let mut command = Command::new(&self.program);
         command.arg(role).env_clear().current_dir("/");
-        // A separate process group: signals to the parent's group do not reach the child.
+        // The child has a separate process group, so that signals to the parent's group do not reach it.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn()
@@ -183,7 +184,7 @@ async fn talk(child: &mut Child, input: &[u8], limits: &Limits) -> io::Result<Op
     }
 }
 
-/// Reads everything, or returns `None` if that is more than `most` bytes.
+/// Reads all bytes, or returns `None` if there are more than `most` bytes.
 async fn read(from: impl AsyncRead + Unpin, most: usize) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
@@ -217,7 +218,7 @@ async fn end(child: &mut Child, role: &str) {
 /// Returns the cause of an unsuccessful exit.
 fn failure(status: ExitStatus, complaint: &str, limits: &Limits) -> Failure {
     let signal = status.signal().and_then(Signal::from_named_raw);
-    // Messages of the Rust runtime before it aborts.
+    // The Rust runtime prints these messages before it aborts.
     let is_out_of_memory = ["memory allocation of", "overflowed its stack"].iter().any(|text| complaint.contains(text));
     match signal {
         Some(Signal::XCPU) => Failure::Cpu { limit: limits.cpu },
@@ -259,7 +260,7 @@ pub fn confined_input() -> io::Result<impl Read> {
 fn apply_limits(limits: &Limits) -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", FIRST_TO_BE_KILLED)?;
     set_no_new_privs(true)?;
-    // No debugger can attach, and there is no core dump: the memory can contain credentials.
+    // Debuggers and core dumps are disabled, because the memory can contain credentials.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     nice(i32::from(limits.nice))?;
     set_limit(Resource::Stack, limits.stack)?;

@@ -30,8 +30,8 @@ pub fn bootstrap(to: &Path) -> Result<(), BootstrapError> {
     copy(Path::new(OWN_EXECUTABLE), to)
 }
 
-/// Creates `project` as a symbolic link to an empty directory, unless it is a directory already. A dangling link would
-/// prevent the container from starting.
+/// Creates `project` as a symbolic link to an empty directory, unless `project` is already a directory or a link to
+/// one. Replaces a dangling link, which would prevent the container from starting.
 pub fn make_project(project: &Path) -> Result<(), BootstrapError> {
     let make = || {
         if project.is_dir() {
@@ -63,7 +63,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), BootstrapError> {
 }
 
 /// Returns whether `to` is executable and has the content of `executable`. Returns `false` if `to` cannot be read, so
-/// that it is replaced.
+/// that the caller replaces it.
 fn is_same(executable: &mut File, to: &Path) -> io::Result<bool> {
     let Ok(mut there) = File::open(to) else { return Ok(false) };
     let Ok(metadata) = there.metadata() else { return Ok(false) };

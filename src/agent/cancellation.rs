@@ -1,9 +1,10 @@
 //! Cancels a run: gracefully first, then forcefully, following the signal handling of the CLI.
 //!
-//! The CLI handles a signal as a cancellation request only while its engine runs. Before that, a signal kills the CLI,
-//! which leaves its lock behind. The agent therefore delays the first SIGINT until the engine's first event, for at
-//! most [`HOLD_BACK`]. The second SIGINT makes the CLI abandon the operations in flight, whose outcome is then unknown.
-//! The agent sends it only if the client repeats its request or the time for a graceful end has passed.
+//! The CLI handles a signal as a cancellation request only while its engine is running. Before the engine starts, a
+//! signal kills the CLI, which leaves the lock of the stack in place. The agent therefore delays the first SIGINT until
+//! the engine's first event, for at most [`HOLD_BACK`]. The second SIGINT makes the CLI abandon the operations in
+//! flight, whose outcome is then unknown. The agent sends the second SIGINT only if the client calls `Cancel` again or
+//! the time for the graceful cancellation has passed.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -14,15 +15,15 @@ use tokio::time::Instant;
 use super::journal;
 use crate::pulumi::failure::CANCELED;
 
-/// Maximum time that the first SIGINT waits for the engine's first event.
+/// Maximum time that the agent delays the first SIGINT until the engine's first event.
 pub const HOLD_BACK: Duration = Duration::from_secs(15);
 /// Time between the second SIGINT and the SIGKILL for the CLI and all its descendants.
 pub const KILL_GRACE: Duration = Duration::from_secs(30);
-/// Part of the termination grace period that is reserved for reporting the result, waiting until the controller records
-/// it, and exiting. A second part of the same length precedes it: the CLI needs time between the second SIGINT and
-/// SIGKILL, and until all its descendants have ended.
+/// Part of the termination grace period that is reserved for reporting the result, waiting until the controller has
+/// recorded the result, and exiting. A period of the same length before this part is reserved for the forced
+/// cancellation: from the second SIGINT until all descendants of the CLI have ended.
 const RESERVE: Duration = Duration::from_secs(60);
-/// A reserve takes at most a quarter of a short grace period.
+/// Divisor that limits the reserved part to a quarter of a short termination grace period.
 const RESERVED_PART: u32 = 4;
 
 /// Returns the part of the termination grace period that is reserved for reporting the result.
@@ -30,7 +31,7 @@ pub fn reserve(termination_grace: Duration) -> Duration {
     RESERVE.min(termination_grace / RESERVED_PART)
 }
 
-/// Returns the time between the graceful and the forced cancellation of a run in a pod with this termination grace
+/// Returns the time between the graceful and the forced cancellation of a run in a pod with the given termination grace
 /// period.
 pub fn cancellation_grace(termination_grace: Duration) -> Duration {
     termination_grace.saturating_sub(reserve(termination_grace) * 2)
@@ -45,7 +46,7 @@ pub enum Cause {
     Terminated,
     /// The run exceeded this timeout.
     Timeout(Duration),
-    /// The run made no progress and printed nothing for this time.
+    /// The run made no progress and printed nothing for this duration.
     Idle(Duration),
 }
 
@@ -84,7 +85,7 @@ impl fmt::Display for HumanDuration {
 pub struct CancelRequest {
     /// Time of the graceful cancellation.
     pub graceful_at: Option<Instant>,
-    /// Time from which the CLI no longer waits for the steps in flight.
+    /// Time of the forced cancellation, which makes the CLI abandon the operations in flight.
     pub forced_at: Option<Instant>,
     /// Cause of the first request.
     pub cause: Option<Cause>,
@@ -101,7 +102,8 @@ impl CancelRequest {
         self.end(Cause::Requested, now, forced_at);
     }
 
-    /// Cancels gracefully at `now` and forcefully at `forced_at`. Earlier times and the first cause stay in force.
+    /// Cancels gracefully at `now` and forcefully at `forced_at`. Keeps the cause and the time of an earlier graceful
+    /// cancellation, and the earlier of two times of a forced cancellation.
     pub fn end(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);
@@ -121,19 +123,20 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Creates limits from seconds. 0 disables a timeout.
+    /// Creates timeouts from seconds. The value 0 disables a timeout.
     pub fn from_seconds(timeout: u64, idle: u64) -> Self {
         let limit = |seconds: u64| Some(Duration::from_secs(seconds)).filter(|limit| !limit.is_zero());
         Limits { timeout: limit(timeout), idle: limit(idle) }
     }
 
-    /// Returns the timeout that a run has exceeded, given the time since its start and since its last activity.
+    /// Returns the timeout that a run has exceeded, if any, given the times since its start and since its last
+    /// activity.
     pub fn exceeded(&self, since_begin: Duration, silent: Duration) -> Option<Cause> {
         let timeout = self.timeout.filter(|limit| since_begin >= *limit).map(Cause::Timeout);
         timeout.or_else(|| self.idle.filter(|limit| silent >= *limit).map(Cause::Idle))
     }
 
-    /// Returns whether a run without activity for this time is reported as idle: after half of the idle timeout.
+    /// Returns whether a run is reported as idle, which is the case after half of the idle timeout without activity.
     pub fn is_idle(&self, silent: Duration) -> bool {
         self.idle.is_some_and(|limit| silent >= limit / 2)
     }
@@ -142,13 +145,13 @@ impl Limits {
 /// Signal to send to the CLI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// SIGINT to the process of the CLI only. The CLI forwards it to its children as needed.
+    /// SIGINT, sent only to the process of the CLI, which forwards the signal to its children as needed.
     Interrupt,
-    /// SIGKILL to all processes of the run.
+    /// SIGKILL, sent to all processes of the run.
     Kill,
 }
 
-/// Signals sent to the CLI so far.
+/// The last signal that was sent to the CLI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sent {
     #[default]
@@ -160,7 +163,7 @@ enum Sent {
     Kill,
 }
 
-/// Decides which signal is due. Each process of the CLI needs its own instance.
+/// Decides when to send which signal to a process of the CLI. Each process of the CLI needs its own instance.
 #[derive(Debug, Default)]
 pub struct Cancellation {
     engine_began: bool,
@@ -173,12 +176,12 @@ impl Cancellation {
         self.engine_began = true;
     }
 
-    /// Returns whether the CLI has received the second SIGINT, which makes it abandon the operations in flight.
+    /// Returns whether the CLI has received the second SIGINT, which makes the CLI abandon the operations in flight.
     pub fn was_hard(&self) -> bool {
         matches!(self.sent, Sent::Second { .. } | Sent::Kill)
     }
 
-    /// Returns the step that is due. Returns each step once.
+    /// Returns the signal to send now, if any, and records that it has been sent.
     pub fn due(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
         let (sent, step) = match self.sent {
             Sent::Nothing
@@ -197,13 +200,14 @@ impl Cancellation {
     }
 }
 
-/// Last activity of a run. Readers of output and events update it; the idle timeout reads it.
+/// Time of the last activity of a run. The readers of the output and of the events update it; the check of the idle
+/// timeout reads it.
 #[derive(Debug)]
 pub struct Liveness {
     begun: Instant,
-    /// Milliseconds since the start of the run.
+    /// Time of the last activity in milliseconds since the start of the run.
     last: AtomicU64,
-    /// The same instant in milliseconds since 1970, for display.
+    /// Time of the last activity in milliseconds since 1970, for display.
     last_time: AtomicI64,
 }
 
@@ -212,7 +216,7 @@ impl Liveness {
         Liveness { begun: Instant::now(), last: AtomicU64::new(0), last_time: AtomicI64::new(journal::now()) }
     }
 
-    /// Records activity.
+    /// Records the current time as the time of the last activity.
     pub fn note(&self) {
         let since = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(since, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Runs the Pulumi CLI in its own session, in the background or to completion, and queries its version.
+//! Starts the Pulumi CLI in its own session, or runs it to completion, and queries its version.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -29,9 +29,10 @@ const CLI: &str = "pulumi";
 const MAX_CAPTURE: u64 = 16 * 1024 * 1024;
 /// Maximum time that the output can stay open after the last process of the call has ended.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of the query of the version.
+/// Timeout of the version query.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time that a caller waits for the version. The CLI can be slow on a busy node; a later call returns the version.
+/// Maximum time that a caller waits for the version. If the CLI is slower, for example on a busy node, a later call
+/// returns the version.
 const VERSION_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +45,8 @@ pub enum CallError {
     Timeout(Duration),
 }
 
-/// Starts the CLI in its own session, with its output in pipes. `operation` marks all its descendants.
+/// Starts the CLI in its own session, with its output in pipes. Marks the CLI and all its descendants with the ID
+/// `operation`.
 pub fn spawn(
     arguments: &[OsString],
     directory: &Path,
@@ -74,11 +76,11 @@ pub fn exit(status: ExitStatus) -> Exit {
 pub enum Stdout {
     /// The pod's log.
     Logged,
-    /// The caller only: the output is data and can contain secrets.
+    /// Only the caller, because the output is data and can contain secrets.
     Captured,
 }
 
-/// A call of the CLI that runs to completion.
+/// A CLI call that runs to completion.
 pub struct Call<'a> {
     pub arguments: Vec<OsString>,
     pub directory: &'a Path,
@@ -87,7 +89,7 @@ pub struct Call<'a> {
     pub operation: &'a str,
     pub limit: Duration,
     pub log: PodLog,
-    /// Standard input; `None` for an empty one.
+    /// Standard input; `None` for empty input.
     pub stdin: Option<Zeroizing<Vec<u8>>>,
     pub stdout: Stdout,
     /// Callback that receives the process ID after the start.
@@ -104,7 +106,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Describes the exit status in a message.
+    /// Describes the exit status for a message.
     pub fn how(&self) -> String {
         match (self.exit.code, self.exit.signal) {
             (Some(code), _) => format!("exit code {code}"),
@@ -141,7 +143,7 @@ impl Call<'_> {
         let family = Family::new(self.operation, child.id().into_iter().collect());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
-            // A CLI that does not read its input reports its own error.
+            // A write error is ignored: if the CLI does not read its input, it reports its own error.
             if let (Some(mut pipe), Some(input)) = (stdin, &self.stdin) {
                 let _ = pipe.write_all(input).await;
             }
@@ -169,7 +171,7 @@ impl Call<'_> {
             (out, err)
         });
         let mut ending = std::pin::pin!(ending);
-        // Wait and read concurrently: a full pipe would block the CLI.
+        // The process is awaited and its output read concurrently, because a full pipe would block the CLI.
         let (status, read) = tokio::select! {
             status = &mut ending => (status, None),
             read = &mut reading => (ending.await, Some(read)),
@@ -186,12 +188,13 @@ impl Call<'_> {
 async fn capture(stdout: ChildStdout) -> Vec<u8> {
     let mut captured = Vec::new();
     let mut limited = stdout.take(MAX_CAPTURE);
-    // After a read error, the caller's parser judges the partial output.
+    // A read error is ignored: the caller parses the partial output and reports an error if it is incomplete.
     let _ = limited.read_to_end(&mut captured).await;
     captured
 }
 
-/// The version of the CLI. It is queried once, when it is needed or some time after the start of the pod.
+/// The version of the CLI. The agent queries the version once: when it is needed or some time after the start of the
+/// pod.
 #[derive(Clone)]
 pub struct CliVersion {
     layout: Layout,
@@ -210,20 +213,22 @@ impl CliVersion {
         self.found.get().cloned().unwrap_or_default()
     }
 
-    /// Queries the version after a random delay between `after` and twice `after`: the query costs about a third of a
-    /// small run, and must not slow down a new pod or hit all pods at once.
+    /// Queries the version after a random delay between `after` and twice `after`: the query is about a third as
+    /// expensive as a small run, and must neither slow down a new pod nor run in all pods at once.
     pub async fn find_later(&self, after: Duration) {
         tokio::time::sleep(after.mul_f64(1.0 + fastrand::f64())).await;
         self.get().await;
     }
 
-    /// Returns the version as the CLI prints it; empty if the image has no working CLI or it does not answer in time.
+    /// Returns the version as the CLI prints it; empty if the image has no working CLI or the CLI does not respond in
+    /// time.
     pub async fn get(&self) -> String {
         if let Some(version) = self.found.get() {
             return version.clone();
         }
         let finder = self.clone();
-        // A separate task, which continues after the caller's timeout. The cell runs one query at a time.
+        // The query runs in a separate task, which continues after the caller's timeout. The cell permits one query at
+        // a time.
         let finding = self.tasks.spawn(async move { finder.found.get_or_try_init(|| finder.find()).await.cloned() });
         match tokio::time::timeout(VERSION_ANSWER_TIMEOUT, finding).await {
             Ok(Ok(Ok(version))) => version,

@@ -14,7 +14,8 @@ const MAX_SYNCS: usize = 256;
 /// Number of concurrent syncs. The journal of a file system commits concurrent syncs together.
 const SYNCS_AT_ONCE: usize = 8;
 
-/// Replaces a file atomically: its content reaches the disk before its name. Only the owner can read the file.
+/// Replaces a file atomically: the content is synced to the disk before the file is renamed to `path`. Only the owner
+/// can read the file.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory =
         path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a file without a directory"))?;
@@ -40,13 +41,13 @@ pub fn sync_tree(tree: &Path) -> io::Result<()> {
     })
 }
 
-/// Writes all unwritten data of the file system that contains `path` to its disk.
+/// Writes all unwritten data of the file system that contains `path` to the disk.
 pub fn sync_filesystem(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(File::open(path)?)?)
 }
 
-/// Returns the files and directories of a tree, or `None` if there are more than [`MAX_SYNCS`]. Omits links, which are
-/// synced with their directory.
+/// Returns the files and directories of a tree, or `None` if there are more than [`MAX_SYNCS`]. Omits symbolic links,
+/// which are synced with their directory.
 fn few_paths(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     let mut paths = vec![tree.to_owned()];
     let mut directories = vec![tree.to_owned()];
@@ -74,8 +75,8 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Removes a file, a link or a directory tree, including directories without write permission. Succeeds if `path` does
-/// not exist.
+/// Removes a file, a symbolic link or a directory tree, including directories without write permission. Succeeds if
+/// `path` does not exist.
 pub fn remove(path: &Path) -> io::Result<()> {
     match remove_as_it_is(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -86,7 +87,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives the owner permission to list and remove the entries of every directory in a tree. Does not follow links.
+/// Gives the owner permission to list and remove the entries of every directory in a tree. Does not follow symbolic
+/// links.
 fn permit_removal(path: &Path) -> io::Result<()> {
     // No recursion: a deep tree would overflow the stack of the thread.
     let mut directories = vec![path.to_owned()];
@@ -188,7 +190,8 @@ mod tests {
         for (closed, mode) in [(tree.join("closed/inner"), 0o555), (tree.join("closed"), 0o000), (outside, 0o555)] {
             std::fs::set_permissions(closed, Permissions::from_mode(mode)).unwrap();
         }
-        // Root can remove the tree without new permissions, so the retry is tested separately.
+        // The root user can remove the tree without additional permissions, so this test calls `permit_removal`
+        // directly.
         permit_removal(&tree).unwrap();
         let mode = |path: &str| directory.path().join(path).metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!((mode("tree/closed"), mode("tree/closed/inner"), mode("outside")), (0o700, 0o755, 0o555));

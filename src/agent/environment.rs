@@ -1,5 +1,6 @@
 //! Environment of the CLI: its variables, including those from mounted files and init containers, and the state backend
-//! that they select. It is built for each run, so that a rotated credential reaches the next run in the same pod.
+//! that they select. The environment is built for each run, so that the next run in the same pod uses rotated
+//! credentials.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -24,23 +25,23 @@ use crate::rpc::proto::environment_variable::Source;
 
 /// Maximum size of a value in bytes, which is the size limit of a Kubernetes Secret.
 const MAX_VALUE: u64 = 1024 * 1024;
-/// Maximum size in bytes of a mounted Secret value that is redacted; [`MAX_HIDDEN`] limits their number. Each line of
-/// output is searched for all values.
+/// Maximum size in bytes of a mounted Secret value that is redacted. Because each line of output is searched for all
+/// redacted values, [`MAX_HIDDEN`] also limits their number.
 const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 const MAX_HIDDEN: usize = 1000;
-/// Default of `$USER`. The CLI fails if the user ID has no name.
+/// Default of `$USER`. Without the variable, the CLI fails if the user ID has no user name.
 const DEFAULT_USER: &str = "pulumi";
 const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
-/// Maximum size of the file with variables from init containers in bytes. It is read before each run.
+/// Maximum size in bytes of the file with variables from init containers, which is read before each run.
 const MAX_ENV_FILE: u64 = 1024 * 1024;
-/// Maximum size of the credentials file, in bytes.
+/// Maximum size of the CLI's credentials file in bytes.
 const MAX_CREDENTIALS: u64 = 1 << 20;
 
 /// Environment variables of a CLI call.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     pub variables: BTreeMap<OsString, OsString>,
-    /// Secret values to redact: those of mounted Secrets and those read from other files.
+    /// Secret values to redact, from mounted Secrets and from other files.
     pub secrets: Vec<Zeroizing<String>>,
 }
 
@@ -58,7 +59,7 @@ impl Environment {
         Redactor::new(self.secrets.iter().map(|secret| secret.as_str()))
     }
 
-    /// Adds a requested variable. It overrides an earlier variable of the same name.
+    /// Adds a requested variable, which overrides an earlier variable of the same name.
     fn take(&mut self, layout: &Layout, variable: &EnvironmentVariable) -> Result<(), Refusal> {
         let EnvironmentVariable { name, source } = variable;
         match source {
@@ -88,7 +89,7 @@ impl Environment {
 
     fn set_from(&mut self, layout: &Layout, name: &str, file: &Path) -> Result<(), Refusal> {
         let value = read_value(&format!("environment variable {name}"), file, layout)?;
-        // Values of ConfigMaps are not secret, and often common words such as `true`.
+        // Values of ConfigMaps are not redacted: they are not secret and are often common words such as `true`.
         if !file.starts_with(layout.config_maps()) {
             self.secrets.extend(value.to_str().map(|value| Zeroizing::new(value.to_owned())));
         }
@@ -105,8 +106,8 @@ impl Environment {
     }
 }
 
-/// Returns the files of all keys of a mounted Secret or ConfigMap. An empty directory belongs to an object without
-/// keys: before a run starts, [`mounts::wait`] has waited for the objects with keys.
+/// Returns the files of all keys of a mounted Secret or ConfigMap. An empty directory means that the object has no
+/// keys: [`mounts::wait`] has waited for the objects with keys before the run starts.
 fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> {
     if !directory.join("..data").exists() {
         let object = mounts::described(layout, directory);
@@ -119,14 +120,14 @@ fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> 
 }
 
 /// Builds the environment: the agent's own variables, variables from init containers, requested variables, and finally
-/// those for the engine.
-pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
+/// the variables for the engine.
+pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
     // Includes Secrets that no requested variable refers to: the CLI inherits the container's variables, which can come
-    // from any of them.
+    // from any mounted Secret.
     let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
     environment.take_env_file(layout)?;
-    for variable in wanted {
+    for variable in desired {
         environment.take(layout, variable)?;
     }
     environment.variables.retain(|name, _| !is_scrubbed(name));
@@ -134,10 +135,11 @@ pub fn build(layout: &Layout, wanted: &[EnvironmentVariable]) -> Result<Environm
     let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
     let user = user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER).to_owned();
     environment.variables.extend(engine_environment(&home, &user));
-    // By default, Poetry installs outside of the source: a failed installation would affect the dependencies of the
-    // current source.
+    // By default, Poetry installs dependencies outside of the source, where a failed installation for a new source
+    // would affect the dependencies of the current source.
     environment.variables.entry("POETRY_VIRTUALENVS_IN_PROJECT".into()).or_insert_with(|| "true".into());
-    // The CLI identifies a project by its path. This path makes it the same project as in a user's shell in the pod.
+    // The CLI identifies a project by its path. With this path, the project is the same as in a user's shell in the
+    // pod.
     environment.variables.insert("PWD".into(), layout.workspace().into());
     Ok(environment)
 }
@@ -151,7 +153,7 @@ fn valid_name(name: &str) -> Result<&str, Refusal> {
     Ok(name)
 }
 
-/// Reads a value from a file. Errors describe it as `what`.
+/// Reads a value from a file. `what` describes the value in error messages.
 pub fn read_value(what: &str, file: &Path, layout: &Layout) -> Result<OsString, Refusal> {
     let source = described(file, layout);
     let refused = |reason: String| Refusal::Precondition(format!("failed to read {what} from {source}: {reason}"));
@@ -171,7 +173,7 @@ fn is_mounted(file: &Path, layout: &Layout) -> bool {
     file.starts_with(layout.secrets()) || file.starts_with(layout.config_maps())
 }
 
-/// Describes a file in a message: as a key of its Secret or ConfigMap, if it is mounted from one.
+/// Describes a file for a message: as a key of a Secret or ConfigMap if the file is mounted from one.
 fn described(file: &Path, layout: &Layout) -> String {
     match (file.parent(), file.file_name()) {
         (Some(parent), Some(key)) if is_mounted(file, layout) => {
@@ -201,9 +203,9 @@ fn mounted_secrets(directory: &Path) -> Vec<Zeroizing<String>> {
     keys.filter(is_ordinary).take(MAX_HIDDEN).filter_map(read).collect()
 }
 
-/// Returns the home directory of the image if it is writable, otherwise one on the share volume.
-fn home(layout: &Layout, wanted: Option<&OsString>) -> Result<PathBuf, Refusal> {
-    if let Some(home) = wanted.map(PathBuf::from).filter(|home| home.is_absolute() && is_writable(home)) {
+/// Returns the home directory of the image if it is writable, otherwise a directory on the share volume.
+fn home(layout: &Layout, desired: Option<&OsString>) -> Result<PathBuf, Refusal> {
+    if let Some(home) = desired.map(PathBuf::from).filter(|home| home.is_absolute() && is_writable(home)) {
         return Ok(home);
     }
     let home = layout.home();
@@ -215,8 +217,8 @@ fn is_writable(directory: &Path) -> bool {
     directory.is_dir() && rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-/// Returns the variables of the file that init containers write for the CLI, in order; none if the file does not exist.
-/// An error names the line, but not its content.
+/// Returns the variables in the file that init containers write for the CLI, in the order of the file; none if the file
+/// does not exist. An error contains the number of the line, but not its content.
 fn read_env_file(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
     let what = || format!("failed to read environment variables from {}", file.display());
     let mut text = String::new();
@@ -236,7 +238,7 @@ fn read_env_file(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
     Ok(variables)
 }
 
-/// Describes a parse error without the line, which can contain a secret.
+/// Describes a parse error without the content of the line, which can contain a secret.
 fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     let dotenvy::Error::LineParse(line, _) = error else { return error.to_string() };
     let number = text.lines().position(|other| other.contains(line.trim())).map(|index| index + 1);
@@ -244,7 +246,7 @@ fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     format!("{which} is not of the form NAME=value; enclose a value with spaces or quotes in single quotes")
 }
 
-/// The part of the CLI's credentials file that names the backend of the last login.
+/// The part of the CLI's credentials file that contains the backend of the last login.
 #[derive(Deserialize)]
 struct Credentials {
     #[serde(default)]

@@ -1,6 +1,6 @@
-//! The `fetch` role: an init container that receives one source, so that later init containers can use it. It
-//! serves the gRPC service of the agent on the same port and exits when the source is in place. The agent continues
-//! from there.
+//! The `fetch` role: an init container that receives one source, so that later init containers can use it. It serves
+//! the gRPC service of the agent on the agent's port and exits when the source is in place. The agent, which starts
+//! after all init containers, uses this source.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,11 +27,11 @@ use crate::rpc::proto::agent_server::{Agent, AgentServer};
 use crate::rpc::protocol::PROTOCOL_VERSION;
 use crate::rpc::server_tls::TlsAcceptor;
 
-/// Maximum size of a request in bytes: one chunk of an archive and its framing.
+/// Maximum size in bytes of a request, which contains at most one chunk of an archive.
 const MAX_REQUEST: usize = 1024 * 1024;
 const STREAMS_AT_ONCE: u32 = 16;
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Time for the reply to the last call to reach the client.
+/// Maximum time until the server exits after the source is in place, so that the last reply reaches the client.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Configuration of the `fetch` role.
@@ -46,8 +46,8 @@ pub struct FetchConfig {
     pub pod_uid: String,
 }
 
-/// Serves until a source is in place. Returns an error if it stops earlier, because later init containers need the
-/// source.
+/// Serves the gRPC service until a source is in place. Returns an error if the server stops earlier, because later init
+/// containers need the source.
 pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -91,12 +91,12 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The agent's service before the pod has started: it accepts a source and refuses runs.
+/// The agent's gRPC service while the init containers run, which accepts a source and rejects runs.
 #[derive(Clone)]
 struct Fetch {
     identity: Identity,
     source: Arc<Source>,
-    /// Cancelled when the pod ends.
+    /// Cancelled when the pod is terminated.
     stop: CancellationToken,
     /// Cancelled when the source is in place.
     done: CancellationToken,
@@ -141,7 +141,7 @@ impl Agent for Fetch {
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
         let (source, done) = (self.source.clone(), self.done.clone());
-        // A separate task: a client that disconnects must not interrupt the exchange of the source.
+        // Runs in a separate task, because a client that disconnects must not interrupt the replacement of the source.
         let putting = self.source.tasks.spawn(async move {
             let unchanged = source.put(parts).await?;
             if source.is_settled() {

@@ -1,6 +1,6 @@
 //! The first process of the container: starts the agent as its child, reaps orphaned processes, forwards signals, and
-//! exits with the agent. It is a separate process because `waitpid(-1)` in the agent would consume the exit codes that
-//! the agent waits for.
+//! exits with the agent. It is a separate process because `waitpid(-1)` in the agent would consume the exit codes of
+//! the agent's own children.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// The running executable, even if its file has been replaced.
+/// Path that refers to the running executable, even if its file has been replaced.
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
 /// Offset that shells add to a signal number to form an exit code.
 const SIGNAL_OFFSET: i32 = 128;
@@ -32,7 +32,7 @@ enum InitError {
 /// Argument that makes this executable run as the agent instead of as init.
 const CHILD_FLAG: &str = "--child";
 
-/// Runs this executable with `arguments` and `--child` until it ends, and returns its exit code.
+/// Runs this executable with `arguments` and `--child` until the child ends, and returns the exit code of the child.
 pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
     match run(arguments) {
         Ok(code) => code,
@@ -44,13 +44,15 @@ pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
 }
 
 fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
-    // The container's working directory is the project directory, which a new source replaces. The child inherits `/`.
+    // The container's working directory is the project directory, which each new source replaces. The child therefore
+    // inherits `/`.
     std::env::set_current_dir("/").map_err(InitError::Directory)?;
-    // Registered before the child starts, so that no signal from it is lost.
+    // The handlers are registered before the child starts, so that no SIGCHLD is lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).map_err(InitError::Signals)?;
     let own = rustix::process::getpid();
     if own != Pid::INIT {
-        // Another process is PID 1 of this namespace: become the reaper of orphaned descendants.
+        // Another process is PID 1 of this namespace, so orphaned descendants are reaped only if this process is a
+        // subreaper.
         rustix::process::set_child_subreaper(Some(own)).map_err(|error| InitError::Subreaper(error.into()))?;
     }
     let child = Command::new(OWN_EXECUTABLE).args(arguments).arg(CHILD_FLAG).spawn().map_err(InitError::Start)?;
@@ -72,13 +74,13 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Sends a signal to the agent only, which decides when to interrupt the CLI. If the agent has already exited, SIGCHLD
-/// reports it.
+/// Sends a signal to the agent only, which decides when to interrupt the CLI. An error is ignored: if the agent has
+/// already exited, a SIGCHLD follows.
 fn forward(agent: Pid, signal: Signal) {
     let _ = rustix::process::kill_process(agent, signal);
 }
 
-/// Reaps all exited processes. Returns the exit code of the agent if it is among them.
+/// Reaps all exited processes. Returns the exit code of the agent if it has exited.
 fn reap(agent: Pid) -> Result<Option<ExitCode>, InitError> {
     let mut code = None;
     loop {

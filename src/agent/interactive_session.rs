@@ -1,5 +1,5 @@
-//! Detects interactive sessions: users who run the CLI in the pod. No source is exchanged and no run starts during a
-//! session.
+//! Detects interactive sessions, in which a user runs the CLI in the pod. During a session, the agent neither replaces
+//! the source nor starts a run.
 
 use std::io;
 use std::path::Path;
@@ -16,16 +16,16 @@ const DIRECTORY_OPTIONS: [&str; 2] = ["-C", "--cwd"];
 /// Process ID of the first process in a PID namespace.
 const FIRST: u32 = 1;
 
-/// Processes that can be interactive sessions.
+/// Set of processes that can be interactive sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Space {
-    /// The container has its own PID namespace: all processes.
+    /// All processes, because the container has its own PID namespace.
     Own,
-    /// The PID namespace is shared with other containers: only processes that work on the share volume.
+    /// Only processes whose working directory is on the share volume, because other containers share the PID namespace.
     Shared,
 }
 
-/// Returns the oldest interactive session. Processes of runs and processes that the CLI starts do not count.
+/// Returns the oldest interactive session. Ignores the processes of runs and the processes that the CLI starts.
 pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusal> {
     // The agent is a child of the first process: see `agent::init`.
     let space = if std::os::unix::process::parent_id() == FIRST { Space::Own } else { Space::Shared };
@@ -43,33 +43,34 @@ pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusa
     Ok(Some(proto::InteractiveSession { command, pid: process.pid, since }))
 }
 
-/// Describes a session in a message.
+/// Describes a session for a message.
 pub fn described(session: &proto::InteractiveSession) -> String {
     let since = jiff::Timestamp::from_millisecond(session.since)
         .map_or_else(|_| String::new(), |since| format!(", since {}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
     format!("interactive session in the pod: `{}` (process {}{since})", session.command, session.pid)
 }
 
-/// Returns the short form of the command if a user runs the CLI in this process.
+/// Returns the CLI command without its arguments if a user runs the CLI in this process, and `None` otherwise.
 fn interactive_command(process: &Process, space: Space, share: &Path) -> Option<String> {
     let arguments = arguments(process.pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
     if !is_cli(&process.name, &program, arguments.first().map(String::as_str)) {
         return None;
     }
-    // Arguments after the CLI's name: the interpreter of a script precedes it.
+    // If the CLI is a script, its interpreter precedes the CLI's name in the command line.
     let own_name = arguments.iter().position(|argument| is_called_cli(argument)).unwrap_or_default();
     let given = arguments.get(own_name + 1..).unwrap_or_default();
     let command = cli::command_in_words(given.iter().map(String::as_str))?;
     let directory = processes::working_directory(process.pid);
     let is_here = space == Space::Own || directory.is_some_and(|from| works_in(share, &from, given));
-    // Checked last, because it reads the most.
+    // `belongs_to_operation` is checked last, because it is the most expensive check.
     (is_here && !processes::belongs_to_operation(process.pid)).then_some(command)
 }
 
-/// Returns whether a process is the CLI and not one of its plugins. A script of that name counts.
+/// Returns whether a process is the CLI and not one of its plugins. Returns `true` also for a script with the name of
+/// the CLI.
 fn is_cli(name: &str, program: &Path, called: Option<&str>) -> bool {
-    // The kernel appends this to the path of a replaced executable.
+    // The kernel appends this suffix to the path of a replaced executable.
     let program = program.to_str().map(|path| path.trim_end_matches(" (deleted)"));
     name == CLI || [program, called].into_iter().flatten().any(is_called_cli)
 }
@@ -78,7 +79,7 @@ fn is_called_cli(path: &str) -> bool {
     Path::new(path).file_name().is_some_and(|name| name == CLI)
 }
 
-/// Returns whether a CLI that was started in `from` with these arguments works below `share`.
+/// Returns whether a CLI that was started in `from` with these arguments uses a working directory below `share`.
 fn works_in(share: &Path, from: &Path, arguments: &[String]) -> bool {
     let mut named = None;
     let mut rest = arguments.iter();
@@ -92,7 +93,7 @@ fn works_in(share: &Path, from: &Path, arguments: &[String]) -> bool {
     std::fs::canonicalize(from.join(named.unwrap_or_default())).is_ok_and(|directory| directory.starts_with(share))
 }
 
-/// Returns the command line of a process; empty if it has ended.
+/// Returns the command line of a process; empty if the process has ended.
 fn arguments(pid: u32) -> Vec<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = line.split(|byte| *byte == 0);
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_cli_is_recognized_by_name_but_its_plugins_are_not() {
-        for (name, program, called, wanted) in [
+        for (name, program, called, expected) in [
             ("pulumi", "/pulumi/bin/pulumi", Some("pulumi"), true),
             ("pulumi", "/bin/dash", Some("/bin/sh"), true),
             ("busybox", "/pulumi/bin/pulumi", None, true),
@@ -125,7 +126,7 @@ mod tests {
             ("sh", "/bin/sh", Some("sh"), false),
             ("sh", "", None, false),
         ] {
-            assert_eq!(is_cli(name, Path::new(program), called), wanted, "{name} {program} {called:?}");
+            assert_eq!(is_cli(name, Path::new(program), called), expected, "{name} {program} {called:?}");
         }
     }
 
@@ -137,7 +138,7 @@ mod tests {
         std::os::unix::fs::symlink("source", share.join("workspace")).unwrap();
         let inside = share.join("workspace");
         let inside = inside.to_str().unwrap();
-        for (from, arguments, wanted) in [
+        for (from, arguments, expected) in [
             (inside, vec!["up"], true),
             ("/", vec!["up"], false),
             ("/", vec!["-C", inside, "up"], true),
@@ -150,7 +151,7 @@ mod tests {
             (inside, vec!["-C"], true),
         ] {
             let given: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
-            assert_eq!(works_in(&share, Path::new(from), &given), wanted, "{from} {arguments:?}");
+            assert_eq!(works_in(&share, Path::new(from), &given), expected, "{from} {arguments:?}");
         }
     }
 

@@ -8,8 +8,8 @@ use crate::api::names;
 /// Name of the directory with the unpacked source.
 pub const SOURCE_DIRECTORY: &str = "source";
 
-/// The paths of one workspace. All except mounted Secrets and ConfigMaps are on one file system, so that renames are
-/// atomic.
+/// The paths of one workspace. All paths except those of mounted Secrets and ConfigMaps are on one file system, so that
+/// renames are atomic.
 #[derive(Clone, Debug)]
 pub struct Layout {
     root: PathBuf,
@@ -38,12 +38,12 @@ impl Layout {
         Layout { config_maps: config_maps.into(), ..self }
     }
 
-    /// Returns the directory with one subdirectory for each mounted Secret, which has one file for each key.
+    /// Returns the directory that contains a subdirectory for each mounted Secret, with one file for each key.
     pub fn secrets(&self) -> &Path {
         &self.secrets
     }
 
-    /// Returns the directory with one subdirectory for each mounted ConfigMap, which has one file for each key.
+    /// Returns the directory that contains a subdirectory for each mounted ConfigMap, with one file for each key.
     pub fn config_maps(&self) -> &Path {
         &self.config_maps
     }
@@ -57,7 +57,7 @@ impl Layout {
         self.root.join(names::ENV_FILE)
     }
 
-    /// Returns the directory of the unpacked source. It is not a link and is replaced atomically.
+    /// Returns the directory of the unpacked source. The directory is not a symbolic link and is replaced atomically.
     pub fn source(&self) -> PathBuf {
         self.root.join(SOURCE_DIRECTORY)
     }
@@ -67,7 +67,8 @@ impl Layout {
         self.root.join("workspace")
     }
 
-    /// Returns the directory for receiving and unpacking archives. It is empty while no source is being put in place.
+    /// Returns the directory in which archives are received and unpacked. The directory is empty while no source is
+    /// being put in place.
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }
@@ -77,12 +78,12 @@ impl Layout {
         self.root.join("previous")
     }
 
-    /// Returns the record of the current source: see [`super::source`].
+    /// Returns the file that records the current source: see [`super::source`].
     pub fn source_record(&self) -> PathBuf {
         self.root.join("source.json")
     }
 
-    /// Returns the journal, which has one directory per operation.
+    /// Returns the directory of the journal, which contains one directory per operation.
     pub fn operations(&self) -> PathBuf {
         self.root.join("operations")
     }

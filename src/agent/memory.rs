@@ -8,20 +8,22 @@ use crate::pulumi::advice::MORE_MEMORY;
 
 /// Path of the container's own control group.
 const CONTROL_GROUP: &str = "/sys/fs/cgroup";
-/// Files with the number of killed processes and the memory limit, in version 2 and in version 1.
+/// Files with the number of killed processes and with the memory limit, in version 2 and in version 1 of control
+/// groups.
 const FILES: [(&str, &str); 2] =
     [("memory.events", "memory.max"), ("memory/memory.oom_control", "memory/memory.limit_in_bytes")];
 const MEBIBYTE: u64 = 1024 * 1024;
-/// Lower bound of values that mean no limit. Version 1 then reports the largest signed number, rounded down to whole
-/// pages.
+/// Lowest value that means that there is no limit. Without a limit, version 1 reports the largest signed 64-bit number,
+/// rounded down to whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Returns how many processes of this container the kernel has killed for lack of memory; 0 if unknown.
+/// Returns how many processes of this container the kernel has killed because of insufficient memory; 0 if unknown.
 pub fn kills() -> u64 {
     kills_in(Path::new(CONTROL_GROUP))
 }
 
-/// Describes the kills since the count `before`, with the container's limit. Returns `None` if there are none.
+/// Describes the kills since the count was `before`, and the container's memory limit. Returns `None` if there were no
+/// kills.
 pub fn killed_since(before: u64) -> Option<String> {
     describe(Path::new(CONTROL_GROUP), before)
 }
@@ -59,7 +61,7 @@ fn quantity(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the description for a control group with these files, if the count was 1 before.
+    /// Returns the description for a control group with these files and a previous count of 1.
     fn of(files: &[(&str, &str)]) -> Option<String> {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in files {
@@ -76,7 +78,7 @@ mod tests {
             |count| ("memory.events", format!("low 0\nhigh 0\nmax 7\noom 3\noom_kill {count}\noom_group_kill 0\n"));
         let one = |count| ("memory/memory.oom_control", format!("oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n"));
         let limit = |name, limit: &'static str| (name, limit);
-        for ((counts, content), (name, limit), wanted) in [
+        for ((counts, content), (name, limit), expected) in [
             (
                 two(2),
                 limit("memory.max", "536870912\n"),
@@ -102,8 +104,8 @@ mod tests {
             (two(1), limit("memory.max", "1000\n"), None),
             (("memory.stat", String::new()), limit("memory.max", "1000\n"), None),
         ] {
-            let wanted = wanted.map(|wanted| format!("OOMKilled: {wanted} ({MORE_MEMORY})"));
-            assert_eq!(of(&[(counts, &content), (name, limit)]), wanted, "{content} {limit}");
+            let expected = expected.map(|expected| format!("OOMKilled: {expected} ({MORE_MEMORY})"));
+            assert_eq!(of(&[(counts, &content), (name, limit)]), expected, "{content} {limit}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Secrets and ConfigMaps that the pod mounts: one directory for each object, with one file for each key.
 //!
-//! [`Inputs`] detects changes with keyed hashes: one for the files from which the configuration is read, and one for
-//! each directory. A hash reveals nothing about the contents. The files are read on request, which is rare. A watch
-//! would not be faster, because the controller polls for changes, and all pods of a node with the same user share a
-//! small number of inotify watches.
+//! [`Inputs`] computes keyed hashes, with which changes are detected: one hash of the files from which the
+//! configuration is read, and one hash of each directory. A hash reveals nothing about the contents. The files are read
+//! only on request, which is rare. An inotify watch would not detect changes earlier, because the controller polls for
+//! changes; in addition, all pods of a node that run as the same user share a small number of inotify watches.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,7 +27,8 @@ const MAX_VALUE: u64 = 1024 * 1024;
 /// Minimum length of the key in bytes. A shorter key is not secure.
 const MIN_KEY: usize = 32;
 const MAX_KEY: u64 = 1024;
-/// Maximum number of reads until two consecutive ones agree: the kubelet can replace the files at the same time.
+/// Maximum number of reads until two consecutive reads have the same result: the kubelet can replace the files during a
+/// read.
 const MAX_READS: usize = 4;
 
 /// Waits until none of these directories is empty. The kubelet mounts an empty directory for a missing object and fills
@@ -73,8 +74,8 @@ pub fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Returns whether a path is internal to the kubelet, which keeps mounted files behind links whose names begin with two
-/// dots.
+/// Returns whether a path is internal to the kubelet, which stores mounted files in directories whose names begin with
+/// two dots and links the keys to them.
 pub fn is_kubelet_internal(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
 }
@@ -90,12 +91,13 @@ pub struct Hashes {
 
 /// Computes keyed hashes of mounted Secrets and ConfigMaps.
 pub struct Inputs {
-    /// Key of the Workspace, shared by all its pods. Without the key, a hash cannot be used to test guesses of a value.
+    /// File with the key of the Workspace, which all its pods share. Without the key, a hash cannot be used to test
+    /// guesses of a value.
     key_file: PathBuf,
 }
 
 impl Inputs {
-    /// Uses the key in the directory of the agent's certificate.
+    /// Creates `Inputs` that use the key in the directory of the agent's certificate.
     pub fn new(tls_directory: &Path) -> Self {
         Inputs { key_file: tls_directory.join(INPUTS_KEY_FILE) }
     }
@@ -132,8 +134,8 @@ impl Inputs {
     }
 }
 
-/// Returns the keys of a mounted Secret or ConfigMap. The kubelet keeps mounted files behind links whose names begin
-/// with two dots.
+/// Returns the paths of the keys of a mounted Secret or ConfigMap; `None` if the directory cannot be read. Omits
+/// entries that are internal to the kubelet: see [`is_kubelet_internal`].
 fn keys_of(directory: &str) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(directory).ok()?;
     let names = entries.map(|entry| entry.ok()?.file_name().into_string().ok()).collect::<Option<Vec<_>>>()?;
@@ -143,7 +145,7 @@ fn keys_of(directory: &str) -> Option<Vec<String>> {
     Some(keys)
 }
 
-/// Hashes the contents of files. This algorithm must not change: new hashes would make every Stack run once.
+/// Hashes the contents of files. This algorithm must not change: new hashes would trigger a run of every Stack.
 fn hash_files(key: &[u8], files: &[String]) -> Option<String> {
     let mut hash = Hmac::<Sha256>::new_from_slice(key).ok()?;
     let mut add = |part: &[u8]| {

@@ -1,4 +1,4 @@
-//! Accepts, runs and cancels operations, one at a time.
+//! Accepts, runs and cancels operations. Only one operation runs at a time.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,9 +30,9 @@ use crate::rpc::protocol::settings_digest;
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub pod_uid: String,
-    /// Random for each start of the agent.
+    /// Random ID of this start of the agent.
     pub start_id: String,
-    /// Process space in which its process IDs are valid.
+    /// Process space in which the process IDs of this agent's children are valid.
     pub process_space: String,
 }
 
@@ -49,7 +49,7 @@ pub struct Operations {
     cancellation_grace: Duration,
     /// Time from which a run is cancelled forcefully; set when the pod is being terminated.
     forced_at: Mutex<Option<Instant>>,
-    /// The stack that is selected for commands of users in the pod.
+    /// Name of the stack that is selected for commands that users run in the pod.
     selected: Arc<Mutex<Option<String>>>,
 }
 
@@ -57,9 +57,9 @@ pub struct Operations {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     Begun,
-    /// The operation was known before the request.
+    /// The operation is already known.
     Known,
-    /// The operation cannot start now, for the given reason. It is not journaled.
+    /// The operation cannot start now, for the given reason, and is not written to the journal.
     Held(String),
 }
 
@@ -96,8 +96,8 @@ impl Operations {
         }
     }
 
-    /// Gives a result to operations that a previous agent left unfinished: they count as interrupted, because this
-    /// agent cannot wait for their processes.
+    /// Ends the operations that a previous agent left unfinished and records them as interrupted, because this agent
+    /// cannot wait for their processes.
     pub async fn recover(&self) -> Result<(), Refusal> {
         for record in self.journal.unfinished() {
             let request = record.request();
@@ -123,8 +123,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Starts an operation unless it is known or a user works in the pod. `config_inputs` is the keyed hash of the
-    /// configuration files that it reads.
+    /// Starts an operation unless it is already known or an interactive session is active. `config_inputs` is the keyed
+    /// hash of the configuration files that the operation reads.
     pub fn run(self: &Arc<Self>, request: proto::RunRequest, config_inputs: String) -> Result<Admission, Refusal> {
         journal::validate_id(&request.id).map_err(|error| Refusal::Invalid(error.to_string()))?;
         if self.knows(&request)? {
@@ -132,28 +132,29 @@ impl Operations {
         }
         let parameters = OperationRequest::of(&request)?;
         self.refuse_other_agent(&request)?;
-        // Before taking the lock: the shutdown waits for each token holder, so it does not miss an operation that is
-        // being started.
+        // The token is created before the lock is acquired: the shutdown waits for every holder of a token, including
+        // an operation that is being started.
         let token = self.tasks.token();
-        // Two controllers can consider themselves leader and start the same operation at the same time. If the other
-        // call fails, the operation stays unknown and the caller retries.
+        // Two controllers can both act as the leader and start the same operation at the same time. If the other call
+        // fails, the operation is not in the journal and this caller retries.
         let Some(guard) = self.workspace_lock.lock_for_operation(&request.id)? else { return Ok(Admission::Known) };
-        // The operation may have started and ended since the journal was checked.
+        // The operation may have started and ended since the first check of the journal.
         if self.knows(&request)? {
             return Ok(Admission::Known);
         }
         let current_source = self.refuse_other_source(&request)?;
-        let wanted = verified_settings(&request)?;
+        let desired = verified_settings(&request)?;
         let mut environment = environment::build(&self.layout, &request.environment)?;
-        let config = settings::resolve_config(&self.layout, &mut environment, &wanted)?;
+        let config = settings::resolve_config(&self.layout, &mut environment, &desired)?;
         if let Some(session) = interactive_session::find(&self.layout)? {
             return Ok(Admission::Held(interactive_session::described(&session)));
         }
         let (cancel_request, _) = watch::channel(CancelRequest::default());
-        let record = self.begin(&request, &wanted, &environment, &cancel_request)?;
-        // The pod may have been terminated after the lock was taken and before the operation was open.
+        let record = self.begin(&request, &desired, &environment, &cancel_request)?;
+        // The termination of the pod may have begun after the lock was acquired and before the operation was
+        // registered.
         self.end_if_terminated();
-        let select = *lock(&self.selected) != Some(wanted.stack.clone());
+        let select = *lock(&self.selected) != Some(desired.stack.clone());
         let (layout, settings) = (self.layout.clone(), self.settings.clone());
         let (journal, cancellation_grace, liveness) =
             (self.journal.clone(), self.cancellation_grace, Liveness::begin());
@@ -163,7 +164,7 @@ impl Operations {
             journal,
             record,
             parameters,
-            wanted,
+            desired,
             config,
             config_inputs,
             current_source,
@@ -178,23 +179,24 @@ impl Operations {
         Ok(Admission::Begun)
     }
 
-    /// Returns whether an operation is in the journal. Refuses a different operation with the same ID.
+    /// Returns whether an operation is in the journal. Returns an error if the operation in the journal differs from
+    /// the request.
     fn knows(&self, request: &proto::RunRequest) -> Result<bool, Refusal> {
         let Some(record) = self.journal.find(&request.id) else { return Ok(false) };
         same_content(&record, request).map(|()| true)
     }
 
-    /// Registers an operation as the running one and journals it.
+    /// Registers an operation as the running operation and writes it to the journal.
     fn begin(
         &self,
         request: &proto::RunRequest,
-        wanted: &proto::Settings,
+        desired: &proto::Settings,
         environment: &Environment,
         cancel_request: &watch::Sender<CancelRequest>,
     ) -> Result<Arc<JournalRecord>, Refusal> {
-        // Before the operation is in the journal: from then on, clients can find and cancel it.
+        // Set before the operation is in the journal, because clients can find and cancel the operation from then on.
         *lock(&self.open) = Some(Open { id: request.id.clone(), cancel_request: cancel_request.clone() });
-        self.journal.begin(self.journal_request(request, wanted, environment)).map_err(|error| {
+        self.journal.begin(self.journal_request(request, desired, environment)).map_err(|error| {
             *lock(&self.open) = None;
             match error {
                 JournalError::Write { id, source } => {
@@ -205,14 +207,14 @@ impl Operations {
         })
     }
 
-    /// Runs an operation to its end and journals the result, even after a panic.
+    /// Runs an operation to its end and writes the result to the journal, even after a panic.
     async fn finish(self: Arc<Self>, run: Run, guard: WorkspaceGuard, _token: TaskTrackerToken) {
         let request = run.record.request();
-        tracing::info!(operation = request.id, update = request.name, stack = run.wanted.stack, "operation started");
+        tracing::info!(operation = request.id, update = request.name, stack = run.desired.stack, "operation started");
         let result = match AssertUnwindSafe(run.execute()).catch_unwind().await {
             Ok(result) => result,
             Err(_) => {
-                // The panic is already in the log.
+                // The panic has already been logged.
                 run.end_processes().await;
                 let message =
                     "internal error in the agent: the run was interrupted, and no process of it is left".to_owned();
@@ -225,17 +227,18 @@ impl Operations {
             && result.outcome() == proto::Outcome::Succeeded
             && matches!(run.parameters.kind, OperationKind::Up | OperationKind::Preview)
         {
-            *lock(&self.selected) = Some(run.wanted.stack.clone());
+            *lock(&self.selected) = Some(run.desired.stack.clone());
         }
         tracing::info!(operation = request.id, update = request.name, outcome = ?result.outcome(), "operation ended");
-        // Before the result is visible: a client that sees the result can start the next operation immediately.
+        // The lock is released before the result is visible: a client that receives the result can start the next
+        // operation immediately.
         *lock(&self.open) = None;
         drop(guard);
         self.journal.finish(&run.record, result);
     }
 
-    /// Cancels an operation: gracefully on the first call, and forcefully on the second call or when the time for a
-    /// graceful end has passed. Does nothing if the operation has ended.
+    /// Cancels an operation: gracefully on the first call, and forcefully on the second call or when the time for the
+    /// graceful cancellation has passed. Does nothing if the operation has ended.
     pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
         if self.journal.find(id).is_none() {
             return Err(Refusal::UnknownOperation(id.to_owned()));
@@ -247,8 +250,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Refuses new operations and sources. Cancels the running operation gracefully, and forcefully when the time for a
-    /// graceful end has passed.
+    /// Rejects new operations and sources from now on. Cancels the running operation gracefully, and forcefully when
+    /// the time for the graceful cancellation has passed.
     pub fn terminate(&self) {
         *lock(&self.forced_at) = Some(Instant::now() + self.cancellation_grace);
         self.workspace_lock.terminate();
@@ -265,13 +268,13 @@ impl Operations {
     }
 
     fn refuse_other_agent(&self, request: &proto::RunRequest) -> Result<(), Refusal> {
-        for (what, wanted, found) in [
+        for (what, desired, found) in [
             ("another pod", &request.pod_uid, &self.identity.pod_uid),
             ("another start of the agent", &request.start_id, &self.identity.start_id),
         ] {
-            if wanted != found {
+            if desired != found {
                 return Err(Refusal::Precondition(format!(
-                    "operation {} is bound to {what}: expected {wanted:?}, found {found:?}",
+                    "operation {} is bound to {what}: expected {desired:?}, found {found:?}",
                     request.id
                 )));
             }
@@ -280,17 +283,17 @@ impl Operations {
     }
 
     fn refuse_other_source(&self, request: &proto::RunRequest) -> Result<CurrentSource, Refusal> {
-        let wanted = request.artifact.clone().unwrap_or_default();
+        let desired = request.artifact.clone().unwrap_or_default();
         let Some(current_source) = self.source.current_source() else {
             return Err(Refusal::Precondition(format!(
                 "no source is in place: operation {} requires {}",
-                request.id, wanted.digest
+                request.id, desired.digest
             )));
         };
-        if (&current_source.digest, &current_source.directory) != (&wanted.digest, &wanted.directory) {
+        if (&current_source.digest, &current_source.directory) != (&desired.digest, &desired.directory) {
             return Err(Refusal::Precondition(format!(
                 "another source is in place: {} with directory {:?}; operation {} requires {} with directory {:?}",
-                current_source.digest, current_source.directory, request.id, wanted.digest, wanted.directory
+                current_source.digest, current_source.directory, request.id, desired.digest, desired.directory
             )));
         }
         Ok(current_source)
@@ -299,7 +302,7 @@ impl Operations {
     fn journal_request(
         &self,
         request: &proto::RunRequest,
-        wanted: &proto::Settings,
+        desired: &proto::Settings,
         environment: &Environment,
     ) -> Request {
         let artifact = request.artifact.clone().unwrap_or_default();
@@ -311,7 +314,7 @@ impl Operations {
             kind: request.kind,
             digest: artifact.digest,
             directory: artifact.directory,
-            stack: wanted.stack.clone(),
+            stack: desired.stack.clone(),
             settings_digest: request.settings_digest.clone(),
             refresh: request.refresh,
             message: request.message.clone(),
@@ -325,8 +328,8 @@ impl Operations {
     }
 }
 
-/// Returns a result with the Pulumi stack of the request, for a run that did not report it. Without it, the controller
-/// would not know in which stack the run has changed resources.
+/// Returns a result with the project and the state backend of the request, for a run that did not report them. Without
+/// them, the controller could not determine the stack in which the run has changed resources.
 fn reported_stack(request: &Request) -> proto::Result {
     let runtime = request.runtime.clone().unwrap_or_default();
     let project = request.project.clone().map(|name| proto::Project { name, runtime });
@@ -355,7 +358,7 @@ fn verified_settings(request: &proto::RunRequest) -> Result<proto::Settings, Ref
     Ok(settings)
 }
 
-/// Refuses a request that differs from the known operation with the same ID.
+/// Returns an error if a request differs from the known operation with the same ID.
 fn same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(), Refusal> {
     let known = record.request();
     let artifact = request.artifact.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Output of the CLI: copies it to the pod's log line by line, keeps the last part for messages, and reads the event
+//! Copies the output of the CLI to the pod's log line by line, keeps the last lines for messages, and reads the event
 //! log.
 
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use crate::pulumi::events::{EngineEvent, EventError, LineSplitter};
 
 /// Maximum length of a line in bytes. Longer lines are split.
 const MAX_LINE: usize = 64 * 1024;
-/// Number of bytes of the last output that are kept.
+/// Maximum size in bytes of the output that a [`Tail`] keeps.
 const TAIL: usize = 64 * 1024;
 const READ_SIZE: usize = 64 * 1024;
 
 /// Format of lines in the pod's log.
 #[derive(Clone)]
 pub struct PodLog {
-    /// Prefix of each line: the name of the Update.
+    /// Prefix of each line, which is the name of the Update.
     pub name: String,
     pub redactor: Redactor,
 }
@@ -69,7 +69,8 @@ pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -
     last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// Copies an output to the pod's log until it ends, and calls `see` with each line. A read error ends the output.
+/// Copies an output to the pod's log until it ends, and calls `see` with each line. Treats a read error as the end of
+/// the output.
 pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, see: impl FnMut(&str)) -> Tail {
     copy_to(output, log, tokio::io::stdout(), see).await
 }
@@ -89,16 +90,18 @@ async fn copy_to(
         if end == End::Output && line.is_empty() {
             break;
         }
-        // A secret can span two pieces of a long line: bytes that can be the start of a secret wait for the next piece.
+        // A secret can span two pieces of a long line: bytes that can be the start of a secret are processed together
+        // with the next piece.
         let certain = if end == End::Piece { log.redactor.certain(&line) } else { line.len() };
         let certain = if certain == 0 { line.len() } else { certain };
         let text = String::from_utf8_lossy(line.get(..certain).unwrap_or_default());
         see(&text);
         let (printed, kept) = without_secrets(&text, &log.redactor);
         let printed = format!("{}: {printed}\n", log.name);
-        // A log that cannot be written must not stop the run.
+        // A write error must not stop the run.
         let _ = to.write_all(printed.as_bytes()).await;
-        // One flush for all available lines: a program that prints millions of lines must not wait for each of them.
+        // All available lines are flushed together: a program that prints millions of lines must not wait for a flush
+        // of each line.
         if !reader.buffer().contains(&b'\n') {
             let _ = to.flush().await;
         }
@@ -109,8 +112,8 @@ async fn copy_to(
     tail
 }
 
-/// Returns a line as it is printed, and as it is kept without colors. A line with colors inside a secret loses all its
-/// colors.
+/// Returns a redacted line in two forms: as it is printed to the log, and without colors as it is kept. If color codes
+/// split a secret, both forms are without colors.
 fn without_secrets(line: &str, redactor: &Redactor) -> (String, String) {
     let printed = redactor.redact(line);
     if !line.contains(['\u{1b}', '<']) {
@@ -129,7 +132,7 @@ enum End {
     Output,
 }
 
-/// Reads up to the end of the line or the maximum length.
+/// Reads until the end of the line, the maximum length or the end of the output.
 async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Vec<u8>) -> End {
     loop {
         let Ok(bytes) = reader.fill_buf().await else { return End::Output };
@@ -172,7 +175,7 @@ impl EventLog {
         EventLog { path, file: None, splitter, buffer, malformed: 0, redactor }
     }
 
-    /// Returns new events, at most those of one chunk of the file. Empty if there are none.
+    /// Returns new events, at most those of one chunk of the file; empty if there are none.
     pub fn read(&mut self) -> io::Result<Vec<EngineEvent>> {
         if self.file.is_none() {
             match File::open(&self.path) {
@@ -200,7 +203,7 @@ impl EventLog {
     }
 }
 
-/// Logs the first malformed line only, because tenant code can write to the file and could flood the log.
+/// Logs only the first malformed line, because tenant code can write to the file and could flood the log.
 fn warn_once(malformed: &mut usize, error: &EventError) {
     if *malformed == 0 {
         tracing::warn!(%error, "ignoring malformed lines of the event log");

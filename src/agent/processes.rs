@@ -1,4 +1,4 @@
-//! Starts, finds and ends the processes of a run. A run has ended when none of its processes is left.
+//! Starts, finds and ends the processes of a run. A run ends when all its processes have ended.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,21 +12,22 @@ use rustix::process::{Pid, Resource, Signal};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep};
 
-/// Environment variable of every process of a run. It identifies processes that have started their own session.
+/// Environment variable of every process of a run, which contains the ID of the operation. It identifies processes that
+/// have started their own session.
 pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
 
 /// Resource limit that marks the processes of a run: the timeout under a real-time scheduler, in microseconds. Every
-/// descendant inherits it, even with its own session and an empty environment, and no process removes it by accident. A
-/// process that a user starts in the container does not have it, whatever its parent is. The value is too high to limit
-/// anything.
+/// descendant inherits the limit, even with its own session and an empty environment, and no process is likely to
+/// change it. A process that a user starts in the container does not have the limit. The value is too high to have an
+/// effect.
 const LIMIT: Resource = Resource::Rttime;
 /// Name of the limit in `/proc/<pid>/limits`.
 const LIMIT_NAME: &str = "Max realtime timeout";
-/// Upper bits of the limit, which identify it as a mark. The lower bits identify the operation.
+/// Upper bits of the limit, which identify the value as a mark. The lower bits identify the operation.
 const MARKED: u64 = 0x5043 << OPERATION_BITS;
 const OPERATION_BITS: u32 = 44;
 
-/// Time for the remaining processes of a run to exit after the CLI has ended.
+/// Time in which the remaining processes of a run can exit by themselves after the CLI has ended.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Time between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);
@@ -40,7 +41,7 @@ const NOT_STARTED: u8 = 127;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
-    /// The first 15 bytes of the program name.
+    /// The first 15 bytes of the program's name.
     pub name: String,
     pub session: u32,
     /// Start time in kernel ticks since the boot.
@@ -88,7 +89,7 @@ pub fn working_directory(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
 }
 
-/// Returns an identifier of the PID namespace and the boot in which current process IDs are valid.
+/// Returns the ID of the process space: the boot and the PID namespace in which the current process IDs are valid.
 pub fn process_space() -> io::Result<String> {
     let namespace = std::fs::read_link("/proc/self/ns/pid")?;
     Ok(format!("{} {}", boot_id()?, namespace.display()))
@@ -99,8 +100,8 @@ pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Marks this process and its future descendants as processes of the operation. Without the mark, their session and
-/// environment still identify them.
+/// Marks this process and its future descendants as processes of the operation. If this fails, their session and
+/// environment still identify the processes.
 fn mark(operation: &str) -> io::Result<()> {
     let mut limit = rustix::process::getrlimit(LIMIT);
     limit.current = Some(limit_of(operation));
@@ -113,7 +114,7 @@ fn limit_of(operation: &str) -> u64 {
     MARKED | (first & ((1 << OPERATION_BITS) - 1))
 }
 
-/// Returns whether a process belongs to any operation of any agent.
+/// Returns whether a process belongs to an operation, including operations of other agents.
 pub fn belongs_to_operation(pid: u32) -> bool {
     limit(pid).is_some_and(|limit| limit >> OPERATION_BITS == MARKED >> OPERATION_BITS)
         || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))
@@ -131,7 +132,7 @@ impl Family {
         Family { operation: operation.to_owned(), sessions }
     }
 
-    /// Returns the living processes that are in a session of the run or have its mark.
+    /// Returns the living processes that are in a session of the run or are marked with the operation.
     pub fn living(&self) -> io::Result<Vec<Process>> {
         let own = std::process::id();
         let mut processes = living()?;
@@ -149,9 +150,9 @@ impl Family {
         Ok(())
     }
 
-    /// Waits until no process of the run is left: without a signal first, then after SIGTERM, then with repeated
-    /// SIGKILLs. It has no timeout, because a result must not be reported while a process lives. Logs the processes for
-    /// which it waits.
+    /// Waits until all processes of the run have ended: first without a signal, then after SIGTERM, then with repeated
+    /// SIGKILLs. There is no timeout, because a result must not be reported while a process is alive. Logs the
+    /// remaining processes.
     pub async fn end(&self) -> io::Result<()> {
         if self.gone_within(SETTLE).await? {
             return Ok(());
@@ -170,8 +171,8 @@ impl Family {
         }
     }
 
-    /// Returns whether no process was left before the limit. Requires two consecutive empty checks, because a process
-    /// shows no environment during `execve`, and a new process is not always listed yet.
+    /// Returns whether all processes have ended within `limit`. Requires two consecutive checks without a process,
+    /// because the environment of a process is empty during `execve`, and `/proc` may not list a new process yet.
     async fn gone_within(&self, limit: Duration) -> io::Result<bool> {
         let end = Instant::now() + limit;
         let mut was_empty = false;
@@ -189,7 +190,7 @@ impl Family {
     }
 }
 
-/// Sends a signal to one process, which may have ended already.
+/// Sends a signal to a process. Ignores errors, because the process may have ended already.
 pub fn send(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);
@@ -206,7 +207,7 @@ fn has_variable(pid: u32, is_meant: impl Fn(&[u8]) -> bool) -> bool {
     environment.split(|byte| *byte == 0).any(is_meant)
 }
 
-/// Returns the resource limit that can be a mark.
+/// Returns the value of [`LIMIT`] for a process, which is a mark if its upper bits are those of [`MARKED`].
 fn limit(pid: u32) -> Option<u64> {
     parse_limit(&std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
 }
@@ -217,14 +218,14 @@ fn parse_limit(limits: &str) -> Option<u64> {
 }
 
 /// The `launch` role, which prepares a process of a run: starts a session, sets the mark of the operation and executes
-/// the program. The process ID is then the session ID, and descendants inherit session and mark. Returns only if the
-/// program cannot be started.
+/// the program. The process ID is then the session ID, and descendants inherit the session and the mark. Returns only
+/// if the program cannot be started.
 pub fn launch(command: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = command.split_first() else {
         eprintln!("error: missing program; usage: launch -- PROGRAM ARGUMENTS");
         return ExitCode::from(NOT_STARTED);
     };
-    // Fails only for the leader of a process group.
+    // `setsid` fails only if this process is the leader of a process group.
     if let Err(error) = rustix::process::setsid() {
         eprintln!("error: failed to create a session for {}: {error}", program.to_string_lossy());
         return ExitCode::from(NOT_STARTED);
@@ -232,7 +233,7 @@ pub fn launch(command: &[OsString]) -> ExitCode {
     if let Some(operation) = std::env::var_os(MARKER)
         && let Err(error) = mark(&operation.to_string_lossy())
     {
-        // The session and the environment identify the process as well.
+        // Not fatal: the session and the environment also identify the process.
         eprintln!("warning: failed to mark {} as a process of the operation: {error}", program.to_string_lossy());
     }
     let error = Command::new(program).args(arguments).exec();
@@ -248,14 +249,14 @@ mod tests {
     fn a_stat_line_is_parsed_regardless_of_the_process_name() {
         let process = |name: &str| Some(Process { pid: 42, name: name.to_owned(), session: 40, started: 4711 });
         let rest = "1 41 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 100 200";
-        for (line, wanted) in [
+        for (line, expected) in [
             (format!("42 (pulumi) S {rest}").as_str(), process("pulumi")),
             (format!("42 (a) b (c)) R {rest}").as_str(), process("a) b (c)")),
             ("42 (gone) Z 1 41 40 0 -1 4194560", None),
             ("42 (short) S 1", None),
             ("", None),
         ] {
-            assert_eq!(parse_stat(line), wanted, "{line}");
+            assert_eq!(parse_stat(line), expected, "{line}");
         }
     }
 
@@ -267,13 +268,13 @@ mod tests {
             )
         };
         let mark = limit_of("one");
-        for (text, wanted) in [
+        for (text, expected) in [
             (limits("unlimited"), None),
             (limits("17"), Some(17)),
             (limits(&mark.to_string()), Some(mark)),
             (String::new(), None),
         ] {
-            assert_eq!(parse_limit(&text), wanted, "{text}");
+            assert_eq!(parse_limit(&text), expected, "{text}");
         }
         assert_eq!(mark >> OPERATION_BITS, MARKED >> OPERATION_BITS);
         assert_ne!(mark, limit_of("another"));

@@ -1,4 +1,4 @@
-//! Redacts secret values in output: in plain text, in base64 and with JSON escapes.
+//! Redacts secret values in output: as plain text, in base64 encoding and with JSON escapes.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_S
 use zeroize::Zeroizing;
 
 const REPLACEMENT: &str = "[secret]";
-/// Minimum length of a redacted value in bytes. Shorter values occur everywhere, and their replacements would reveal
-/// them.
+/// Minimum length of a redacted value in bytes. Shorter values also occur in unrelated text, where the replacement
+/// would reveal the value.
 const MIN_LENGTH: usize = 4;
-/// Minimum length of the base64 of a value inside the base64 of a longer text.
+/// Minimum length of the base64 encoding of a value inside the base64 encoding of a longer text.
 const MIN_INNER: usize = 8;
 /// Number of bytes that base64 encodes as four characters.
 const GROUP: usize = 3;
@@ -18,12 +18,12 @@ const GROUP: usize = 3;
 /// The set of values to redact. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// The longest first, so that no value is cut by a shorter one that it contains.
+    /// Values in descending order of length, so that a value is replaced before a shorter value that it contains.
     values: Arc<Vec<Zeroizing<String>>>,
 }
 
 impl Redactor {
-    /// Creates a redactor. It also redacts each line of a value, because programs print values line by line.
+    /// Creates a redactor for these values and for each line of them, because programs print values line by line.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values: Vec<Zeroizing<String>> = Vec::new();
         for secret in secrets {
@@ -52,7 +52,7 @@ impl Redactor {
         redacted
     }
 
-    /// Returns how many bytes of an incomplete text can be printed: those before a possible start of a value.
+    /// Returns the number of bytes of an incomplete text that can be printed: those before a possible start of a value.
     pub fn certain(&self, text: &[u8]) -> usize {
         let uncertain = self.values.iter().filter_map(|value| beginning_at_the_end(text, value.as_bytes()));
         text.len() - uncertain.max().unwrap_or_default()
@@ -67,8 +67,9 @@ fn encoded(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     base64.into_iter().chain(inner.flatten()).chain(json(value)).map(Zeroizing::new)
 }
 
-/// Returns the part of a base64 text that encodes a value at this offset in a group of three bytes, for example a
-/// password in a basic authentication header. Omits characters that depend on the text around the value.
+/// Returns the part of a base64 text that encodes a value inside a longer text, for example a password in a basic
+/// authentication header. `offset` is the position of the value in a group of three bytes. Omits characters that depend
+/// on the text around the value.
 fn inner(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     let skipped = (GROUP - offset) % GROUP;
     let whole = value.as_bytes().get(skipped..)?;
@@ -76,8 +77,8 @@ fn inner(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     Some(engine.encode(groups)).filter(|inner| inner.len() >= MIN_INNER)
 }
 
-/// Returns a value as it appears in a JSON string, if the escapes change it: as most programs escape it, and as Go
-/// does, in which the CLI is written.
+/// Returns the forms of a value in a JSON string that differ from the value: with the escapes of most programs, and
+/// with those of Go, in which the CLI is written.
 fn json(value: &str) -> impl Iterator<Item = String> {
     let quoted = serde_json::to_string(value).unwrap_or_default();
     let plain = quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned();
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_possible_prefix_of_a_secret_is_not_certain() {
+    fn a_possible_prefix_of_a_secret_is_withheld() {
         let redactor = Redactor::new(["hunter22", "terrific"]);
         for (text, certain) in [
             ("", ""),
@@ -120,7 +121,7 @@ mod tests {
     fn secrets_are_redacted_in_any_output() {
         let redactor =
             Redactor::new(["hunter22", "hunter22-longer", "abc", "first line\n  second line\n}", "padded\n"]);
-        for (text, wanted) in [
+        for (text, expected) in [
             ("password=hunter22;", "password=[secret];"),
             ("hunter22-longer hunter22", "[secret] [secret]"),
             ("abc is too short", "abc is too short"),
@@ -128,7 +129,7 @@ mod tests {
             ("padded", "[secret]"),
             ("}", "}"),
         ] {
-            assert_eq!(redactor.redact(text), wanted);
+            assert_eq!(redactor.redact(text), expected);
         }
     }
 

@@ -1,13 +1,13 @@
-//! Reasons for refused calls and their gRPC status codes.
+//! Reasons for rejected calls and their gRPC status codes.
 
 use std::io;
 
 use tonic::{Code, Status};
 
-/// Reason for a refused call, with a message for users.
+/// Reason for a rejected call, with a message for users.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The call itself is invalid: a retry fails, too.
+    /// The call itself is invalid, so a retry also fails.
     #[error("{0}")]
     Invalid(String),
     /// The pod is not in the state that the call requires.
@@ -15,7 +15,7 @@ pub enum Refusal {
     Precondition(String),
     #[error("operation {0} not found in the journal")]
     UnknownOperation(String),
-    /// The received source is not the announced one.
+    /// The received source does not have the announced size or digest.
     #[error("{0}")]
     DataLoss(String),
     #[error("{0}")]

@@ -1,5 +1,6 @@
-//! The `agent` role in the child process: serves the controller and the readiness endpoint until a signal ends it. Then
-//! ends the running operation, writes its result to the termination message, and waits until the controller records it.
+//! The `agent` role in the child process: serves the gRPC service and the readiness endpoint until a signal. Then the
+//! agent ends the running operation, writes its result to the termination message, and waits until the controller has
+//! recorded the result.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -30,14 +31,14 @@ use super::workspace_lock::WorkspaceLock;
 use crate::rpc::proto::agent_server::AgentServer;
 use crate::rpc::server_tls::TlsAcceptor;
 
-/// The agent is mostly idle: two threads can serve calls during a run.
+/// Number of worker threads. The agent is mostly idle, so two threads suffice to serve calls during a run.
 const WORKERS: usize = 2;
 const BLOCKING_THREADS: usize = 8;
-/// Maximum size of a message in bytes: settings and environment of a run.
+/// Maximum size in bytes of a gRPC message, which can contain the settings and the environment of a run.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
 const STREAMS_AT_ONCE: u32 = 64;
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Maximum time for open calls to end when the agent exits.
+/// Maximum time that the agent waits for open calls before it exits.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Timeout of a readiness request including its response.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,7 +47,7 @@ const MAX_READINESS_REQUESTS: usize = 8;
 /// Maximum size of a readiness request in bytes.
 const MAX_READINESS_REQUEST: usize = 2048;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Time that the agent waits for its results to be recorded.
+/// Maximum time that the agent waits until its results are recorded.
 const LINGER: Duration = Duration::from_secs(30);
 /// Maximum size of a termination message in bytes, set by Kubernetes.
 const MAX_TERMINATION_MESSAGE: usize = 4096;
@@ -54,7 +55,7 @@ const MAX_TERMINATION_MESSAGE: usize = 4096;
 /// [`MAX_TERMINATION_MESSAGE`].
 const MAX_RESULT_MESSAGE: usize = 600;
 
-/// Configuration of one agent in one pod.
+/// Configuration of the agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// Mount path of the share volume.
@@ -71,11 +72,12 @@ pub struct AgentConfig {
     pub pod_name: String,
     /// Termination grace period of the pod.
     pub termination_grace: Duration,
-    /// Minimum time before the agent queries the version of the CLI on its own initiative.
+    /// Minimum time after its start before the agent queries the version of the CLI, unless a call or a run requires
+    /// the version earlier.
     pub version_after: Duration,
 }
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves the gRPC service and the readiness endpoint until SIGTERM or SIGINT.
 pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
@@ -90,7 +92,7 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
 }
 
 async fn run(config: &AgentConfig) -> anyhow::Result<()> {
-    // Registered before anything starts that a signal must end.
+    // The handlers are registered before the first task that a signal must end.
     let mut sigterm = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
     let mut sigint = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let stop = CancellationToken::new();
@@ -108,7 +110,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         .with_context(|| format!("failed to listen on {}", config.health_address))?;
     let workspace_lock = operations.workspace_lock.clone();
     let health = serve_readiness(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
-    // A separate tracker: the shutdown does not wait for the version.
+    // A separate tracker, so that the shutdown does not wait for the version query.
     let (source, after) = (operations.source.clone(), config.version_after);
     TaskTracker::new().spawn(async move { source.version.find_later(after).await });
     let service = AgentServer::new(Service {
@@ -156,8 +158,8 @@ fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operat
     Ok(Operations::new(identity, layout, workspace_lock, journal, source, settings, cancellation_grace))
 }
 
-/// Serves the readiness endpoint until the future is dropped: plain HTTP on its own port, with a single path and
-/// bounded requests. Calls `is_ready` for each connection.
+/// Serves the readiness endpoint until the future is dropped. The endpoint is plain HTTP on a separate port, with a
+/// single path and a limited request size. Calls `is_ready` for each connection.
 async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
     let permits = Arc::new(Semaphore::new(MAX_READINESS_REQUESTS));
     loop {
@@ -166,7 +168,7 @@ async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: im
             Ok((stream, _)) => {
                 let ready = is_ready();
                 tasks.spawn(async move {
-                    // Errors concern only this client.
+                    // An error affects only this client.
                     let _ = tokio::time::timeout(READINESS_TIMEOUT, answer_readiness(stream, ready)).await;
                     drop(permit);
                 });
@@ -216,8 +218,7 @@ struct TerminationMessage<'a> {
     interrupted: bool,
 }
 
-/// Ends the running operation and waits until its results are recorded, at most for the grace period and the linger
-/// time.
+/// Ends the running operation and waits until all results are recorded, at most for `grace` and [`LINGER`].
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();
@@ -262,14 +263,14 @@ mod tests {
     use crate::rpc::proto;
 
     #[test]
-    fn only_get_readyz_reports_readiness() {
-        for (request, ready, wanted) in [
+    fn only_a_get_request_for_readyz_returns_the_readiness() {
+        for (request, ready, expected) in [
             ("GET /readyz HTTP/1.1\r\n\r\n", true, "HTTP/1.1 200 "),
             ("GET /readyz HTTP/1.1\r\n\r\n", false, "HTTP/1.1 503 "),
             ("GET / HTTP/1.1\r\n\r\n", true, "HTTP/1.1 404 "),
             ("POST /readyz HTTP/1.1\r\n\r\n", true, "HTTP/1.1 404 "),
         ] {
-            assert!(readiness_response(request.as_bytes(), ready).starts_with(wanted), "{request}");
+            assert!(readiness_response(request.as_bytes(), ready).starts_with(expected), "{request}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Serves the controller's calls to the agent.
+//! Implements the gRPC service of the agent, which the controller calls.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::protocol::PROTOCOL_VERSION;
 
-/// Time that a run waits for the kubelet to mount the objects that it refers to. The controller has already triggered a
-/// sync of the pod.
+/// Maximum time that a run waits until the kubelet has mounted the objects to which the run refers. The controller has
+/// already triggered a sync of the pod.
 const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 /// The gRPC service. Cheap to clone.
@@ -68,7 +68,7 @@ impl Agent for Service {
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
         let source = self.operations.source.clone();
-        // A separate task: a client that disconnects must not interrupt the exchange of the source.
+        // Runs in a separate task, because a client that disconnects must not interrupt the replacement of the source.
         let putting = self.operations.tasks.spawn(async move { source.put(parts).await });
         let unchanged = putting
             .await

@@ -1,6 +1,6 @@
-//! Settings of the stack: resolves the configuration values of a run, and maintains the settings file. The file is
-//! rebuilt from the source's own file and the received settings when either of them changes. Settings that are no
-//! longer sent are removed.
+//! Resolves the configuration values of a run, and maintains the settings file of the stack. The file is rebuilt from
+//! the settings file in the source and the received settings when either of them changes. Settings that are no longer
+//! received are removed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -41,20 +41,20 @@ struct Written {
     digest: String,
     /// The settings file, relative to the project.
     file: PathBuf,
-    /// Digest of all values, including those from Secrets and ConfigMaps.
+    /// Digest of all configuration values, including those from Secrets and ConfigMaps.
     #[serde(default)]
     values: String,
     /// Digests of the secret values by key.
     #[serde(default)]
     secrets: BTreeMap<String, String>,
-    /// Keys of the secrets that the CLI must still write.
+    /// Keys of the secret values that the CLI must still encrypt and write to the file.
     #[serde(default)]
     missing_secrets: Vec<String>,
 }
 
 /// The desired settings.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct Desired<'a> {
     pub stack: &'a str,
     /// Digest of the received settings.
     pub digest: &'a str,
@@ -64,14 +64,14 @@ pub struct Wanted<'a> {
 }
 
 impl Written {
-    fn of(wanted: &Wanted<'_>, current_source: &CurrentSource, file: PathBuf) -> Written {
+    fn of(desired: &Desired<'_>, current_source: &CurrentSource, file: PathBuf) -> Written {
         Written {
             tree: current_source.tree.clone(),
-            stack: wanted.stack.to_owned(),
-            digest: wanted.digest.to_owned(),
+            stack: desired.stack.to_owned(),
+            digest: desired.digest.to_owned(),
             file,
-            values: digest(wanted.config.iter()),
-            secrets: wanted
+            values: digest(desired.config.iter()),
+            secrets: desired
                 .config
                 .iter()
                 .filter(|entry| entry.is_secret)
@@ -81,7 +81,7 @@ impl Written {
         }
     }
 
-    /// Returns the keys of the secrets that are encrypted in the file and unchanged.
+    /// Returns the keys of the secret values that are in the file and unchanged.
     fn kept_secrets(&self, now: &Written) -> Vec<String> {
         let is_same =
             |key: &&String| self.secrets.get(*key) == now.secrets.get(*key) && !self.missing_secrets.contains(key);
@@ -89,8 +89,8 @@ impl Written {
     }
 }
 
-/// Returns the digest of values. It has no key, because the values themselves are in plain text on the same volume or
-/// in a Secret in the same pod.
+/// Returns the digest of configuration values. A keyed hash is not needed, because the values themselves are in plain
+/// text on the same volume or in a Secret in the same pod.
 fn digest<'a>(config: impl IntoIterator<Item = &'a Entry>) -> String {
     let mut hasher = Sha256::new();
     for Entry { key, value, is_path, is_secret } in config {
@@ -108,7 +108,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Continues with the settings that a previous agent wrote.
+    /// Loads the record of the settings that a previous agent wrote.
     pub fn open(layout: Layout) -> Self {
         let written = std::fs::read(layout.settings().join("written.json")).ok();
         let written = written.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -120,12 +120,12 @@ impl Settings {
         self.written().as_ref().map(|written| written.digest.clone()).unwrap_or_default()
     }
 
-    /// Writes the settings file, unless it is up to date. Returns the keys of the secrets that the CLI must write;
-    /// the caller confirms each of them with [`Settings::has_secret`].
-    pub fn apply(&self, wanted: &Wanted<'_>, current_source: &CurrentSource) -> Result<Vec<String>, ApplyError> {
+    /// Writes the settings file, unless it is up to date. Returns the keys of the secret values that the CLI must write
+    /// to the file; the caller confirms each of these keys with [`Settings::has_secret`].
+    pub fn apply(&self, desired: &Desired<'_>, current_source: &CurrentSource) -> Result<Vec<String>, ApplyError> {
         let mut written = self.written();
         let project = Project::read(&self.layout.workspace())?;
-        let now = Written::of(wanted, current_source, project.settings_path(wanted.stack));
+        let now = Written::of(desired, current_source, project.settings_path(desired.stack));
         let path = self.layout.workspace().join(&now.file);
         if written.as_ref() == Some(&now) && path.is_file() {
             return Ok(Vec::new());
@@ -136,10 +136,10 @@ impl Settings {
         let kept_secrets = written.as_ref().map(|before| before.kept_secrets(&now)).unwrap_or_default();
         let format = project.settings_format();
         let (original, current) = (original.as_deref(), current.as_deref());
-        let Wanted { config, environments, .. } = *wanted;
-        let content = settings::Wanted { config, environments, kept_secrets: &kept_secrets };
+        let Desired { config, environments, .. } = *desired;
+        let content = settings::Desired { config, environments, kept_secrets: &kept_secrets };
         let rebuilt = settings::rebuild(original, current, &project.name, &content, format)?;
-        // Until the file is written, its content is unknown.
+        // The record is removed first, because the content of the file is unknown if the agent ends during the write.
         self.record(&mut written, None)?;
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
@@ -160,11 +160,11 @@ impl Settings {
         self.record(&mut written, now)
     }
 
-    /// Keeps the settings file of the source that is about to be replaced: the next file needs its encryption header.
-    /// Errors are only logged, because the next source can be the one that fixes the cause.
+    /// Keeps the settings file of the source that is about to be replaced, because the next settings file needs its
+    /// encryption header. Only logs errors, because the next source may fix their cause.
     pub fn keep(&self, current_source: Option<&CurrentSource>) {
         let Some(written) = self.written().clone() else { return };
-        // The settings were written into an earlier source, so this file is not the CLI's.
+        // The settings were written to an earlier source, so the CLI has not written the file in the current source.
         if current_source.is_none_or(|current_source| current_source.tree != written.tree) {
             return;
         }
@@ -183,7 +183,8 @@ impl Settings {
         durable::write_atomically(&kept, text.as_bytes()).map_err(failed("write", &kept))
     }
 
-    /// Returns the file as it came with the source; `None` if the source has none. Stores the file on first access.
+    /// Returns the settings file as delivered with the source; `None` if the source does not contain it. Stores a copy
+    /// of the file on the first call.
     fn original(&self, tree: &str, file: &Path, path: &Path) -> Result<Option<String>, ApplyError> {
         let directory = self.layout.settings().join("originals");
         let of_tree = directory.join(tree);
@@ -202,7 +203,8 @@ impl Settings {
         Ok(original)
     }
 
-    /// Returns the file as the CLI left it, in this source or the previous one; `None` if neither is readable.
+    /// Returns the settings file as last written by the CLI, in this source or the previous source; `None` if neither
+    /// file is readable.
     fn current(&self, file: &Path, path: &Path, is_same_tree: bool) -> Option<String> {
         let own = if is_same_tree { read_or_warn(path) } else { None };
         own.or_else(|| read_or_warn(&self.kept(file)))
@@ -238,8 +240,8 @@ fn read_or_warn(path: &Path) -> Option<String> {
     })
 }
 
-/// Returns a flat file name for a path in a tree. The path itself can leave the directory or exceed the length limit of
-/// a name.
+/// Returns a file name for a path in a tree. The path itself is not suitable: it can point outside of the directory or
+/// exceed the length limit of a file name.
 fn flat_name(file: &Path) -> String {
     hex::encode(Sha256::digest(file.as_os_str().as_encoded_bytes()))
 }
@@ -250,14 +252,14 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApplyE
 }
 
 /// Returns all configuration entries with their values, including those in mounted Secrets and ConfigMaps. Adds secret
-/// values to the secrets of the environment, which are redacted.
+/// values to the secrets of `environment`, so that they are redacted.
 pub fn resolve_config(
     layout: &Layout,
     environment: &mut Environment,
-    wanted: &proto::Settings,
+    desired: &proto::Settings,
 ) -> Result<Vec<Entry>, Refusal> {
     let mut entries = Vec::new();
-    for item in &wanted.config {
+    for item in &desired.config {
         let value = value(layout, environment, item)?;
         if item.secret {
             environment.secrets.extend(texts(&value).into_iter().map(Zeroizing::new));
@@ -292,7 +294,7 @@ fn typed(what: &str, text: String, is_json: bool) -> Result<Value, Refusal> {
     serde_json::from_str(&text).map_err(|error| Refusal::Precondition(not_json(what, &error)))
 }
 
-/// Describes a JSON error without the text, which can be secret.
+/// Describes a JSON error without the text, which can contain a secret.
 fn not_json(what: &str, error: &serde_json::Error) -> String {
     format!("the value of {what} is not valid JSON: error at line {}, column {}", error.line(), error.column())
 }

@@ -1,4 +1,4 @@
-//! Exclusive lock of the workspace: held either by a source that is being put in place or by an operation.
+//! Exclusive lock of the workspace, which is held either by a source that is being put in place or by an operation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +19,7 @@ struct State {
     terminating: bool,
 }
 
-/// The lock of the workspace. Clones share the same lock.
+/// Exclusive lock of the workspace. All clones share one lock.
 #[derive(Clone, Debug, Default)]
 pub struct WorkspaceLock {
     state: Arc<Mutex<State>>,
@@ -78,12 +78,12 @@ impl WorkspaceLock {
         }
     }
 
-    /// Refuses new operations.
+    /// Rejects new operations from now on.
     pub fn drain(&self) {
         self.state().draining = true;
     }
 
-    /// Refuses new operations and sources.
+    /// Rejects new operations and sources from now on.
     pub fn terminate(&self) {
         self.state().terminating = true;
     }

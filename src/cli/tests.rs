@@ -108,13 +108,13 @@ fn shared_flags_have_the_names_and_defaults_of_flux() {
             let values = argument.get_default_values().iter().map(|value| value.to_string_lossy());
             values.collect::<Vec<_>>().join(",")
         });
-        let wanted = match name {
+        let expected = match name {
             _ if NOT_OURS.contains(&name) => None,
             // Unlike Flux, the controller isolates namespaces from each other by default.
             "no-cross-namespace-refs" => Some("true"),
             _ => Some(default),
         };
-        assert_eq!(found.as_deref(), wanted, "--{name}");
+        assert_eq!(found.as_deref(), expected, "--{name}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tests for the validation of flags.
+//! Tests of the validation of flags.
 
 use std::ffi::OsStr;
 
@@ -153,8 +153,8 @@ fn inconsistent_leader_election_and_retry_timings_are_rejected() {
         ),
         (&["--max-retry-delay=500ms"], "invalid --max-retry-delay=500ms: must be at least --min-retry-delay"),
     ];
-    for (arguments, wanted) in cases {
-        assert_eq!(refusal(arguments), wanted);
+    for (arguments, expected) in cases {
+        assert_eq!(refusal(arguments), expected);
     }
 }
 
@@ -216,28 +216,28 @@ fn config_errors_explain_the_fix() {
             "invalid SOURCE_WATCHER_LOCALHOST=\"http://a\": must be HOST or HOST:PORT without scheme and path",
         ),
     ];
-    for (argument, wanted) in cases {
-        assert_eq!(with(argument).map(|_| ()).unwrap_err().to_string(), wanted);
+    for (argument, expected) in cases {
+        assert_eq!(with(argument).map(|_| ()).unwrap_err().to_string(), expected);
     }
-    for (given, wanted) in [
+    for (given, expected) in [
         (NEEDED[1], "--runtime-namespace or RUNTIME_NAMESPACE must be set to the namespace of the controller"),
         (NEEDED[0], "--agent-image or AGENT_IMAGE must be set to the image of the controller"),
     ] {
-        assert_eq!(config(&[given]).unwrap_err().to_string(), wanted);
+        assert_eq!(config(&[given]).unwrap_err().to_string(), expected);
     }
 }
 
 #[test]
 fn go_addresses_are_parsed() {
-    for (text, wanted) in [
+    for (text, expected) in [
         ("", None),
         ("0", None),
         (":80", Some("[::]:80")),
         ("127.0.0.1:80", Some("127.0.0.1:80")),
         ("[::1]:80", Some("[::1]:80")),
     ] {
-        let wanted = wanted.map(|wanted| wanted.parse().unwrap());
-        assert_eq!(address("metrics-addr", text), Ok(wanted), "{text}");
+        let expected = expected.map(|expected| expected.parse().unwrap());
+        assert_eq!(address("metrics-addr", text), Ok(expected), "{text}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Certificate authority (CA) of the controller, stored in a Secret in the controller's namespace. The CA can be created,
 //! rotated, replaced by a user and restored after deletion without interrupting connections.
 //!
-//! `secret` defines the format of the Secret and `decide` selects the next step. [`CaRotator`] reads the Secret, performs the
-//! steps and publishes the CA in force.
+//! The module `secret` defines the format of the Secret, and `decide` selects the next step. [`CaRotator`] reads the Secret,
+//! performs the steps and publishes the active CA generations.
 
 mod decide;
 mod generations;
@@ -28,12 +28,13 @@ use crate::telemetry::metrics::Metrics;
 pub use generations::Generations;
 pub use secret::SECRET;
 
-/// Interval at which the Secret is read. It is read by name, because Secrets are not watched.
+/// Interval at which the Secret is read. The controller does not watch Secrets, so it polls this Secret by name.
 const READ_INTERVAL: Duration = Duration::from_secs(20);
-/// Maximum number of steps per pass. No state of the Secret needs more, unless another client changes it continuously.
+/// Maximum number of steps per pass. No state of the Secret needs more steps, unless another client changes the Secret
+/// continuously.
 const MAX_STEPS: usize = 6;
 
-/// Reason why there is no CA, or why the CA in force cannot be updated.
+/// Reason why there is no CA, or why the active CA cannot be updated.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     #[error(transparent)]
@@ -53,7 +54,7 @@ pub enum AuthorityError {
     Contended(String),
 }
 
-/// Namespace of the Secret, with the clients to read and write it.
+/// Namespace of the Secret, and the clients that read and write the Secret.
 pub struct SecretStore {
     pub reader: Reader,
     pub writer: Writer,
@@ -68,12 +69,12 @@ pub struct CaRotator {
     agents: Agents,
     clients: Vec<Issued>,
     in_force: watch::Sender<Arc<Generations>>,
-    /// Last reported error, so that each error is reported once.
+    /// Last reported error. An error is reported only if it differs from the last one.
     error: Option<String>,
 }
 
 impl CaRotator {
-    /// Reads or creates the CA. If two processes create it concurrently, the first one wins.
+    /// Reads or creates the CA. If two processes create a CA concurrently, both use the one that was created first.
     pub async fn start(store: SecretStore, events: Events, metrics: Metrics) -> Result<CaRotator, AuthorityError> {
         let now = Timestamp::now();
         let generations = match store.settle(None, now).await? {
@@ -89,12 +90,12 @@ impl CaRotator {
         Ok(CaRotator { store, events, metrics, agents, clients, in_force, error: None })
     }
 
-    /// Returns the connections to all agents, which use the controller's certificates in force.
+    /// Returns the connections to all agents. They use the active certificates of the controller.
     pub fn agents(&self) -> Agents {
         self.agents.clone()
     }
 
-    /// Returns a receiver of the CA generations in force.
+    /// Returns a receiver of the active CA generations.
     pub fn authority(&self) -> watch::Receiver<Arc<Generations>> {
         self.in_force.subscribe()
     }
@@ -116,7 +117,7 @@ impl CaRotator {
         }
     }
 
-    /// Performs one pass. If it fails, the CA in force stays in force.
+    /// Performs one pass. If the pass fails, the active CA does not change.
     async fn refresh(&mut self, now: Timestamp) {
         let known = self.in_force.borrow().clone();
         let (good, error, secret) = match self.store.settle(Some(&known), now).await {
@@ -135,8 +136,8 @@ impl CaRotator {
         self.metrics.authority(self.in_force.borrow().current().expiry(), self.error.is_none());
     }
 
-    /// Replaces the client certificates before it publishes the CA, because the controller may call an agent as soon as its
-    /// Workspace has the new CA.
+    /// Replaces the client certificates before it publishes the CA generations, because the controller may call an agent as
+    /// soon as the agent's Workspace has the new CA.
     fn put_in_force(&mut self, generations: Arc<Generations>, now: Timestamp) -> Result<(), AuthorityError> {
         let is_new = *generations != **self.in_force.borrow();
         let is_due = |client: &Issued| identity::renewal_due(&client.certificate_pem, now).unwrap_or(true);
@@ -170,15 +171,15 @@ impl CaRotator {
     }
 }
 
-/// Result of a pass over the Secret.
+/// Result of one pass.
 enum Settled {
     Good(Generations),
     Bad { reason: String, secret: Box<Secret> },
 }
 
 impl SecretStore {
-    /// Reads the Secret and acts until nothing is due. The result always comes from the Secret, so the CA in force survives a
-    /// restart.
+    /// Reads the Secret and performs steps until no step is due. The result always comes from the Secret, so the active CA
+    /// survives a restart.
     async fn settle(&self, known: Option<&Generations>, now: Timestamp) -> Result<Settled, AuthorityError> {
         for _ in 0..MAX_STEPS {
             let secret = self.reader.get_opt::<Secret>(&self.namespace, SECRET).await?;
@@ -191,13 +192,13 @@ impl SecretStore {
                 }
                 (action, Found::Usable { generations, .. }, Some(secret)) => {
                     tracing::info!(?action, "updating the certificate authority");
-                    let wanted = after(action, generations, known, now)?;
-                    self.change(&wanted, &secret).await
+                    let desired = after(action, generations, known, now)?;
+                    self.change(&desired, &secret).await
                 }
                 (_, _, _) => self.create(known, now).await,
             };
             match written {
-                // Another client wrote first: read the Secret again.
+                // Another client changed the Secret concurrently. The next iteration reads the Secret again.
                 Err(AuthorityError::Write(error)) if error.is_conflict() || error.is_not_found() => {}
                 other => other?,
             }
@@ -206,24 +207,24 @@ impl SecretStore {
     }
 
     async fn create(&self, known: Option<&Generations>, now: Timestamp) -> Result<(), AuthorityError> {
-        let wanted = match known {
+        let desired = match known {
             Some(known) => known.clone(),
             None => Generations::first(Authority::generate(now)?),
         };
-        if let Created::New(_) = self.writer.create(&secret::new(&wanted, &self.namespace)).await? {
+        if let Created::New(_) = self.writer.create(&secret::new(&desired, &self.namespace)).await? {
             tracing::info!(secret = SECRET, restored = known.is_some(), "created the certificate authority Secret");
         }
         Ok(())
     }
 
-    async fn change(&self, wanted: &Generations, found: &Secret) -> Result<(), AuthorityError> {
-        let patch = secret::patch(wanted, found);
+    async fn change(&self, desired: &Generations, found: &Secret) -> Result<(), AuthorityError> {
+        let patch = secret::patch(desired, found);
         self.writer.merge::<Secret>(&self.namespace, SECRET, &patch).await?;
         Ok(())
     }
 }
 
-/// Returns the content of the Secret after an action.
+/// Returns the CA generations that `action` stores in the Secret.
 fn after(
     action: &Action,
     found: &Generations,

@@ -1,7 +1,7 @@
-//! Templates of a Stack, merged over the generated objects with the semantics of `kubectl patch --type=strategic`.
+//! Merges the templates of a Stack into the generated objects with the semantics of `kubectl patch --type=strategic`.
 //!
-//! Templates stay JSON from the resource to the apply, because typed parsing would drop fields that are newer than
-//! `k8s-openapi`. The merge keys of lists are tables (`keys`).
+//! Templates of Pods and Services stay JSON values until they are applied, because parsing into Rust types would drop fields
+//! that `k8s-openapi` does not define. The module `keys` defines the merge keys of lists.
 
 mod keys;
 mod strategic;
@@ -38,7 +38,7 @@ pub enum TemplateError {
     Generated(#[source] serde_json::Error),
 }
 
-/// Kind of template: its field in the spec of a Stack, and the spec fields of the object that it may set.
+/// Template field in the spec of a Stack, and the fields that the `spec` of the template may set.
 #[derive(Clone, Copy, Debug)]
 struct Template {
     pub name: &'static str,
@@ -51,14 +51,15 @@ impl Template {
     fn check(&self, template: &Value) -> Result<Map<String, Value>, TemplateError> {
         let not_an_object = || TemplateError::NotAnObject { field: self.name.to_owned() };
         let template = template.as_object().ok_or_else(not_an_object)?;
-        // The schema of the operator allows a whole object. Its apiVersion, kind and status have no effect.
+        // The schema of the Pulumi Kubernetes Operator allows a complete object. Its `apiVersion`, `kind` and `status` have
+        // no effect.
         let is_known = |field: &str| matches!(field, "apiVersion" | "kind" | "metadata" | "spec" | "status");
         if let Some(field) = template.keys().find(|field| !is_known(field)) {
             return Err(TemplateError::Unsupported { field: format!("{}.{field}", self.name) });
         }
         self.check_fields(template, "metadata", METADATA_FIELDS)?;
         self.check_fields(template, "spec", self.spec_fields)?;
-        // A null section would delete the generated one.
+        // If it were merged, a null section would delete the section of the generated object.
         let counts =
             |(field, section): &(&String, &Value)| matches!(field.as_str(), "metadata" | "spec") && !section.is_null();
         Ok(template.iter().filter(counts).map(|(field, section)| (field.clone(), section.clone())).collect())
@@ -92,7 +93,7 @@ impl Template {
     }
 }
 
-/// Returns the field that a directive such as `$setElementOrder/env` refers to.
+/// Returns the name of the field that a directive such as `$setElementOrder/env` refers to. Other field names are unchanged.
 fn plain_name(field: &str) -> &str {
     match field.strip_prefix('$').and_then(|directive| directive.split_once('/')) {
         Some((_, field)) => field,
@@ -100,7 +101,8 @@ fn plain_name(field: &str) -> &str {
     }
 }
 
-/// `updateTemplate`. Fields that identify the run, such as its type and artifact, are excluded because the Stack sets them.
+/// Definition of `updateTemplate`. Fields that identify the run, such as its type and artifact, are unsupported because the
+/// Stack sets them.
 const UPDATE_TEMPLATE: Template = Template {
     name: "updateTemplate",
     spec_fields: &[
@@ -123,7 +125,7 @@ const UPDATE_TEMPLATE: Template = Template {
     ],
 };
 
-/// Merges a Stack's `updateTemplate` (`metadata` and `spec`) over a generated Update.
+/// Merges a Stack's `updateTemplate` (`metadata` and `spec`) into a generated Update.
 pub fn update_template(generated: &Update, template: &Value) -> Result<Update, TemplateError> {
     let template = UPDATE_TEMPLATE.check(template)?;
     let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;
@@ -131,8 +133,8 @@ pub fn update_template(generated: &Update, template: &Value) -> Result<Update, T
     serde_json::from_value(merged).map_err(UPDATE_TEMPLATE.invalid())
 }
 
-/// `workspaceTemplate`. `artifact` is excluded because the Stack sets it. `flux`, `git`, `local` and `projectInfo` select the source
-/// (`source::inline`).
+/// Definition of `workspaceTemplate`. `artifact` is unsupported because the Stack sets it. `flux`, `git`, `local` and
+/// `projectInfo` select the source (`source::inline`).
 const WORKSPACE_TEMPLATE: Template = Template {
     name: "workspaceTemplate",
     spec_fields: &[
@@ -156,11 +158,11 @@ const WORKSPACE_TEMPLATE: Template = Template {
 const POD_TEMPLATE_FIELD: &str = "podTemplate";
 const SERVICE_TEMPLATE_FIELD: &str = "serviceTemplate";
 
-/// Merges a Stack's `workspaceTemplate` (`metadata` and `spec`) over its generated Workspace.
+/// Merges a Stack's `workspaceTemplate` (`metadata` and `spec`) into its generated Workspace.
 ///
-/// If the generated Workspace has no `podTemplate`, the one of the template is copied unchanged: its nulls and directives
-/// apply to the pod template that it is merged over later. `serviceTemplate`, which no generated Workspace has, is always
-/// copied.
+/// If the generated Workspace has no `podTemplate`, the `podTemplate` of the template is copied unchanged: its nulls and
+/// directives take effect when it is merged into the generated pod template. No generated Workspace has a `serviceTemplate`,
+/// so `serviceTemplate` is always copied.
 pub fn workspace_template(generated: &Workspace, template: &Value) -> Result<Workspace, TemplateError> {
     let mut template = WORKSPACE_TEMPLATE.check(template)?;
     let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;
@@ -193,13 +195,13 @@ pub struct TooLarge {
     limit: usize,
 }
 
-/// Returns an error if the template has more than `limit` bytes as JSON.
+/// Returns an error if the JSON encoding of the template is larger than `limit` bytes.
 pub fn check_size(field: &'static str, template: Option<&Value>, limit: usize) -> Result<(), TooLarge> {
     let bytes = template.map_or(0, size);
     if bytes > limit { Err(TooLarge { field, bytes, limit }) } else { Ok(()) }
 }
 
-/// Returns the number of bytes of a value as JSON, without storing the JSON.
+/// Returns the size of the JSON encoding of a value in bytes, without storing the encoding.
 fn size(value: &Value) -> usize {
     let mut counter = Counter(0);
     match serde_json::to_writer(&mut counter, value) {

@@ -1,4 +1,4 @@
-//! Reconcilers. Each kind follows the steps observe → decide → act → status.
+//! Reconcilers. Each reconciler observes the state, decides on an action, performs the action and writes the status.
 
 pub mod authority;
 pub mod merge;
@@ -15,7 +15,8 @@ mod test_parts;
 use crate::api::pulumi::PulumiStack;
 use crate::pulumi::stack_name::Qualified;
 
-/// Returns whether two Pulumi stacks differ. Parts that only one of them specifies are not compared.
+/// Returns whether two values identify different Pulumi stacks. A part that only one of the values specifies is not
+/// compared.
 pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
     qualified(one).differs_from(&qualified(other))
 }

@@ -1,6 +1,6 @@
 //! Program controller: reports whether a Program is valid and which artifact it produces.
 //!
-//! Stacks do not wait for this status: they build the artifact from the Program themselves, with identical bytes.
+//! The Stack controller does not depend on this status. It builds the same artifact, byte for byte, from the Program.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use kube::runtime::reflector::{Store as Reflected, store::Writer as StoreWriter}
 
 use crate::api::conditions::{self, Claim, READY, STALLED, Status, program_reason};
 use crate::api::pulumi::{Program, ProgramArtifact, ProgramSpec, ProgramStatus};
+use crate::artifact::Digest;
 use crate::runtime::controller::Start;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::reads::Reader;
@@ -41,13 +42,13 @@ pub async fn controller(start: Start<StoreWriter<Program>>, context: Arc<Context
     start.run(cut_down, |_| (), |controller| controller, reconcile, context).await;
 }
 
-/// Removes spec and status. Each reconcile reads the live object, and the cache is only used to count Programs.
+/// Removes the spec and the status. Each reconcile reads the live object, and the cache is only used to count Programs.
 fn cut_down(program: &mut Program) {
     program.program = ProgramSpec::default();
     program.status = None;
 }
 
-/// Observes, decides and acts. There is only one object to read and one to write.
+/// Reconciles one Program. The Program is the only object that is read and written.
 async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.metrics.programs(context.programs.len());
     let namespace = program.namespace().unwrap_or_default();
@@ -67,18 +68,18 @@ async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outco
 /// Next action for a Program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
-    /// The Program is valid: its artifact, and the values that it requires from stacks.
+    /// Publish the artifact of a valid Program. `needs` describes the values that the Program requires from its stacks.
     Publish { artifact: Published, needs: Option<String> },
-    /// The Program is invalid: the location and reason of each problem.
+    /// Report the location and reason of each problem of an invalid Program.
     Refuse(String),
 }
 
-/// Artifact as recorded in the status.
+/// Artifact that the status records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Published {
     pub path: String,
     pub revision: String,
-    pub digest: String,
+    pub digest: Digest,
     pub size: Option<i64>,
 }
 
@@ -92,7 +93,7 @@ fn decide(program: &Program) -> Action {
     let artifact = Published {
         path: format!("programs/{namespace}/{name}/{}.tar.gz", made.revision),
         revision: made.revision,
-        digest: made.digest.to_string(),
+        digest: made.digest,
         size: i64::try_from(made.bytes.len()).ok(),
     };
     let needs = (!made.needs.is_empty()).then(|| program::listed(&made.needs));

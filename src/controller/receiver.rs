@@ -1,6 +1,7 @@
-//! StackReceiver controller: publishes the webhook path derived from the token, or reports in the status why there is none.
+//! StackReceiver controller: publishes the webhook path that is derived from the token, or reports in the status why there
+//! is no path.
 //!
-//! All replicas serve the webhooks themselves, in the module [`crate::receiver`].
+//! The module [`crate::receiver`] serves the webhooks in every replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +66,7 @@ async fn reconcile(receiver: Arc<StackReceiver>, context: Arc<Context>) -> Resul
     })
 }
 
-/// Reads the token. If the API server refuses the read, the user sees the reason in the status.
+/// Reads the token. If the API server rejects the read, the status reports the reason.
 async fn observe(
     receiver: &StackReceiver,
     context: &Context,
@@ -78,8 +79,8 @@ async fn observe(
     }
 }
 
-/// Publishes an event when the Ready condition changes. The event omits the path: events are forwarded to chats, and the path
-/// alone authorizes callers that do not sign their requests.
+/// Publishes an event when the Ready condition changes. The event omits the path, because events are forwarded to chats, and
+/// the path alone authorizes callers that do not sign their requests.
 fn announce(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Events) {
     let Some(ready) = conditions::find(&status.conditions, READY) else { return };
     let before = receiver.status.as_ref().and_then(|status| conditions::find(&status.conditions, READY));
@@ -94,23 +95,23 @@ fn announce(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Eve
     events.publish(Event::new(receiver, kind, reason, message));
 }
 
-/// Requeue interval for a missing token. Secrets are not watched.
+/// Requeue interval for a missing token. The controller does not watch Secrets.
 const TOKEN_RETRY: Duration = Duration::from_secs(30);
-/// Minimum requeue interval in seconds. A shorter interval would only read the Secret more often.
+/// Minimum requeue interval in seconds, which limits how often the Secret is read.
 const MIN_INTERVAL: u64 = 10;
-/// Requeue interval in seconds for an unparsable `spec.interval`, which the schema rejects.
+/// Requeue interval in seconds if `spec.interval` cannot be parsed. The schema rejects such values.
 const DEFAULT_INTERVAL: u64 = 600;
 
 /// Next action for a StackReceiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
-    /// The receiver is suspended: keep its conditions and path.
+    /// Keep the conditions and the path of a suspended receiver.
     Leave,
-    /// This controller does not serve webhooks.
+    /// Report that this controller does not serve webhooks.
     NotServed,
-    /// The token is not available, for the reason `why`. Requeue after `requeue`.
+    /// Report that the token is not available, for the reason `why`, and requeue after `requeue`.
     Await { why: String, requeue: Duration },
-    /// The token is available: publish the webhook path and requeue after `requeue`.
+    /// Publish the webhook path and requeue after `requeue`.
     Publish { path: String, requeue: Duration },
 }
 

@@ -1,5 +1,5 @@
-//! Secrets and ConfigMaps that a run refers to: whether each of them exists and has keys, and their mounts. Objects are read
-//! individually by name, without their content.
+//! Checks whether the Secrets and ConfigMaps that a run refers to exist and have keys, and makes the kubelet update their
+//! mounts. Each object is read by name, without its data.
 
 mod poll;
 
@@ -24,24 +24,24 @@ pub use poll::{Poll, Reference, ReferencedKind, Waiter};
 const MAX_CONCURRENT_READS: usize = 8;
 /// Maximum number of missing objects that a message lists.
 const MAX_NAMED: usize = 5;
-/// Time after which the kubelet has mounted any change. The kubelet syncs each pod about once a minute, from a cache that is
-/// at most one minute old.
+/// Time within which the kubelet mounts a change of a Secret or ConfigMap. The kubelet syncs each pod about once a minute,
+/// from a cache that is at most one minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
-/// Column with the number of keys in the API server's tables of Secrets and ConfigMaps.
+/// Column of the `Table` representation of Secrets and ConfigMaps that contains the number of keys.
 const KEYS_COLUMN: &str = "Data";
 
 /// Result of checking all references of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub missing: Vec<Reference>,
-    /// Objects, such as `ConfigMap/defaults`, that exist without keys. Their mounted directories are empty.
+    /// Objects that exist without keys, such as `ConfigMap/defaults`. Each of them is mounted as an empty directory.
     pub empty: BTreeSet<String>,
-    /// Whether any of the objects changed so recently that the kubelet may not have mounted the change yet.
+    /// Whether at least one object changed so recently that the kubelet may not have mounted the change yet.
     pub is_recent: bool,
 }
 
 impl Checked {
-    /// Returns a message that lists the missing objects, or `None` if all exist.
+    /// Returns a message that lists the missing objects, or `None` if all objects exist.
     pub fn waits_for(&self, namespace: &str) -> Option<String> {
         let first = self.missing.first()?;
         let named = |reference: &Reference| format!("{} {:?} ({})", reference.kind, reference.name, reference.referrer);
@@ -57,7 +57,7 @@ impl Checked {
     }
 }
 
-/// Checks references, and wakes objects that wait for missing references. Cheap to clone.
+/// Checks references and requeues objects that wait for missing references. Cheap to clone.
 #[derive(Clone)]
 pub struct References {
     reader: Reader,
@@ -75,7 +75,7 @@ impl References {
         References { reader, poll }
     }
 
-    /// Checks all objects. `mounted_since` is the creation time of the pod that mounts them.
+    /// Checks all references. `mounted_since` is the creation time of the pod that mounts the objects.
     pub async fn check(
         &self,
         namespace: &str,
@@ -99,7 +99,8 @@ impl References {
         Ok(checked)
     }
 
-    /// Wakes `waiter` as soon as one of the missing references exists. The caller repeats the call while it waits.
+    /// Requeues `waiter` as soon as one of the missing objects exists. The caller must repeat the call while it waits,
+    /// because the registration expires.
     pub fn wait(&self, namespace: &str, missing: &[Reference], waiter: &Waiter) {
         for reference in missing {
             self.poll.wait(namespace, reference.kind, &reference.name, waiter);
@@ -118,7 +119,8 @@ struct Observation {
 enum Presence {
     Missing,
     Empty,
-    /// Also assumed if the object is not readable. The agent then refuses a run with an empty directory.
+    /// The object has keys, or the controller is not allowed to read it. In the latter case, the agent rejects a run whose
+    /// mounted directory is empty.
     HasKeys,
 }
 
@@ -150,7 +152,7 @@ where
             let presence = if is_empty { Presence::Empty } else { Presence::HasKeys };
             Ok(Observation { presence, is_recent: is_recent(&found.metadata, mounted_since, Timestamp::now()) })
         }
-        // Without this check, the agent still refuses a run whose mounted directory is empty.
+        // The run is safe without this check, because the agent rejects a run whose mounted directory is empty.
         Err(error) if error.is_forbidden() => {
             tracing::warn!(
                 %error,
@@ -163,7 +165,7 @@ where
     }
 }
 
-/// Returns whether an object changed so recently that a pod of this age may not have mounted the change yet.
+/// Returns whether an object changed so recently that a pod created at `mounted_since` may not have mounted the change yet.
 fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Timestamp) -> bool {
     let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
     let changed = changes.chain(metadata.creation_timestamp.as_ref()).map(|time| time.0).max();
@@ -171,8 +173,8 @@ fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Times
     changed.is_none_or(|changed| mounted_since.is_none_or(|since| changed >= since) && !is_old(changed))
 }
 
-/// Makes the kubelet remount the pod's Secrets and ConfigMaps. The kubelet syncs a pod immediately when an annotation
-/// changes, and about once a minute otherwise.
+/// Makes the kubelet update the mounted Secrets and ConfigMaps of the pod. The kubelet syncs a pod immediately when an
+/// annotation of the pod changes, and about once a minute otherwise.
 pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Result<(), WriteError> {
     let annotations = json!({names::ANNOTATION_MOUNTS_REQUESTED: now.to_string()});
     let namespace = pod.namespace().unwrap_or_default();
@@ -240,14 +242,14 @@ mod tests {
             (metadata(early, early), None, false),
             (ObjectMeta::default(), Some(at(pod)), true),
         ];
-        for (metadata, since, wanted) in rows {
-            assert_eq!(is_recent(&metadata, since, now), wanted, "{metadata:?} {since:?}");
+        for (metadata, since, expected) in rows {
+            assert_eq!(is_recent(&metadata, since, now), expected, "{metadata:?} {since:?}");
         }
     }
 
     #[tokio::test]
     async fn referenced_objects_are_read_by_name_without_their_content() {
-        let (client, log) = client(|asked| match asked.path.as_str() {
+        let (client, log) = client(|request| match request.path.as_str() {
             "/api/v1/namespaces/apps/secrets/there" => table(2),
             "/api/v1/namespaces/apps/secrets/empty" => table(0),
             "/api/v1/namespaces/apps/secrets/hidden" => Answer::refusal(403, "Forbidden"),
@@ -255,19 +257,19 @@ mod tests {
         });
         let reader = Reader::new(client, std::time::Duration::from_secs(5));
         let references = References::new(reader.clone(), Poll::default());
-        let wanted = [
+        let expected = [
             reference(ReferencedKind::Secret, "there", "envFrom"),
             reference(ReferencedKind::Secret, "empty", "envFrom"),
             reference(ReferencedKind::Secret, "hidden", "envFrom"),
             reference(ReferencedKind::Secret, "gone", "environment variable TOKEN"),
             reference(ReferencedKind::ConfigMap, "there", "config key size"),
         ];
-        let checked = references.check("apps", &wanted, None).await.expect("answers");
-        assert_eq!(checked.missing, [wanted[3].clone(), wanted[4].clone()]);
+        let checked = references.check("apps", &expected, None).await.expect("answers");
+        assert_eq!(checked.missing, [expected[3].clone(), expected[4].clone()]);
         assert_eq!(checked.empty, ["Secret/empty".to_owned()].into());
-        let asked = log.all();
-        assert_eq!(asked.len(), 5, "{asked:?}");
+        let requests = log.all();
+        assert_eq!(requests.len(), 5, "{requests:?}");
         let is_table = |accept: &str| accept == "application/json;as=Table;g=meta.k8s.io;v=v1";
-        assert!(asked.iter().all(|asked| asked.method == "GET" && is_table(&asked.accept)), "{asked:?}");
+        assert!(requests.iter().all(|request| request.method == "GET" && is_table(&request.accept)), "{requests:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Dependencies of the reconcilers, connected to a given API server, for tests of faults.
+//! Dependencies of the reconcilers that use a given API server, for tests of failures.
 
 use std::sync::Arc;
 use std::time::Duration;

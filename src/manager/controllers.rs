@@ -33,9 +33,9 @@ use crate::source::git::{self, Git};
 use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 
-/// Capacity of a wake-up queue. Dropping a wake-up is safe, because the periodic requeue covers it.
+/// Capacity of a wake-up queue. Dropping a wake-up is safe, because the object is also requeued periodically.
 const WAKE_UPS: usize = 4096;
-/// Concurrent reconciles of Workspaces. The number is large, because each reconcile waits for an agent, which can be slow. A separate limit
+/// Concurrent reconciles of Workspaces. The number is large, because a reconcile waits for an agent, which can be slow. A separate limit
 /// applies to concurrent deliveries of sources.
 const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
 
@@ -55,7 +55,7 @@ pub(super) struct Parts {
     pub(super) git_slots: git::Slots,
     /// Directory for fetched Git commits that are not packed yet.
     pub(super) git_work: PathBuf,
-    /// When canceled, the controllers end.
+    /// When this token is canceled, the controllers end.
     pub(super) end: CancellationToken,
 }
 
@@ -128,7 +128,7 @@ impl Wiring<'_> {
         Start { client: client.clone(), scope: scope.clone(), store, runner: Arc::new(runner), end: end.clone() }
     }
 
-    /// Creates the poller of Git repositories, and the stream of the objects that it wakes.
+    /// Creates the poller of Git repositories, and the stream of the objects that the poller wakes.
     fn follow_git(&self) -> (Git, mpsc::Receiver<git::Follower>) {
         let parts = self.parts;
         let settings = git::Settings {
@@ -142,7 +142,7 @@ impl Wiring<'_> {
         Git::new(parts.client.clone(), parts.store.clone(), settings, parts.tasks.clone(), parts.end.clone())
     }
 
-    /// Creates the watches of sources, and the stream of the Stacks that they wake.
+    /// Creates the watches of sources, and the stream of the Stacks that these watches wake.
     fn source_watches(
         &self,
         stacks: &stack::Stacks,
@@ -199,7 +199,8 @@ impl Wiring<'_> {
             git.forget(gone);
         });
         let followers = followers.map(move |(namespace, name)| {
-            // Wake the Workspace, because it may wait for the artifact. Dropping the wake-up is safe, because the periodic requeue covers it.
+            // Wake the Workspace, which may wait for the artifact. Dropping the wake-up is safe, because the Workspace is also requeued
+            // periodically.
             drop(wake_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
             ObjectRef::new(&name).within(&namespace)
         });
@@ -247,7 +248,7 @@ impl Wiring<'_> {
     ) {
         let (config, parts) = (self.config, self.parts);
         let (_, store) = reflector::store::<Workspace>();
-        // A separate, reduced cache of Updates, which is updated before it wakes a Workspace.
+        // A separate, reduced cache of Updates. A change of an Update is stored in this cache before it wakes the Workspace.
         let (updates, updates_writer) = update::updates();
         let (git, followers) = self.follow_git();
         let context = Arc::new(workspace::Context {

@@ -1,5 +1,5 @@
-//! Advice for users about common failures, chosen by the messages of the CLI, its language hosts and providers. Advice is
-//! informational only: the controller makes no decision by it, and unknown messages get none.
+//! Advice for users about common failures, selected by the messages of the CLI, its language hosts and providers. The advice is
+//! only informational: no decision of the controller depends on it, and there is no advice for unknown messages.
 
 /// Advice for a container that ran out of memory.
 pub const MORE_MEMORY: &str = "increase resources.limits.memory of the container `pulumi` in spec.workspaceTemplate";
@@ -9,9 +9,9 @@ const PASSPHRASE: &str = "the stack's secrets are encrypted with a passphrase: s
 const OTHER_KEY: &str = "a secret in the stack's settings file is encrypted with a different passphrase or key than the stack: \
                          set the secret again with `pulumi config set --secret` and commit the file, or remove it from the file \
                          and set it in spec.secretsRef";
-const NO_LOGIN: &str = "set the state backend in spec.backend; for Pulumi Cloud, reference the Secret with an access token in \
-                        spec.accessTokenSecret";
-const INVALID_TOKEN: &str = "store a valid access token in the Secret of spec.accessTokenSecret; the next run uses it";
+const NO_LOGIN: &str = "set the state backend in spec.backend; for Pulumi Cloud, set PULUMI_ACCESS_TOKEN in spec.envRefs to a key of \
+                        a Secret with an access token";
+const INVALID_TOKEN: &str = "store a valid access token in the Secret that spec.envRefs or spec.accessTokenSecret refers to; the next run uses it";
 const MISSING_PERMISSION: &str = "the access token is valid but lacks a permission: use a token with the permission, or correct \
                                   the organization in spec.stack";
 const UPDATE_IN_PROGRESS: &str =
@@ -29,8 +29,8 @@ const DISK: &str = "a volume is full: for a volume of the pod, increase the pod'
 const OLD_CLI: &str =
     "the Pulumi CLI in the image may be too old: use an image with a newer version (spec.workspaceTemplate.spec.image)";
 
-/// Patterns and the advice for a line that contains one of them. Patterns are lower case; `*` matches any text. The first match
-/// wins.
+/// Patterns and the advice for a line that contains one of these patterns. Patterns are in lower case; `*` matches any text.
+/// The first match takes precedence.
 const KNOWN: &[(&[&str], &str)] = &[
     (&["get stack secrets manager: *passphrase", "failed to decrypt: incorrect passphrase"], PASSPHRASE),
     (&["failed to decrypt", "cipher: message authentication failed"], OTHER_KEY),

@@ -5,18 +5,18 @@ use std::path::Path;
 
 use OperationKind::{Destroy, DriftCheck, Preview, Refresh, Up};
 
-/// Operation of a run on its stack.
+/// Kind of operation that a run performs on a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
     /// Creates, updates and deletes resources to match the program.
     Up,
-    /// Deletes all resources.
+    /// Deletes all resources of the stack.
     Destroy,
-    /// Reports the changes that `up` would make. Changes neither resources nor state.
+    /// Reports the changes that `up` would make. Changes neither the resources nor the state.
     Preview,
-    /// Updates the state to the resources that the providers report.
+    /// Updates the state to match the actual resources, as reported by the providers.
     Refresh,
-    /// Reports whether a refresh would find changes and fails if so. Changes nothing.
+    /// Fails if a refresh would find changes. Changes neither the resources nor the state.
     DriftCheck,
 }
 
@@ -26,17 +26,17 @@ pub struct Operation<'a> {
     pub kind: OperationKind,
     /// Name of the stack in one of the forms that the CLI accepts: `dev`, `organization/dev`, `organization/project/dev`.
     pub stack: &'a str,
-    /// File to which the CLI writes its events, one JSON object per line. The CLI truncates an existing file. If it cannot open
-    /// the file, it runs without an event log and reports no error.
+    /// File to which the CLI writes its events, one JSON object per line. The CLI truncates an existing file. If the CLI cannot
+    /// open the file, it runs without an event log and reports no error.
     pub event_log: &'a Path,
-    /// Whether the run refreshes the state from the providers first.
+    /// Whether the run first refreshes the state from the providers.
     pub refresh: bool,
     /// Message for the update history of the stack.
     pub message: Option<&'a str>,
     pub options: Options<'a>,
 }
 
-/// Further options of the CLI. Options that a command does not support are ignored.
+/// Additional options of the CLI. Options that a command does not support are omitted.
 #[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
     /// URNs of the resources to operate on; empty for all resources.
@@ -88,7 +88,7 @@ impl Options<'_> {
             ("--remove=true", self.remove, Commands::REMOVE),
             ("--run-program=true", self.run_program, Commands::RUN_PROGRAM),
         ];
-        let switches = switches.into_iter().filter(|(_, is_wanted, commands)| *is_wanted && commands.have(kind));
+        let switches = switches.into_iter().filter(|(_, is_desired, commands)| *is_desired && commands.have(kind));
         let parallel = self.parallel.filter(|_| Commands::PARALLEL.have(kind));
         let verbose = Some(self.log_level).filter(|level| *level > 0);
         let logging =
@@ -105,7 +105,7 @@ impl Options<'_> {
     }
 }
 
-/// Returns the arguments of a run, without the program name.
+/// Returns the CLI arguments of a run, without the program name.
 ///
 /// The output remains human-readable, with diagnostics and stack outputs, because it goes to the log of the pod. The CLI
 /// accepts `--event-log` only if `PULUMI_DEBUG_COMMANDS` is set (see [`super::cli::engine_environment`]).
@@ -114,7 +114,7 @@ pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
         Up => &["up", "--yes", "--skip-preview"],
         Destroy => &["destroy", "--yes", "--skip-preview"],
         Refresh => &["refresh", "--yes", "--skip-preview"],
-        // The output is for users.
+        // Users read the output of a preview, so it includes the differences of each resource.
         Preview => &["preview", "--diff"],
         DriftCheck => &["refresh", "--preview-only", "--expect-no-changes=true"],
     };
@@ -146,7 +146,7 @@ pub fn stack_select(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "select"], stack)
 }
 
-/// Selects a stack and creates it first if the backend does not have it.
+/// Selects a stack, and creates it first if it does not exist in the backend.
 pub fn stack_select_or_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
     with_provider(on_stack(&["stack", "select", "--create"], stack), secrets_provider)
 }
@@ -157,7 +157,7 @@ fn with_provider(mut arguments: Vec<OsString>, secrets_provider: Option<&str>) -
 }
 
 /// Encrypts a value and writes it to the settings file. The CLI reads the value from its standard input and strips one trailing
-/// line feed. An argument would be visible to every user of the node.
+/// line feed. In an argument, the value would be visible to every user of the node.
 pub fn set_secret(stack: &str, is_path: bool, key: &str) -> Vec<OsString> {
     let mut arguments = on_stack(&["config", "set", "--secret"], stack);
     arguments.extend(is_path.then(|| OsString::from("--path")));
@@ -170,12 +170,12 @@ pub fn stack_output(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "output", "--json", "--show-secrets"], stack)
 }
 
-/// Exports the state of a stack to a file. Secrets stay encrypted.
+/// Exports the state of a stack to a file. Secret values remain encrypted.
 pub fn stack_export(stack: &str, file: &Path) -> Vec<OsString> {
     on_stack_with_file(&["stack", "export"], stack, file)
 }
 
-/// Replaces the state of a stack by the state in a file.
+/// Replaces the state of a stack with the state in a file.
 pub fn stack_import(stack: &str, file: &Path) -> Vec<OsString> {
     on_stack_with_file(&["stack", "import"], stack, file)
 }

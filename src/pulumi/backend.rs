@@ -2,7 +2,7 @@
 
 /// Variable that overrides the backend of the project file.
 pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
-/// Variable that selects the backend if neither the project file nor a login does.
+/// Variable that selects the backend if neither the project file nor a login selects one.
 pub const API_VARIABLE: &str = "PULUMI_API";
 /// URL of the default backend.
 pub const PULUMI_CLOUD: &str = "https://api.pulumi.com";
@@ -26,8 +26,8 @@ pub fn check(url: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns a URL for display: without user, password, fragment, and query parameters that do not locate the state. Parameters
-/// are sorted. Returns `None` if the text is not a URL.
+/// Returns a URL for display, without the user, the password, the fragment, and query parameters that do not locate the state.
+/// The parameters are sorted. Returns `None` if the text is not a URL.
 pub fn without_credentials(url: &str) -> Option<String> {
     let (scheme, rest) = url.trim().split_once("://")?;
     let rest = rest.split('#').next().unwrap_or_default();
@@ -100,8 +100,8 @@ mod tests {
             ("word", None),
             ("", None),
         ];
-        for (url, wanted) in rows {
-            assert_eq!(without_credentials(url).as_deref(), wanted, "{url}");
+        for (url, expected) in rows {
+            assert_eq!(without_credentials(url).as_deref(), expected, "{url}");
         }
     }
 }

@@ -9,19 +9,20 @@ pub const DEBUG_COMMANDS: &str = "PULUMI_DEBUG_COMMANDS";
 pub const AUTOMATION_API: &str = "PULUMI_AUTOMATION_API";
 /// Disables the check for a newer version of the CLI and its warning.
 pub const SKIP_UPDATE_CHECK: &str = "PULUMI_SKIP_UPDATE_CHECK";
-/// Makes the CLI read the secrets provider of a stack from its state if the settings file names none, as a new settings file
-/// does. Otherwise, the CLI would replace the provider by a default one.
+/// Makes the CLI read the secrets provider of a stack from its state if the settings file, for example a new file, does not
+/// specify one. Otherwise, the CLI would replace the provider with the default provider.
 pub const FALLBACK_TO_STATE_SECRETS_MANAGER: &str = "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER";
 /// Parent directory of `.pulumi`, in which the CLI stores plugins and credentials.
 pub const HOME: &str = "HOME";
-/// Owner of a lock. Without this variable, a user ID that has no name in the image cannot lock a stack.
+/// User name that the CLI writes to a lock. Without this variable, the CLI cannot lock a stack if the user ID has no name in
+/// the image.
 pub const USER: &str = "USER";
 
-/// Prefix of variables that set any flag of the CLI.
+/// Prefix of environment variables, each of which sets a flag of the CLI.
 const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
 
-/// Returns the variables for every call of the CLI. Callers set them after the variables of the user, so that these take
-/// precedence.
+/// Returns the environment variables for every CLI call. Callers set these variables last, so that they take precedence over
+/// the user's variables.
 pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> {
     let switches = [DEBUG_COMMANDS, AUTOMATION_API, SKIP_UPDATE_CHECK, FALLBACK_TO_STATE_SECRETS_MANAGER];
     let mut environment: Vec<_> = switches.iter().map(|name| (name.into(), "true".into())).collect();
@@ -30,7 +31,8 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
     environment
 }
 
-/// Whether a variable must not reach the CLI. `PULUMI_OPTION_<FLAG>` would set a flag that the controller does not expect.
+/// Whether a variable must be removed from the environment of the CLI. `PULUMI_OPTION_<FLAG>` would set a flag that the
+/// controller does not expect.
 pub fn is_scrubbed(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(OPTION_PREFIX)
 }
@@ -59,15 +61,16 @@ const COMMANDS: &str = "about ai cancel completion console convert convert-trace
 const HARMLESS: [&str; 3] = ["completion", "help", "version"];
 const CLI: &str = "pulumi";
 
-/// Returns the command in an argument list, such as `pulumi config set`, or `None` if it only prints information about the CLI
-/// itself. The result never contains values from the arguments, because they may be secret.
+/// Returns the command in an argument list, such as `pulumi config set`, or `None` if the command only prints information about
+/// the CLI itself. The result never contains values from the arguments, because they may be secret.
 pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut arguments = arguments.into_iter().peekable();
-    // Only as the first argument: after an option, the word may be the name of a stack.
+    // These commands are recognized only as the first argument, because a word after an option may be a value, such as the name
+    // of a stack.
     if arguments.peek().is_some_and(|first| HARMLESS.contains(first)) {
         return None;
     }
-    // The value of an option may equal a command name. In that case the returned name contains this known word, which is not
+    // The value of an option may be equal to a command name. The result then contains this value, which is a known word and not
     // secret.
     let Some(first) = arguments.find(|word| group(word).is_some() || is_among(COMMANDS, word)) else {
         return Some(CLI.to_owned());
@@ -84,11 +87,11 @@ fn is_among(words: &str, word: &str) -> bool {
     words.split_ascii_whitespace().any(|known| known == word)
 }
 
-/// Major and minor version of the oldest supported CLI. It has all flags that every run uses: `--suppress-progress`, and
-/// `--preview-only` of `refresh`.
+/// Major and minor version of the oldest supported CLI. It is the first version with all flags that the controller requires:
+/// `--suppress-progress`, and `--preview-only` of `refresh`.
 pub const OLDEST: (u64, u64) = (3, 105);
 
-/// Whether the output of `pulumi version` names a version that is too old. Returns `false` if the text is not a version.
+/// Whether the output of `pulumi version` is a version older than [`OLDEST`]. Returns `false` if the text is not a version.
 pub fn is_too_old(version: &str) -> bool {
     let mut numbers = version.trim().trim_start_matches('v').split(['.', '-', '+']).map(str::parse);
     match (numbers.next(), numbers.next()) {
@@ -165,8 +168,8 @@ mod tests {
             ("", false),
             ("a build of mine", false),
         ];
-        for (version, wanted) in rows {
-            assert_eq!(is_too_old(version), wanted, "{version}");
+        for (version, expected) in rows {
+            assert_eq!(is_too_old(version), expected, "{version}");
         }
     }
 }

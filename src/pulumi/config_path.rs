@@ -60,12 +60,12 @@ fn in_brackets(text: &str) -> Result<(Segment, &str), String> {
     Err("unclosed quote".to_owned())
 }
 
-/// Sets the value at a path below an entry of a mapping and creates missing parents. The error names the conflicting value.
+/// Sets the value at `path` below the entry `root` of a mapping and creates missing parents. The error is a message for users.
 pub fn set(within: &mut Mapping, root: &str, path: &[Segment], value: Node) -> Result<(), String> {
     set_in(entry(within, root), path, value)
 }
 
-/// Returns the value at a path below an entry of a mapping.
+/// Returns the value at `path` below the entry `root` of a mapping.
 pub fn get<'a>(within: &'a Mapping, root: &str, path: &[Segment]) -> Option<&'a Node> {
     let mut node = within.iter().find(|(key, _)| key.text == root).map(|(_, node)| node)?;
     for segment in path {
@@ -145,8 +145,8 @@ mod tests {
             (r#"root["with \"quotes\" [and] \\"]"#, vec![key("root"), key("with \"quotes\" [and] \\")]),
             ("[\"root key\"].x", vec![key("root key"), key("x")]),
         ];
-        for (text, wanted) in rows {
-            assert_eq!(parse(text), Ok(wanted), "{text}");
+        for (text, expected) in rows {
+            assert_eq!(parse(text), Ok(expected), "{text}");
         }
         for (text, why) in [
             ("", "empty"),
@@ -179,8 +179,8 @@ mod tests {
             ("root: [1, 2]", "root[2].a", json!(true), "root:\n  - 1\n  - 2\n  -\n    a: true\n"),
             ("other: 1", "root[0]", json!("x"), "other: 1\nroot:\n  - \"x\"\n"),
         ];
-        for (before, path, value, wanted) in rows {
-            assert_eq!(after(before, path, value), Ok(wanted.to_owned()), "{path} in {before}");
+        for (before, path, value, expected) in rows {
+            assert_eq!(after(before, path, value), Ok(expected.to_owned()), "{path} in {before}");
         }
         for (before, path, why) in [
             ("root: text", "root.a", "not an object"),

@@ -1,8 +1,8 @@
-//! Console output of the CLI: cleaning of texts, and search for links and for the location of a program error.
+//! Functions for the console output of the CLI, which clean texts and find links and the location of a program error.
 
 /// Labels that the CLI prints before the URL of an update.
 const PERMALINK_LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
-/// Maximum length of the URL in bytes.
+/// Maximum length of the URL of an update in bytes.
 const MAX_ADDRESS: usize = 2048;
 
 /// Returns the URL of the update that the CLI printed on stdout, if any.
@@ -22,7 +22,7 @@ pub fn without_colors(text: &str) -> String {
         let (before, from) = rest.split_at(start);
         out.push_str(before);
         let length = color_length(from);
-        // Without a color tag at this position, keep one character and continue the search after it.
+        // If there is no color tag at this position, one character is kept and the search continues after it.
         let (color, after) = from.split_at(if length == 0 { 1 } else { length });
         if length == 0 {
             out.push_str(color);
@@ -65,12 +65,12 @@ pub fn shorten(text: &str, limit: usize) -> String {
     if half == 0 { String::new() } else { format!("{beginning}{gap}{end}") }
 }
 
-/// Labels that the AWS SDKs write before an identifier, in lower case.
+/// Labels that the AWS SDKs write before a request identifier, in lower case.
 const REQUEST_ID_LABELS: [&str; 4] = ["requestid: ", "hostid: ", "request id: ", "host id: "];
 const ID_SEPARATOR: &str = ", ";
 
-/// Returns the text without the request identifiers of cloud providers. They are of no use to users and make repeated errors
-/// look different.
+/// Returns the text without the request identifiers of cloud providers. These identifiers are not useful to users and differ
+/// between repetitions of the same error.
 pub fn remove_request_ids(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -89,7 +89,7 @@ pub fn remove_request_ids(text: &str) -> String {
 
 /// Returns the start and the end of the first identifier, including its label.
 fn find_request_id(text: &str) -> Option<(usize, usize)> {
-    // ASCII conversion keeps the byte positions of both texts equal.
+    // The conversion is limited to ASCII, so that byte positions are the same in both texts.
     let small = text.to_ascii_lowercase();
     let (start, length) = REQUEST_ID_LABELS.iter().filter_map(|label| Some((small.find(label)?, label.len()))).min()?;
     let value = text.get(start + length..)?;
@@ -99,7 +99,7 @@ fn find_request_id(text: &str) -> Option<(usize, usize)> {
 
 /// File extensions of program files.
 const EXTENSIONS: &[&str] = &["ts", "tsx", "js", "mjs", "cjs", "py", "go", "cs", "fs", "java", "kt", "scala"];
-/// Path parts of files that do not belong to the program.
+/// Parts of paths that identify files of libraries and runtimes.
 const FOREIGN: &[&str] = &[
     "node_modules/",
     "node:",
@@ -112,11 +112,11 @@ const FOREIGN: &[&str] = &[
     "/pulumi-language-",
     "<frozen",
 ];
-/// Directories of the source in a workspace.
+/// Paths of the source in a workspace.
 const ROOTS: &[&str] = &["/share/source/", "/share/workspace/"];
 
-/// Returns the innermost location in the program's own files that an error output names, such as `index.ts line 5`. Most
-/// languages print the innermost frame first, Python last.
+/// Returns the innermost location in the program's own files in an error output, such as `index.ts line 5`. Most languages
+/// print the innermost stack frame first; Python prints it last.
 pub fn program_location(error: &str) -> Option<String> {
     let found: Vec<(&str, u32)> =
         error.lines().filter_map(location_in).filter(|(file, _)| is_program_file(file)).collect();

@@ -1,7 +1,8 @@
-//! YAML documents as trees that keep the text of plain scalars, so that a rewritten document has the same meaning for the CLI.
+//! YAML documents as trees that preserve the text of plain scalars, so that a rewritten document has the same meaning for the
+//! CLI.
 //!
-//! The CLI parses YAML by the rules of Go's library (`yes` is a string, `007` is 7, `2020-01-01` is a time). Converting scalars
-//! to Rust types and back would change some of them.
+//! The CLI parses YAML by the rules of the Go YAML library (`yes` is a string, `007` is 7, `2020-01-01` is a time). Converting
+//! scalars to Rust types and back would change some values.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,14 +12,14 @@ use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag
 
 /// Maximum length of a document in bytes.
 const MAXIMUM_LENGTH: usize = 1024 * 1024;
-/// Maximum number of nodes in a document. Every alias counts with all nodes that it expands to.
+/// Maximum number of nodes in a document. For an alias, all nodes to which it expands are counted.
 const MAXIMUM_NODES: usize = 100_000;
 /// Maximum nesting depth of a document.
 const MAXIMUM_DEPTH: usize = 100;
-/// Maximum length of a key in bytes that is written without a preceding `?`. YAML allows 1024 characters.
+/// Maximum length in bytes of a key that is written without a preceding `?`. YAML allows 1024 characters.
 const MAX_SIMPLE_KEY: usize = 500;
 
-/// A scalar: plain text whose type the reader determines, or a quoted string.
+/// A scalar: plain text, whose type depends on the parser that reads it, or a quoted string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scalar {
     pub text: String,
@@ -80,7 +81,8 @@ struct Reader {
     root: Option<Node>,
 }
 
-/// Parses the first document of a text. Returns `None` for an empty text. The error is a message for users and names the line.
+/// Parses the first document of a text. Returns `None` for an empty text. The error is a message for users that contains the
+/// line number.
 pub fn parse(text: &str) -> Result<Option<Node>, String> {
     if text.len() > MAXIMUM_LENGTH {
         return Err(format!("exceeds the maximum length of {MAXIMUM_LENGTH} bytes"));
@@ -145,7 +147,7 @@ impl Reader {
         }
     }
 
-    /// Adds a node at the current position: as root, next item, key, or value of the last key.
+    /// Adds a node at the current position: as the root, the next item, a key, or the value of the last key.
     fn place(&mut self, node: Node, anchor: usize) -> Result<(), String> {
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > MAXIMUM_NODES {
@@ -261,14 +263,14 @@ fn yaml_scalar(scalar: &Scalar) -> String {
     quoted(&scalar.text)
 }
 
-/// Whether a reader may resolve a plain scalar to a type other than string. With any other character it is a string, quoted or
-/// not.
+/// Whether a parser may resolve a plain scalar to a type other than string. A text that contains other characters is a string,
+/// whether it is quoted or not.
 fn may_have_a_type(text: &str) -> bool {
     !text.is_empty()
         && text.chars().all(|character| character.is_ascii_alphanumeric() || "+-._:~< ".contains(character))
 }
 
-/// Returns a double-quoted string. Characters that readers reject or fold are escaped.
+/// Returns a double-quoted string. Characters that YAML parsers reject or fold are escaped.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

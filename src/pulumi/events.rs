@@ -1,4 +1,4 @@
-//! Event log of the engine, with one JSON object per line: splits the log into lines and parses them.
+//! Splits the event log of the engine into lines and parses them. Each line contains one JSON object.
 
 use std::collections::BTreeMap;
 
@@ -28,15 +28,15 @@ pub enum EventError {
 pub struct EngineEvent {
     /// Sequence number, which increases with each event of a run.
     pub sequence: u64,
-    /// Seconds since 1970.
+    /// Time of the event in seconds since 1970.
     pub timestamp: i64,
     pub kind: EventKind,
 }
 
-/// Type of an event, with its content.
+/// Kind of an event, with its content.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventKind {
-    /// The engine has loaded the program and starts its steps. Diagnostics may precede this event.
+    /// The engine has loaded the program and starts the steps of the run. Diagnostics may precede this event.
     Prelude,
     /// A step on a resource started.
     ResourcePre(ResourceStep),
@@ -48,7 +48,7 @@ pub enum EventKind {
     Diagnostic(Diagnostic),
     /// Result of the run, as reported by the engine.
     Summary(Summary),
-    /// Message of the engine itself, such as the notice that it received a signal.
+    /// Message of the engine itself, for example after it received a signal.
     Stdout { message: String },
     /// Progress of a plugin download or installation.
     Progress(PluginProgress),
@@ -62,31 +62,31 @@ pub enum EventKind {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResourceStep {
     pub urn: String,
-    /// Operation name of the engine: create, update, delete, same, ...
+    /// Name of the engine's operation: `create`, `update`, `delete`, `same`, ...
     pub operation: String,
     /// Type token of the resource.
     pub resource_type: String,
-    /// Outputs of the stack; only in `ResourceOutputs` of the resource that represents the stack.
+    /// Outputs of the stack; present only in the `ResourceOutputs` event of the resource that represents the stack.
     pub stack_outputs: Option<Vec<Output>>,
 }
 
 /// A diagnostic message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// `debug`, `info`, `info#err` (stderr of the program), `warning` or `error`.
+    /// Severity: `debug`, `info`, `info#err` (standard error of the program), `warning` or `error`.
     pub severity: String,
     /// URN of the resource; empty if the message is not about a resource.
     pub urn: String,
-    /// Text without colors; at most 16 KiB.
+    /// Text of the message without colors; at most 16 KiB.
     pub message: String,
-    /// Whether the message is only shown during the run and not kept.
+    /// Whether the CLI shows the message only during the run.
     pub ephemeral: bool,
 }
 
 /// Progress of a plugin download or installation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginProgress {
-    /// `plugin-download` or `plugin-install`.
+    /// Kind of progress: `plugin-download` or `plugin-install`.
     pub kind: String,
     pub message: String,
     pub done: bool,
@@ -95,15 +95,16 @@ pub struct PluginProgress {
 /// Result of a run, as reported by the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Duration in seconds, rounded up.
+    /// Duration of the run in seconds, rounded up.
     pub duration_seconds: u64,
     /// Number of resources by operation name.
     pub resource_changes: BTreeMap<String, u64>,
-    /// `succeeded`, `failed` or `canceled`; absent before CLI 3.237. A gracefully canceled run reports `failed`.
+    /// `succeeded`, `failed` or `canceled`; absent before CLI 3.237. The value of a gracefully canceled run is `failed`.
     pub result: Option<String>,
 }
 
-/// A line of the event log. Unknown fields are skipped without allocating memory for them.
+/// Fields of a line of the event log, except the outputs of the stack. Deserialization skips unknown fields without allocating
+/// memory for them.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
@@ -172,7 +173,7 @@ struct Metadata {
     r#type: String,
 }
 
-/// A line of the event log, with only the outputs of the stack.
+/// The outputs of the stack in a line of the event log.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OutputsLine {
@@ -195,13 +196,13 @@ struct NewState {
 }
 
 impl EngineEvent {
-    /// Parses one line. Never panics, whatever the bytes.
+    /// Parses one line of the event log.
     pub fn parse(line: &[u8]) -> Result<EngineEvent, EventError> {
         EngineEvent::parse_without(line, &str::to_owned)
     }
 
-    /// Parses one line and redacts its messages with `redact`. `redact` receives whole messages, because it would not recognize a
-    /// secret that is cut in half.
+    /// Parses one line and redacts its messages with `redact`. `redact` receives complete messages, because it cannot recognize
+    /// a secret in a truncated message.
     pub fn parse_without(line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
         let read: Line = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
         Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, redact)? })
@@ -209,7 +210,7 @@ impl EngineEvent {
 }
 
 fn malformed(error: &serde_json::Error) -> EventError {
-    // serde's error message may quote a value.
+    // The error message of `serde_json` is not used, because it may contain a value.
     let what = if error.is_data() { "unexpected type" } else { "invalid JSON" };
     EventError::Malformed { reason: format!("{what} at column {}", error.column()) }
 }
@@ -255,8 +256,8 @@ fn kind(read: Line, line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<Even
     })
 }
 
-/// Converts a policy violation to a diagnostic. The engine reports it only in this event, even if the violation makes the run
-/// fail.
+/// Converts a policy violation to a diagnostic. The engine reports a violation only in this event, even if the run fails
+/// because of it.
 fn policy_diagnostic(violation: &Violation, redact: &dyn Fn(&str) -> String) -> Diagnostic {
     let Violation { message, resource_urn, policy_name, policy_pack_name, policy_pack_version, .. } = violation;
     let policy = format!("{policy_name} of {policy_pack_name} {policy_pack_version}");
@@ -277,24 +278,24 @@ fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
     Ok(outputs::from_events(outputs.unwrap_or_default()))
 }
 
-/// Cleans a message: removes colors and trailing whitespace, redacts it and limits its length. A very long message is shortened
-/// before the colors are removed.
+/// Cleans a message: removes colors and trailing whitespace, redacts it and limits its length. Shortens a very long message
+/// before it removes the colors.
 fn clean(message: &str, redact: &dyn Fn(&str) -> String) -> String {
     let cut = console::shorten(&redact(message.trim_end()), 4 * MAX_MESSAGE);
-    // Redact again: color tags may have split a secret.
+    // The text is redacted again, because color tags may have split a secret.
     console::shorten(redact(&console::without_colors(&cut)).trim_end(), MAX_MESSAGE)
 }
 
-/// Maximum length of a line in the event log, in bytes. Parsing needs a multiple of this amount of memory.
+/// Maximum length of a line in the event log, in bytes. Parsing a line requires a multiple of its length in memory.
 pub const MAXIMUM_LINE: usize = 16 * 1024 * 1024;
 
 /// Splits the bytes of a growing file into complete lines. Buffers at most one line, up to its maximum length.
 #[derive(Debug)]
 pub struct LineSplitter {
     limit: usize,
-    /// Start of the incomplete last line.
+    /// The incomplete last line.
     begun: Vec<u8>,
-    /// Whether the rest of the line is skipped because the line is too long.
+    /// Whether the rest of the current line is skipped because the line is too long.
     skipping: bool,
 }
 
@@ -310,8 +311,8 @@ impl LineSplitter {
         LineSplitter { limit, begun: Vec::new(), skipping: false }
     }
 
-    /// Adds bytes of the file and returns the lines that are now complete, without their newlines. Empty lines are omitted. A
-    /// line that is too long results in one error, as soon as it exceeds the limit.
+    /// Adds bytes of the file and returns the lines that are now complete, without their newlines. Empty lines are omitted. For
+    /// a line that is too long, returns one error as soon as the line exceeds the limit.
     pub fn push(&mut self, chunk: &[u8]) -> Vec<Result<Vec<u8>, EventError>> {
         let mut lines = Vec::new();
         let mut pieces = chunk.split(|byte| *byte == b'\n').peekable();

@@ -1,5 +1,5 @@
-//! Classifies failed calls of the CLI into kinds that callers act on, with messages for users. Also determines the owner of a
-//! lock: a lock may be removed only if it is the stack's only lock and provably belongs to a run whose process is dead.
+//! Classifies failed CLI calls by the required reaction, with messages for users. Also determines the owner of a lock: a lock
+//! may be removed only if it is the only lock of the stack and provably belongs to a run whose process is dead.
 
 use jiff::Timestamp;
 
@@ -9,18 +9,18 @@ use super::{advice, console};
 
 /// Maximum length of a message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Number of output lines in a message if the CLI reported no error.
+/// Maximum number of output lines in a message if the CLI reported no error.
 const LAST_LINES: usize = 20;
-/// Maximum number of locks that a message names.
+/// Maximum number of locks that a message lists.
 const NAMED_LOCKS: usize = 5;
 /// Exit code of the CLI for authentication failures (since CLI 3.227).
 const EXIT_AUTHENTICATION: i32 = 3;
 /// Exit code of the CLI for a stack that does not exist (since CLI 3.227).
 const EXIT_NO_STACK: i32 = 6;
-/// Exit code of the CLI after a second signal (since CLI 3.227).
+/// Exit code of the CLI after a forced cancellation by a second signal (since CLI 3.227).
 pub const EXIT_CANCELED: i32 = 8;
 
-/// Start of the message of a canceled run.
+/// Beginning of the message of a canceled run.
 pub const CANCELED: &str = "the run was canceled";
 
 /// Exit status of the CLI process: a code or a signal.
@@ -49,12 +49,13 @@ pub struct Lock {
     pub time: String,
 }
 
-/// Kind of a failure, by the reaction that it requires.
+/// Kind of a failure, which determines the required reaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Another update of the stack is running or left its lock. Pulumi Cloud names no holder.
+    /// The stack is locked by another update, which is running or has not removed its lock. Pulumi Cloud does not report the
+    /// holder of a lock.
     Conflict { holders: Vec<Lock> },
-    /// The backend rejected the access token or received none.
+    /// The backend rejected the access token, or no access token is set.
     InvalidAccessToken,
     /// The stack does not exist in the backend.
     StackMissing,
@@ -66,7 +67,7 @@ pub enum FailureKind {
     Failed,
 }
 
-/// A failed call of the CLI.
+/// A failed CLI call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub kind: FailureKind,
@@ -74,8 +75,8 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Classifies a failed call. The tails are the last part of the CLI's output; `run` is the summary of its event log (empty for
-/// calls without an event log).
+/// Classifies a failed CLI call. `stdout_tail` and `stderr_tail` are the last part of the CLI's output; `run` is the summary of
+/// its event log (empty for calls without an event log).
 pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSummary) -> Failure {
     let stderr = error_text(stderr_tail);
     let kind = kind(exit, &stderr, run);
@@ -136,7 +137,8 @@ fn reports_missing_stack(stderr: &str) -> bool {
     stderr.lines().any(|line| line.split_once("no stack named ").is_some_and(|(_, rest)| rest.contains(" found")))
 }
 
-/// A run that is canceled before its first step reports this only in a message.
+/// Whether the engine reports a cancellation in an error message, which is the only indication if a run is canceled before its
+/// first step.
 fn reports_cancellation(run: &RunSummary) -> bool {
     let is_cancellation = |word: &str| {
         ["update", "destroy", "refresh"]
@@ -146,8 +148,8 @@ fn reports_cancellation(run: &RunSummary) -> bool {
     run.errors().iter().any(|error| is_cancellation(&error.message))
 }
 
-/// Returns the causes of a failure from the most specific source that has any: errors of the engine, errors of the CLI, output
-/// of the program, last lines of the output.
+/// Returns the causes of a failure from the first of these sources that is not empty: errors of the engine, errors of the CLI,
+/// the program's standard error, generic errors of the engine, and the last lines of the output.
 fn cause(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunSummary) -> Vec<String> {
     let (errors, verdicts): (Vec<_>, Vec<_>) = run.errors().into_iter().partition(|error| !is_verdict(error));
     if !errors.is_empty() {
@@ -181,13 +183,13 @@ fn cause(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunS
     lines
 }
 
-/// Whether an error only repeats that the run failed.
+/// Whether an error only states that the run failed or was canceled, without a cause.
 fn is_verdict(error: &Diagnostic) -> bool {
     ["update failed", "destroy failed", "refresh failed", "preview failed"].contains(&error.message.trim())
         || error.message.ends_with(" canceled") && error.urn.is_empty()
 }
 
-/// Formats an error with its resource.
+/// Formats an error with the type and name of its resource.
 fn describe(error: &Diagnostic) -> String {
     match resource(error) {
         Some((resource_type, name)) => format!("{resource_type} {name}: {}", error.message),
@@ -195,8 +197,8 @@ fn describe(error: &Diagnostic) -> String {
     }
 }
 
-/// Returns the type and name of the resource that an error is about: the last type in its URN, and its name. Returns `None` if
-/// the error is about the program as a whole.
+/// Returns the type and name of the resource of an error, where the type is the last one in the URN. Returns `None` if the
+/// error does not belong to a single resource.
 fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
     let mut parts = error.urn.splitn(4, "::").skip(2);
     let (types, name) = (parts.next()?, parts.next()?);
@@ -204,8 +206,8 @@ fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
     (resource_type != "pulumi:pulumi:Stack").then_some((resource_type, name))
 }
 
-/// Inserts the location in the program as the first line, because the program's output may contain it only between frames of
-/// libraries.
+/// Inserts the location of an error in the program as the first line, because in the output, the location may be hard to find
+/// between the stack frames of libraries.
 fn placed(of_program: &str, mut lines: Vec<String>) -> Vec<String> {
     if let Some(place) = console::program_location(of_program) {
         lines.insert(0, format!("the program failed in {place}:"));
@@ -223,7 +225,8 @@ fn unique(lines: impl Iterator<Item = String>) -> Vec<String> {
     known
 }
 
-/// Returns the CLI's own errors on stderr, without their prefix, notices and warnings.
+/// Returns the errors of the CLI itself on standard error, without the prefix `error: ` and without other output such as
+/// warnings.
 fn error_text(stderr: &str) -> String {
     let mut lines = Vec::new();
     let mut in_error = false;
@@ -261,7 +264,7 @@ fn locked(holders: &[Lock]) -> String {
         named.push(format!("{} more", holders.len() - NAMED_LOCKS));
     }
     format!(
-        "the stack is locked by {}; if this process no longer runs, remove the lock with `pulumi cancel`",
+        "the stack is locked by {}; if no process holds the lock anymore, remove it with `pulumi cancel`",
         named.join(", ")
     )
 }
@@ -272,7 +275,7 @@ pub fn stack_exists(stderr_tail: &str) -> bool {
     errors.lines().any(|line| line.split_once("stack").is_some_and(|(_, rest)| rest.contains("already exists")))
 }
 
-/// A CLI process that is known to be dead.
+/// A CLI process that has provably ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadProcess {
     /// Host name, as recorded in locks.
@@ -280,7 +283,7 @@ pub struct DeadProcess {
     pub pid: u32,
     /// Start of the run, in milliseconds since 1970.
     pub started: i64,
-    /// Latest time at which the process can have been alive, in milliseconds since 1970.
+    /// Time from which the process is known to have ended, in milliseconds since 1970.
     pub ended: i64,
 }
 
@@ -303,8 +306,8 @@ fn parse_lock(line: &str) -> Option<Lock> {
     })
 }
 
-/// Returns the lock that blocks a call if the CLI counts exactly one and names it. Returns `None` if there are several locks or
-/// an unnamed one; Pulumi Cloud names none.
+/// Returns the lock that blocked a CLI call if the CLI reports exactly one lock with its details. Returns `None` if there are
+/// several locks or no details. Pulumi Cloud does not report locks in detail.
 pub fn only_lock(stderr: &str) -> Option<Lock> {
     let mut locks = parse_locks(stderr);
     let lock = locks.pop()?;
@@ -317,8 +320,8 @@ fn announced(stderr: &str) -> Option<u32> {
     rest.split_once(" lock(s)")?.0.parse().ok()
 }
 
-/// Returns the dead process that provably created the lock: host and PID match, and the lock's time is within the lifetime of
-/// the process.
+/// Returns the dead process that provably created the lock: its host and process ID are equal to those in the lock, and the
+/// lock was created during the lifetime of the process.
 pub fn dead_holder<'a>(lock: &Lock, dead: &'a [DeadProcess]) -> Option<&'a DeadProcess> {
     let time = lock.time.parse::<Timestamp>().ok()?.as_millisecond();
     dead.iter().find(|process| {

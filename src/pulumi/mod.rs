@@ -1,5 +1,6 @@
 //! Interface to the Pulumi CLI: its inputs (arguments, environment, settings files, project files) and its results (event log,
-//! outputs, failures, locks, states). Starts no process, reads no clock and depends on no other module.
+//! outputs, failures, locks, states). This module starts no process, reads no clock and depends on no other module of the
+//! crate.
 
 pub mod advice;
 pub mod arguments;

@@ -1,10 +1,10 @@
-//! Outputs of a stack, from the event log, which masks secrets, and from `pulumi stack output`, which reveals them.
+//! Outputs of a stack, read from the event log, which masks secret values, and from `pulumi stack output`, which reveals them.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Key that marks a special value, and the value of this key for a secret.
+/// Key that identifies a special value, such as a secret or an asset.
 const SIGNATURE_KEY: &str = "4dabf18193072939515e22adb298388d";
 const SECRET_SIGNATURE: &str = "1b47061264138c4ac30d75fd1eb44270";
 /// Placeholder for the contents of an asset in the event log.
@@ -23,7 +23,7 @@ pub enum OutputsError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub name: String,
-    /// Value of the output. The event log has the engine's secret signature in place of a secret value.
+    /// Value of the output. In the event log, a secret value is replaced with the engine's secret signature.
     pub value: Value,
     /// Whether any part of the value is secret.
     pub secret: bool,
@@ -45,17 +45,17 @@ pub fn from_events(outputs: serde_json::Map<String, Value>) -> Vec<Output> {
 /// Parses the output of `stack output --json --show-secrets`.
 pub fn parse(stdout: &[u8]) -> Result<BTreeMap<String, Value>, OutputsError> {
     serde_json::from_slice(stdout).map_err(|error| OutputsError::Malformed {
-        // serde's error message may quote a value, which may be secret.
+        // The error message of `serde_json` is not used, because it may contain a secret value.
         reason: format!("line {}, column {}", error.line(), error.column()),
     })
 }
 
-/// Whether the event log masks or elides any value, so that only the CLI can return it.
+/// Whether the event log masks or elides any value, so that a CLI call is required to read it.
 pub fn need_values(outputs: &[Output]) -> bool {
     outputs.iter().any(is_hidden)
 }
 
-/// Replaces masked and elided values by the revealed ones. The outputs are sorted by name.
+/// Replaces masked and elided values with the revealed values. The returned outputs are sorted by name.
 pub fn combine(masked: &[Output], revealed: &BTreeMap<String, Value>) -> Result<Vec<Output>, OutputsError> {
     let mut outputs: Vec<Output> = masked
         .iter()

@@ -53,29 +53,29 @@ impl ProjectError {
     }
 }
 
-/// Properties of a project that are available before its program runs.
+/// Properties of a project that are specified in its project file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Project {
     /// Path of the project file.
     pub file: PathBuf,
     pub name: String,
-    /// `yaml`, `nodejs`, `python`, `go`, ...
+    /// Name of the language runtime: `yaml`, `nodejs`, `python`, `go`, ...
     pub runtime: String,
-    /// Options as written; null if there are none.
+    /// Options of the runtime as specified in the project file; null if there are none.
     pub runtime_options: Value,
     /// Directory or file of the program, relative to the project.
     pub main: Option<String>,
     /// Directory of the stacks' settings files, relative to the project.
     pub stack_config_directory: Option<String>,
-    /// Packages as written; null if there are none.
+    /// Packages as specified in the project file; null if there are none.
     pub packages: Value,
-    /// Plugins as written; null if there are none.
+    /// Plugins as specified in the project file; null if there are none.
     pub plugins: Value,
-    /// URL of the backend that the project requests.
+    /// URL of the backend that is specified in the project file.
     pub backend_url: Option<String>,
 }
 
-/// Project file as written, with only the fields that are used.
+/// The fields of a project file that the controller uses.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Document {
@@ -83,7 +83,7 @@ struct Document {
     runtime: Value,
     main: Value,
     stack_config_dir: Value,
-    /// Directory of the settings files in older projects; schema of the configuration in newer ones.
+    /// Directory of the settings files in older projects; schema of the configuration in newer projects.
     config: Value,
     packages: Value,
     plugins: Value,
@@ -99,7 +99,7 @@ impl Project {
         Project::parse(&file, &text)
     }
 
-    /// Parses the text of a project file. Errors name `file`.
+    /// Parses the text of a project file. Error messages contain the path `file`.
     pub fn parse(file: &Path, text: &str) -> Result<Project, ProjectError> {
         let mut options = serde_saphyr::Options::default();
         options.emit_comments = false;
@@ -132,8 +132,8 @@ impl Project {
         self.runtime != "yaml" || self.has_packages() || has_entries(&self.plugins)
     }
 
-    /// Whether the directory contains only the project file and the file names no program or dependency, as for a stack whose
-    /// program no longer exists. `pulumi install` has nothing to install in such a directory.
+    /// Whether the directory contains only the project file and the file specifies no program or dependency, as for a stack
+    /// whose program no longer exists. In such a directory, `pulumi install` has nothing to install.
     pub fn is_without_program(&self, directory: &Path) -> bool {
         let is_empty = self.main.is_none() && !self.has_packages() && !has_entries(&self.plugins);
         let entries = std::fs::read_dir(directory).map(|entries| entries.take(2).count());
@@ -165,7 +165,7 @@ pub fn yaml_program(name: &str, sections: &[(&str, Value)]) -> String {
     project_file(name, "yaml", sections)
 }
 
-/// Returns a project file without a program.
+/// Returns a project file with only a name and a runtime.
 pub fn head(name: &str, runtime: &str) -> String {
     project_file(name, runtime, &[])
 }
@@ -177,7 +177,7 @@ fn project_file(name: &str, runtime: &str, sections: &[(&str, Value)]) -> String
     document::to_yaml(&mapping)
 }
 
-/// Returns the value with the keys of its objects sorted, independent of the key order of `serde_json`.
+/// Returns the value with the keys of its objects sorted, so that the order does not depend on the features of `serde_json`.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -6,21 +6,21 @@ use super::events::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 
-/// Maximum size of all kept errors in bytes: half for the first errors, half for the last ones.
+/// Maximum total size of the kept errors in bytes: one half for the first errors, the other half for the last errors.
 const MAX_ERRORS: usize = 16 * 1024;
 /// Maximum size of the kept program output in bytes. The last messages are kept.
 const MAX_STDERR: usize = 8 * 1024;
 /// Maximum length of a single kept message in bytes.
 const MAX_KEPT: usize = 4 * 1024;
-/// Size of a message in addition to its text, in bytes.
+/// Assumed memory usage of a message in addition to its text, in bytes.
 const OVERHEAD: usize = 64;
-/// Maximum number of operation names that are counted. The engine has about twenty.
+/// Maximum number of distinct operation names that are counted. The engine has about twenty names.
 const MAXIMUM_OPERATIONS: usize = 64;
 /// Type prefix of providers, which the engine does not count as resources.
 const PROVIDER_TYPE: &str = "pulumi:providers:";
 /// Operation of a refresh before an update, which the engine does not count as a change.
 const REFRESH: &str = "refresh";
-/// Messages of the engine after it received a signal.
+/// Parts of the engine's messages after it received a signal.
 const STOPPING: [&str; 2] = ["received; cancelling", "received; terminating"];
 
 /// Summary of the events of one run, bounded in size.
@@ -102,7 +102,8 @@ impl RunSummary {
         self.summary.as_ref()?.result.as_deref()
     }
 
-    /// Returns the number of resources by operation, as reported by the engine. Without a report, counts the completed steps.
+    /// Returns the number of resources by operation, as reported by the engine. If the engine reported no summary, returns the
+    /// number of completed steps by operation.
     pub fn resource_changes(&self) -> BTreeMap<String, u64> {
         self.summary.as_ref().map_or_else(|| self.steps.clone(), |summary| summary.resource_changes.clone())
     }
@@ -112,13 +113,13 @@ impl RunSummary {
         self.first_errors.iter().chain(&self.last_errors.kept).cloned().collect()
     }
 
-    /// Number of error diagnostics between the first and the last that were dropped.
+    /// Returns the number of dropped error diagnostics between the first and the last errors.
     pub fn omitted_errors(&self) -> u64 {
         self.last_errors.omitted
     }
 
-    /// Returns the last messages that the program wrote to stderr; at most 8 KiB in total. Some runtimes report errors only
-    /// there.
+    /// Returns the last messages that the program wrote to stderr; at most 8 KiB in total. Some language runtimes report errors
+    /// only on stderr.
     pub fn program_stderr(&self) -> Vec<&str> {
         self.stderr.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
     }
@@ -128,12 +129,12 @@ impl RunSummary {
         self.outputs.as_deref()
     }
 
-    /// Whether there was any event. Without events, the CLI failed before the engine started.
+    /// Whether the run had any event. If a run without events fails, the engine has not started.
     pub fn began(&self) -> bool {
         self.began
     }
 
-    /// Whether the engine reported a request to stop.
+    /// Whether the engine reported that it received a signal to cancel the run.
     pub fn cancel_requested(&self) -> bool {
         self.cancel_requested
     }
@@ -160,7 +161,7 @@ impl Tail {
     }
 }
 
-/// Summarizes a run with this event log.
+/// Returns the summary of a run with the given event log.
 #[cfg(test)]
 pub(crate) fn summary_of(log: &str) -> RunSummary {
     let mut run = RunSummary::default();
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_without_events_has_not_begun() {
+    fn a_run_without_engine_events_has_not_started_the_engine() {
         assert!(!RunSummary::default().began());
         assert!(run(include_str!("testdata/destroyed.events.jsonl")).began());
     }

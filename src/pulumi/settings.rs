@@ -1,9 +1,9 @@
-//! Settings file of a stack, `Pulumi.<stack>.yaml`. The file is always rebuilt from the desired configuration, never edited.
+//! Settings file of a stack, `Pulumi.<stack>.yaml`. The file is always completely rebuilt from the desired configuration.
 //!
-//! The engine treats every top-level config value as text: `5` and `"5"` are equal, and the YAML runtime converts both to a
-//! number; other runtimes convert to the type that the program requests. Values inside arrays and objects keep their JSON type.
-//! Like `pulumi config set-all --json`, [`rebuild`] writes bare numbers and booleans and quoted strings. Numbers beyond 64 bits
-//! have the precision of a double, as in Kubernetes.
+//! The engine treats every top-level config value as text: `5` and `"5"` are equal. The YAML runtime converts both to a number;
+//! other runtimes convert values to the type that the program requests. Values inside arrays and objects keep their JSON type.
+//! Like `pulumi config set-all --json`, [`rebuild`] writes numbers and booleans without quotes, and strings in quotes. Numbers
+//! beyond 64 bits have the precision of a double, as in Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::config_path::{self, Segment};
 use super::document::{self, Mapping, Node, Scalar};
 
-/// Keys that identify the encryption key of the stack's secrets.
+/// Keys in the settings file that identify the encryption key of the stack's secrets.
 const ENCRYPTION_HEADER: [&str; 3] = ["secretsprovider", "encryptedkey", "encryptionsalt"];
 const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
@@ -36,10 +36,10 @@ pub enum SettingsError {
     Write { reason: String },
 }
 
-/// Value of the configuration.
+/// One configuration value of a stack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// `<name>` or `<namespace>:<name>`. In a path, further segments follow the name.
+    /// `<name>` or `<namespace>:<name>`. If the key is a path, further segments follow the name.
     pub key: String,
     pub value: Value,
     /// Whether the key is a path into a structure, such as `names[0]`.
@@ -48,11 +48,11 @@ pub struct Entry {
     pub is_secret: bool,
 }
 
-/// Desired content of a settings file, in addition to the source's own file.
+/// Desired content of a settings file, in addition to the content of the settings file in the source.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct Desired<'a> {
     pub config: &'a [Entry],
-    /// Pulumi ESC environments to import, after those in the source's own file.
+    /// Pulumi ESC environments to import, after those in the settings file of the source.
     pub environments: &'a [String],
     /// Keys of secrets in `config` whose encrypted values in the current file are still valid.
     pub kept_secrets: &'a [String],
@@ -62,19 +62,19 @@ pub struct Wanted<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebuilt {
     pub text: String,
-    /// Keys of secrets that are still to be added by the CLI, because only the CLI can encrypt them: see
+    /// Keys of secrets that the caller must add with the CLI, because only the CLI can encrypt them: see
     /// [`super::arguments::set_secret`].
     pub missing_secrets: Vec<String>,
 }
 
-/// Format of the settings file: the same as that of the project file.
+/// Format of the settings file, which is the same as the format of the project file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `Pulumi.<stack>.yaml`
     Yaml,
-    /// `Pulumi.<stack>.yml`, for a `Pulumi.yml`
+    /// `Pulumi.<stack>.yml`, for a project file `Pulumi.yml`.
     Yml,
-    /// `Pulumi.<stack>.json`, for a `Pulumi.json`
+    /// `Pulumi.<stack>.json`, for a project file `Pulumi.json`.
     Json,
 }
 
@@ -89,24 +89,25 @@ pub fn file_name(stack: &str, format: Format) -> String {
     format!("Pulumi.{name}.{extension}")
 }
 
-/// Builds the settings file: `original` (the source's own file) overlaid with the desired content. If `original` has no
-/// encryption header, the header of `current` (the file as the CLI left it) is kept. If `current` is not readable, there is no
-/// header, and the CLI reads it from the stack's state. Equal input gives equal text.
+/// Builds the settings file from `original` (the settings file in the source) and the desired content, which takes precedence.
+/// If `original` has no encryption header, the header of `current` (the file as last written by the CLI) is used. If `current`
+/// cannot be parsed, the file has no header, and the CLI reads the secrets provider from the state of the stack. The result is
+/// deterministic.
 pub fn rebuild(
     original: Option<&str>,
     current: Option<&str>,
     project: &str,
-    wanted: &Wanted<'_>,
+    desired: &Desired<'_>,
     format: Format,
 ) -> Result<Rebuilt, SettingsError> {
-    let Wanted { config, environments, kept_secrets } = *wanted;
+    let Desired { config, environments, kept_secrets } = *desired;
     let mut document = read_original(original)?;
     if !ENCRYPTION_HEADER.iter().any(|name| find(&document, name).is_some()) {
         keep_header(&mut document, current);
     }
     let of = if kept_secrets.is_empty() { Mapping::new() } else { config_in(current) };
     let mut secrets = Secrets { of, kept: kept_secrets, missing: Vec::new() };
-    let values = wanted_config(project, config, &mut secrets)?;
+    let values = desired_config(project, config, &mut secrets)?;
     if !values.is_empty() {
         merge_config(&mut document, project, values)?;
     }
@@ -121,18 +122,18 @@ pub fn rebuild(
     Ok(Rebuilt { text, missing_secrets: secrets.missing })
 }
 
-/// Encrypted values in the current file.
+/// Encrypted values in the current settings file.
 struct Secrets<'a> {
     of: Mapping,
     /// Keys of the values that are still valid.
     kept: &'a [String],
-    /// Keys of the secrets without a known encrypted value.
+    /// Keys of the secrets without a valid encrypted value.
     missing: Vec<String>,
 }
 
 impl Secrets<'_> {
-    /// Returns the encrypted value of a key, which is at this root and path. Records the key as missing if the value is not
-    /// known.
+    /// Returns the encrypted value of `key` at `path` below `root`. Records the key as missing if there is no valid encrypted
+    /// value.
     fn find(&mut self, key: &String, root: &str, path: &[Segment]) -> Option<Node> {
         let found = config_path::get(&self.of, root, path).filter(|node| self.kept.contains(key) && is_encrypted(node));
         let found = found.cloned();
@@ -153,7 +154,7 @@ fn is_encrypted(node: &Node) -> bool {
     }
 }
 
-/// Returns the configuration in a settings file, by full key names. Returns an empty mapping if the file is not readable.
+/// Returns the configuration in a settings file. Returns an empty mapping if the file cannot be parsed.
 fn config_in(text: Option<&str>) -> Mapping {
     let Ok(Some(Node::Mapping(document))) = document::parse(text.unwrap_or_default()) else { return Mapping::new() };
     match find(&document, CONFIG) {
@@ -185,13 +186,14 @@ fn keep_header(document: &mut Mapping, current: Option<&str>) {
     document.splice(..0, kept);
 }
 
-/// Returns the entries whose keys are names, sorted by full name. A secret without a known encrypted value is `None`.
-fn wanted_config(
+/// Returns the entries whose keys are names, not paths, sorted by full name. The value of a secret without a valid encrypted
+/// value is `None`.
+fn desired_config(
     project: &str,
     config: &[Entry],
     secrets: &mut Secrets<'_>,
 ) -> Result<BTreeMap<String, Option<Node>>, SettingsError> {
-    let mut wanted = BTreeMap::new();
+    let mut desired = BTreeMap::new();
     for entry in config {
         let Entry { key, value, is_secret, is_path } = entry;
         let invalid = |reason: String| SettingsError::Key { key: key.clone(), reason };
@@ -206,14 +208,15 @@ fn wanted_config(
         }
         let name = full_name(project, key).map_err(invalid)?;
         let node = if *is_secret { secrets.find(key, &name, &[]) } else { Some(Node::from(value)) };
-        if wanted.insert(name, node).is_some() {
+        if desired.insert(name, node).is_some() {
             return Err(invalid("set twice, with and without its namespace".to_owned()));
         }
     }
-    Ok(wanted)
+    Ok(desired)
 }
 
-/// Sets the entries whose keys are paths, after all other entries. They are sorted, so that lists grow in index order.
+/// Sets the entries whose keys are paths, after all other entries. The paths are sorted, so that items are appended to lists in
+/// the order of their indexes.
 fn set_paths(
     document: &mut Mapping,
     project: &str,
@@ -238,7 +241,7 @@ fn set_paths(
     for ((root, path), entry) in paths {
         let invalid = |reason: String| SettingsError::Key { key: entry.key.clone(), reason };
         let node = match entry.is_secret {
-            // The CLI replaces this empty value with the encrypted one.
+            // The CLI replaces this empty value with the encrypted value.
             true => secrets.find(&entry.key, &root, &path).unwrap_or_else(|| Node::Scalar(Scalar::string(""))),
             false => at_path(&entry.value, path.is_empty()),
         };
@@ -247,7 +250,8 @@ fn set_paths(
     Ok(())
 }
 
-/// Converts a value as the CLI does at a path: within structures it parses texts as booleans and integers.
+/// Converts a value at a path in the same way as the CLI, which parses strings inside objects and lists as booleans and
+/// integers.
 fn at_path(value: &Value, is_top: bool) -> Node {
     match value {
         Value::String(text) if !is_top && (text == "true" || text == "false") => {
@@ -297,21 +301,21 @@ fn looks_encrypted(value: &Value) -> bool {
     }
 }
 
-/// Replaces the document's values by the desired ones.
+/// Replaces the values in the document with the desired values.
 fn merge_config(
     document: &mut Mapping,
     project: &str,
-    wanted: BTreeMap<String, Option<Node>>,
+    desired: BTreeMap<String, Option<Node>>,
 ) -> Result<(), SettingsError> {
-    let own = |key: &Scalar| full_name(project, &key.text).is_ok_and(|name| wanted.contains_key(&name));
+    let own = |key: &Scalar| full_name(project, &key.text).is_ok_and(|name| desired.contains_key(&name));
     let config = config_of(document)?;
     config.retain(|(key, _)| !own(key));
-    let known = wanted.into_iter().filter_map(|(name, value)| Some((Scalar { text: name, plain: true }, value?)));
+    let known = desired.into_iter().filter_map(|(name, value)| Some((Scalar { text: name, plain: true }, value?)));
     config.extend(known);
     Ok(())
 }
 
-/// Returns the configuration in a document and creates it if it is missing.
+/// Returns the configuration in a document, which is created if it is missing.
 fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     let position = document.iter().position(|(key, _)| key.text == CONFIG).unwrap_or(document.len());
     if position == document.len() {
@@ -329,7 +333,8 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     Err(SettingsError::Original { reason: "`config` is not a mapping".to_owned() })
 }
 
-/// Adds environments to the imports of a document, which are a list of names or the list `imports` of an inline definition.
+/// Adds environments to the `environment` of a document, which is a list of names or an inline definition with the list
+/// `imports`.
 fn import(document: &mut Mapping, environments: &[String]) -> Result<(), SettingsError> {
     if environments.is_empty() {
         return Ok(());

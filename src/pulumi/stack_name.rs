@@ -2,7 +2,7 @@
 
 use crate::pulumi::backend;
 
-/// Number of parts in the longest form: organization, project and stack.
+/// Number of parts in the longest form of a name: organization, project and stack.
 const MAX_PARTS: usize = 3;
 
 /// Checks that a name has one of the forms that the CLI accepts. The error is a message for users.
@@ -18,7 +18,7 @@ pub fn check(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Parts of the names `stack`, `organization/stack` and `organization/project/stack`.
+/// Parts of a name in one of the forms `stack`, `organization/stack` and `organization/project/stack`.
 pub struct Parts<'a> {
     pub organization: Option<&'a str>,
     pub project: Option<&'a str>,
@@ -42,7 +42,7 @@ pub struct Qualified<'a> {
 }
 
 impl Qualified<'_> {
-    /// Whether these are two different stacks. A part that is unknown for either of them is not compared.
+    /// Whether these are two different stacks. Ignores a part that is unknown for at least one of the stacks.
     pub fn differs_from(&self, other: &Qualified<'_>) -> bool {
         let differ =
             |one: Option<&str>, other: Option<&str>| matches!((one, other), (Some(one), Some(other)) if one != other);
@@ -74,9 +74,9 @@ mod tests {
         ];
         let parameters = |url| of("dev", Some("web"), Some(url));
         assert!(!parameters("s3://a?region=x&endpoint=y").differs_from(&parameters("s3://a?endpoint=y&region=x")));
-        for (other, wanted) in rows {
-            assert_eq!(applied.differs_from(&other), wanted, "{other:?}");
-            assert_eq!(other.differs_from(&applied), wanted, "{other:?}");
+        for (other, expected) in rows {
+            assert_eq!(applied.differs_from(&other), expected, "{other:?}");
+            assert_eq!(other.differs_from(&applied), expected, "{other:?}");
         }
     }
 

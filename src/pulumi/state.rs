@@ -1,8 +1,7 @@
-//! State of a stack in the format of `pulumi stack export`: finds and removes the creations that were pending when a run was
-//! interrupted.
+//! State of a stack in the format of `pulumi stack export`: finds and removes the pending creates that an interrupted run left.
 //!
-//! States may be large. They are parsed as a stream that keeps only the pending operations, and they are edited as text,
-//! without parsing other parts.
+//! States may be large. To find pending creates, they are parsed as a stream and only the pending operations are kept in
+//! memory. To remove pending creates, only their part of the text is replaced.
 
 use std::io::Read;
 
@@ -12,7 +11,7 @@ use serde_json::value::RawValue;
 /// Operation type of a resource that was being created.
 const CREATING: &str = "creating";
 
-/// Error while reading a state. It never quotes the state, which may be secret.
+/// Error while reading a state. The message never contains parts of the state, which may be secret.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StateError {
     #[error("failed to parse the exported state at line {line}, column {column}")]
@@ -73,8 +72,8 @@ pub fn pending_creates(state: impl Read) -> Result<Vec<String>, StateError> {
     Ok(creating.map(|operation| operation.resource.map(|resource| resource.urn).unwrap_or_default()).collect())
 }
 
-/// Returns the state without the pending creations; every other byte is unchanged. Returns `None` if there are no pending
-/// creations.
+/// Returns the state without the pending creates and with all other parts unchanged. Returns `None` if there are no pending
+/// creates.
 pub fn without_pending_creates(state: &str) -> Result<Option<String>, StateError> {
     let exported: RawExported<'_> = serde_json::from_str(state)?;
     let Some(pending) = exported.deployment.and_then(|deployment| deployment.pending_operations) else {
@@ -92,7 +91,7 @@ pub fn without_pending_creates(state: &str) -> Result<Option<String>, StateError
     if kept.len() == operations.len() {
         return Ok(None);
     }
-    // The list borrows from `state`, so the two addresses give its offset.
+    // The text of `pending` is a part of `state`, so its offset is the difference of the addresses.
     let start = pending.get().as_ptr().addr() - state.as_ptr().addr();
     let mut changed = state.to_owned();
     changed.replace_range(start..start + pending.get().len(), &format!("[{}]", kept.join(",")));
@@ -105,8 +104,8 @@ mod tests {
 
     use super::*;
 
-    /// A state with parts that parsing and rewriting would change: large numbers, order, spaces, escapes, and a string that
-    /// resembles the pending operations.
+    /// Returns a state with parts that would change if it were parsed and serialized: large numbers, key order, spaces and
+    /// escapes. An input of a resource has the same name as the pending operations.
     fn state(pending: &str) -> String {
         format!(
             "{{\n  \"version\": 3,\n  \"deployment\": {{\"zeta\": 123456789012345678901234567890.10,  \"alpha\":\"\\u00e9\",\n\

@@ -1,4 +1,4 @@
-//! Limits of the calls to a receiver: the rate of calls, and the rates of events and of reads of the Secret that calls cause.
+//! Limits for calls to a receiver: the rate of calls, and the rates at which calls cause events and reads of the Secret.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::api::pulumi::{NoToken, ReceiverToken};
 /// Minimum interval between the events of a receiver, so that callers cannot flood the API with events.
 pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Limits and state of the calls to a receiver, which outlive changes of the object. Locked for short sections only, never across
-/// an await.
+/// Limits and state of the calls to a receiver, which are kept when the object changes. The lock is held only briefly and never
+/// across an `await`.
 #[derive(Debug)]
 pub struct CallLimits {
     rate_limit: Mutex<RateLimit>,
@@ -48,7 +48,7 @@ impl CallLimits {
 
 /// Maximum number of calls in a burst, such as pushes to several branches.
 const BURST: u32 = 20;
-/// Interval at which a further call is allowed.
+/// Interval at which one more call is allowed after a burst.
 const CALL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rate limit for the calls of a receiver: a burst, then a constant rate.
@@ -63,11 +63,11 @@ impl RateLimit {
         RateLimit { left: BURST, counted: now }
     }
 
-    /// Takes a call from the limit. Returns `false` if none is left.
+    /// Counts a call. Returns `false` if the call exceeds the limit.
     fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.counted).as_secs() / CALL_INTERVAL.as_secs();
         let more = u32::try_from(passed).unwrap_or(BURST).min(BURST);
-        // The remainder of the current interval counts toward the next call.
+        // The elapsed part of the current interval counts toward the next call.
         self.counted += CALL_INTERVAL * u32::try_from(passed).unwrap_or_default();
         self.left = (self.left + more).min(BURST);
         let allowed = self.left > 0;
@@ -81,9 +81,9 @@ const READ_INTERVAL: Duration = Duration::from_millis(50);
 
 type TokenResult = Result<ReceiverToken, NoToken>;
 
-/// Reads of the Secret of a receiver. Any client that knows the path can cause a read, so concurrent calls share one read, and
-/// reads have a minimum interval. A read starts after all calls that it serves have arrived, so the token is never outdated.
-/// Cheap to clone.
+/// Reads of the Secret of a receiver. Any client that knows the path can cause a read, so concurrent calls share a read, and
+/// reads start at least `READ_INTERVAL` apart. A read starts only after all calls that share it have arrived, so the token
+/// is never outdated. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct TokenReads(Arc<Mutex<PendingReads>>);
 
@@ -95,7 +95,7 @@ struct PendingReads {
 }
 
 impl TokenReads {
-    /// Reads the token, sharing the read with other waiting calls. `read` is called at most once.
+    /// Reads the token. Waiting calls share one read. `read` is called at most once.
     pub async fn read<F>(&self, read: impl FnOnce() -> F + Send + 'static) -> TokenResult
     where
         F: Future<Output = TokenResult> + Send + 'static,
@@ -139,8 +139,8 @@ mod tests {
         let mut takes = |milliseconds: u64| limit.take(begin + Duration::from_millis(milliseconds));
         assert!((0..20).all(|_| takes(0)));
         let rows = [(0, false), (999, false), (1000, true), (1900, false), (2000, true), (2000, false), (2999, false)];
-        for (milliseconds, wanted) in rows {
-            assert_eq!(takes(milliseconds), wanted, "after {milliseconds} ms");
+        for (milliseconds, expected) in rows {
+            assert_eq!(takes(milliseconds), expected, "after {milliseconds} ms");
         }
         assert!((0..20).all(|_| takes(3_600_000)), "after an hour all are there again");
         assert!(!takes(3_600_000), "and no more than that");

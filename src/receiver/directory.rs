@@ -23,7 +23,7 @@ type Key = (String, String);
 #[derive(Clone, Debug, Default)]
 pub struct Directory(Arc<RwLock<Index>>);
 
-/// The random key of the hash map prevents callers from guessing paths by measuring response times.
+/// Receivers by path. The hash map uses a random key, which prevents callers from guessing paths by measuring response times.
 #[derive(Debug, Default)]
 struct Index {
     paths: HashMap<String, Key>,

@@ -1,7 +1,7 @@
 //! Handles webhook calls.
 //!
-//! Refusals reveal nothing: an unknown path, a suspended receiver, a wrong signature and an exceeded rate limit result in the
-//! same response, with the same delay after the body.
+//! The response to a refused call contains no reason: an unknown path, a suspended receiver, a wrong signature and an
+//! exceeded rate limit result in the same response, with the same delay after the body.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,13 +44,13 @@ pub struct Handler {
     pub refused_after: Duration,
 }
 
-/// A call that passed all checks before its body.
+/// A call that has passed all checks that do not need the body.
 struct CheckedCall {
     entry: Entry,
     proof: Proof,
 }
 
-/// Routes calls of all paths and methods to the handler.
+/// Returns a router that passes calls of all paths and methods to the handler.
 pub fn router(handler: Arc<Handler>) -> Router {
     Router::new().fallback(move |request: Request<Body>| async move { handler.answer(request).await })
 }
@@ -58,7 +58,7 @@ pub fn router(handler: Arc<Handler>) -> Router {
 impl Handler {
     /// Handles a call and returns the response.
     pub async fn answer(&self, request: Request<Body>) -> Response<Body> {
-        // The checks before the body take longer for known paths. The fixed delay hides this from callers.
+        // The checks before the body take longer for known paths. The fixed delay hides this difference from callers.
         let half = self.refused_after / 2;
         let head_checked = Instant::now() + half;
         let (parts, body) = request.into_parts();
@@ -106,14 +106,14 @@ impl Handler {
         }
     }
 
-    /// Completes the checks with the body and requests the runs.
+    /// Completes the checks that need the body, and requests the runs.
     async fn finish(&self, checked: CheckedCall, parts: &Parts) -> WebhookResult {
         let CheckedCall { entry, proof } = checked;
         if let Err(fault) = proof.end() {
             self.refuse(&entry, &fault.to_string());
             return WebhookResult::Refused;
         }
-        // After authentication, so that callers without the token cannot use up the rate limit.
+        // The rate limit is checked after authentication, so that callers without the token cannot use it up.
         if !entry.limits.may_call(Instant::now()) {
             self.refuse(&entry, "rate limit exceeded: 1 call per second with a burst of 20");
             return WebhookResult::Refused;
@@ -136,19 +136,19 @@ impl Handler {
                     name,
                     stacks = requested.stacks,
                     problem,
-                    "failed to request runs of all Stacks"
+                    "failed to request the run of at least one Stack"
                 );
                 self.publish(
                     &entry,
                     receiver_reason::FAILED,
-                    &format!("failed to request runs of all Stacks: {problem}"),
+                    &format!("failed to request the run of at least one Stack: {problem}"),
                 );
                 WebhookResult::Failed
             }
         }
     }
 
-    /// Publishes the reason of a refusal as an event for the owner of the receiver. The caller does not get the reason.
+    /// Publishes the reason for a refusal as an event for the owner of the receiver. The caller does not get the reason.
     fn refuse(&self, entry: &Entry, reason: &str) {
         let (namespace, name) = (entry.receiver.namespace().unwrap_or_default(), entry.receiver.name_any());
         // Any client can cause refusals, so they are logged at debug level only. The metric counts them, and the event contains
@@ -196,7 +196,7 @@ fn plain(status: StatusCode) -> Response<Body> {
 
 /// Maximum number of concurrent requests.
 const MAX_CONCURRENT: usize = 8;
-/// Maximum number of errors that are named; further ones are only counted.
+/// Maximum number of errors that a message contains; further errors are only counted.
 const MAX_NAMED_ERRORS: usize = 3;
 
 /// Reason why a run was not requested.
@@ -215,11 +215,11 @@ enum RequestError {
 struct RunRequests {
     /// Number of Stacks for which a run was requested.
     stacks: usize,
-    /// Reasons why other runs were not requested.
+    /// Reasons why the runs of the other Stacks were not requested.
     problem: Option<String>,
 }
 
-/// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the others.
+/// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the other Stacks.
 async fn request_runs(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> RunRequests {
     let namespace = receiver.namespace().unwrap_or_default();
     let mut stacks = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Receives webhooks: finds the StackReceiver of the path, authenticates the call, and requests runs of the Stacks.
 //!
-//! Every replica does this, regardless of leadership: a Service distributes calls to all replicas, and a replica requests a run
-//! with an annotation, as any user may. The leader acts on the annotation.
+//! Every replica does this, regardless of leadership: a Service distributes calls to all replicas, and a replica requests a
+//! run by setting an annotation, as any user may. The leader processes the annotation.
 
 mod call_limits;
 mod directory;
@@ -33,9 +33,10 @@ use crate::runtime::writes::{Leadership, Writer};
 use crate::server;
 use crate::telemetry::metrics::Metrics;
 
-/// Timeout of a request to the API server. It is shorter than the timeouts of callers, such as ten seconds for GitHub.
+/// Timeout of a request to the API server. It is shorter than the timeouts of callers, which are, for example, ten seconds
+/// for GitHub.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay of refusals. The Secret is read in the first half, and the signature is compared in the second half.
+/// Delay of refusals. The Secret is read in the first half of it, and the signature is compared in the second half.
 const REFUSED_AFTER: Duration = Duration::from_millis(250);
 /// Maximum time that a replica waits for the first list of receivers before it becomes ready.
 const FIRST_LIST: Duration = Duration::from_secs(15);
@@ -52,11 +53,11 @@ pub struct Settings {
     pub limits: server::Limits,
 }
 
-/// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the receivers are known.
-/// Before that time, a replica would refuse valid calls.
+/// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the receivers have been
+/// listed or `FIRST_LIST` has elapsed. Until the receivers are listed, a replica refuses all calls.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> impl Future<Output = ()> + use<> {
     let Settings { client, scope, metrics, tasks, component, instance, limits } = settings;
-    // Requests for runs need no leadership, like requests by users.
+    // Requesting a run does not require leadership, because users may request runs as well.
     let writer = Writer::new(client.clone(), API_TIMEOUT, Leadership::sole(), metrics.clone());
     let (events, event_task) = Events::new(writer.clone(), component, &instance, metrics.clone());
     let directory = Directory::default();
@@ -100,7 +101,7 @@ async fn follow(
     }
 }
 
-/// Waits until the receivers are known, for a limited time, because the controller has other tasks that do not need them.
+/// Waits until the receivers are listed, for a limited time, because the controller has other tasks that do not need them.
 async fn known(mut listed: watch::Receiver<bool>, end: CancellationToken) {
     tokio::select! {
         _ = listed.wait_for(|listed| *listed) => {}

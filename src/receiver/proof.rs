@@ -1,4 +1,4 @@
-//! Authentication of webhook calls and selection of their events. Pure.
+//! Authentication of webhook calls, and selection of the events that trigger runs. The functions are pure.
 //!
 //! Bodies are processed in pieces as they arrive, so that many large bodies at the same time use little memory.
 
@@ -41,7 +41,7 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// Performs the checks that do not need the body. `is_current` is whether the path belongs to the current token.
+    /// Performs the checks that do not need the body. `is_current` specifies whether the path belongs to the current token.
     pub fn begin(
         kind: ReceiverType,
         headers: &HeaderMap,
@@ -71,7 +71,8 @@ impl Proof {
         }
     }
 
-    /// Checks the signature at the end of the body. The comparison takes constant time for signatures of the right length.
+    /// Checks the signature after the complete body has been received. For signatures of the correct length, the comparison
+    /// takes constant time.
     pub fn end(self) -> Result<(), Fault> {
         let (header, is_right) = match self {
             Proof::Given => return Ok(()),
@@ -103,12 +104,12 @@ fn begin_hmac(
 /// Compares HMACs of both texts, so that the duration reveals neither the length of the token nor a matching prefix.
 fn same(token: &ReceiverToken, given: &[u8]) -> bool {
     let hash = |text: &[u8]| Hmac::<Sha256>::new_from_slice(token.bytes()).map(|hmac| hmac.chain_update(text));
-    let (Ok(wanted), Ok(given)) = (hash(token.bytes()), hash(given)) else { return false };
-    given.verify(&wanted.finalize().into_bytes()).is_ok()
+    let (Ok(desired), Ok(given)) = (hash(token.bytes()), hash(given)) else { return false };
+    given.verify(&desired.finalize().into_bytes()).is_ok()
 }
 
-/// Whether the event of a call triggers runs, given the events that the receiver selects.
-pub fn runs(kind: ReceiverType, wanted: &[String], headers: &HeaderMap) -> bool {
+/// Whether the event of a call triggers runs. `desired` contains the events that the receiver selects.
+pub fn runs(kind: ReceiverType, desired: &[String], headers: &HeaderMap) -> bool {
     let header = match kind {
         ReceiverType::Github => GITHUB_EVENT,
         ReceiverType::Gitlab => GITLAB_EVENT,
@@ -118,7 +119,7 @@ pub fn runs(kind: ReceiverType, wanted: &[String], headers: &HeaderMap) -> bool 
     if kind == ReceiverType::Github && event.eq_ignore_ascii_case(PING) {
         return false;
     }
-    wanted.is_empty() || wanted.iter().any(|wanted| wanted.eq_ignore_ascii_case(event))
+    desired.is_empty() || desired.iter().any(|desired| desired.eq_ignore_ascii_case(event))
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ impl Server {
         Server { address, world, log, metrics, _end: end.drop_guard() }
     }
 
-    /// Sends bytes and returns the response up to the end of the connection.
+    /// Sends bytes and returns the response. Reads until the connection is closed.
     async fn send(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         // The server may respond and close the connection before all bytes are sent.
@@ -113,7 +113,7 @@ impl Server {
         names
     }
 
-    /// Waits for this number of events and returns their reasons and messages.
+    /// Waits until `number` events are published, and returns their reasons and messages.
     async fn events(&self, number: usize) -> Vec<String> {
         let mut events = Vec::new();
         for _ in 0..200 {
@@ -279,8 +279,8 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     }
     assert_eq!(server.requested(), Vec::<String>::new());
     assert_eq!(server.counted("refused"), 8);
-    // One event for each receiver, although calls to `push` were refused for three reasons: callers do not control the number
-    // of events.
+    // There is one event for each receiver, although calls to `push` were refused for three reasons: callers do not control
+    // the number of events.
     let mut events = server.events(2).await;
     events.sort();
     assert_eq!(
@@ -348,7 +348,7 @@ async fn a_failed_run_request_does_not_block_others_and_returns_500() {
     assert_eq!(server.requested(), ["api", "web", "worker"], "all were tried");
     let events = server.events(1).await;
     assert!(
-        events[0].starts_with("Failed: failed to request runs of all Stacks: Stack apps/gone not found; "),
+        events[0].starts_with("Failed: failed to request the run of at least one Stack: Stack apps/gone not found; "),
         "{events:?}"
     );
     assert!(events[0].contains("failed to annotate Stack apps/api"), "{events:?}");

@@ -7,7 +7,7 @@ use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::proto::progress::Event;
 use crate::rpc::proto::{Artifact, AttachReply, DrainReply, Progress, Result, RunReply, StatusReply};
 
-/// Maximum length in bytes of an identifier, a version or the engine's name of an operation.
+/// Maximum length in bytes of an identifier, a version or the name of an engine operation.
 const MAX_WORD: usize = 128;
 /// Maximum length in bytes of a directory, a URN or a command.
 const MAX_LINE: usize = 4 * 1024;
@@ -17,11 +17,12 @@ const MAX_TEXT: usize = 8 * 1024;
 const MAX_OUTPUT: usize = 64 * 1024;
 /// Maximum length in bytes of a link.
 const MAX_LINK: usize = 2 * 1024;
-/// Maximum number of operations in a summary of changes. The engine has about twenty.
+/// Maximum number of operations in a summary of changes. The engine has about twenty operations.
 const MAX_OPERATIONS: usize = 32;
-/// Maximum number of named resources and of lock holders.
+/// Maximum number of resources that are listed by name, and of lock holders.
 const MAX_NAMED: usize = 50;
-/// Latest valid time in milliseconds since 1970: the year 2100. The API accepts no arbitrarily late times.
+/// Latest valid time in milliseconds since 1970, at the start of the year 2100. The API does not accept arbitrarily
+/// late times.
 const LATEST: i64 = 4_102_444_800_000;
 
 /// Truncates a status reply. `requested` are the directories in the request.
@@ -63,7 +64,7 @@ pub(super) fn drain(reply: &mut DrainReply) {
 
 pub(super) fn attached(reply: &mut AttachReply) {
     match &mut reply.part {
-        Some(Part::Progress(told)) => progress(told),
+        Some(Part::Progress(part)) => progress(part),
         Some(Part::Result(ended)) => result(ended),
         None => {}
     }
@@ -86,7 +87,7 @@ fn progress(progress: &mut Progress) {
     }
 }
 
-/// Truncates a result except its outputs: they go into a Secret, whose size the API server limits.
+/// Truncates a result except its outputs, which are written to a Secret whose size the API server limits.
 fn result(result: &mut Result) {
     cut(&mut result.message, MAX_TEXT);
     time(&mut result.started);
@@ -119,7 +120,7 @@ fn artifact(artifact: &mut Artifact) {
     cut(&mut artifact.directory, MAX_LINE);
 }
 
-/// Returns whether this can be the engine's name of an operation, for example `create-replacement`.
+/// Returns whether `word` can be the name of an engine operation, for example `create-replacement`.
 fn is_operation(word: &str) -> bool {
     (1..=MAX_WORD).contains(&word.len()) && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
@@ -130,18 +131,18 @@ fn is_link(link: &str) -> bool {
         && Url::parse(link).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
 }
 
-/// Replaces an invalid time by 0.
+/// Replaces an invalid time with 0.
 fn time(milliseconds: &mut i64) {
     if !(0..=LATEST).contains(milliseconds) {
         *milliseconds = 0;
     }
 }
 
-/// Truncates a text, and replaces control characters because they could forge log lines.
+/// Truncates a text and replaces its control characters, which could forge log lines.
 pub(super) fn cut(text: &mut String, longest: usize) {
     if text.len() > longest {
         text.truncate(text.floor_char_boundary(longest));
-        // The received text can be much longer.
+        // Free the memory of the received text, which can be much longer.
         text.shrink_to_fit();
     }
     if text.contains(|c: char| c.is_control() && c != '\n') {

@@ -46,7 +46,7 @@ const MAX_RESULT: usize = 4 * 1024 * 1024;
 const MAX_HEADERS: u32 = 128 * 1024;
 /// Maximum length of an error message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Minimum rate at which an agent must receive a source. A slow agent must not occupy a slot for streams.
+/// Minimum rate at which an agent must receive a source, so that a slow agent does not occupy a slot for streams.
 const MIN_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
 
 /// A number of bytes per period.
@@ -69,11 +69,12 @@ struct Sent {
 impl Sending {
     /// Waits until all bytes are passed to the connection.
     pub async fn done(&self) {
-        // The sender lives as long as `self`.
+        // Waiting cannot fail, because `self` owns the sender.
         let _ = self.0.subscribe().wait_for(|sent| sent.is_all).await;
     }
 
-    /// Waits until the stream falls below the rate, and returns the error.
+    /// Waits until the rate of the stream is too low, and returns the error. Never returns after the complete stream
+    /// is sent.
     async fn too_slow(&self, call: &'static str, rate: Rate) -> RpcError {
         loop {
             let before = self.0.borrow().bytes;
@@ -131,12 +132,12 @@ impl RpcError {
         }
     }
 
-    /// Returns whether the agent did not respond or receive a source in time.
+    /// Returns whether the agent did not respond in time or received a source too slowly.
     pub fn is_timeout(&self) -> bool {
         self.code == Code::DeadlineExceeded
     }
 
-    /// Returns whether the agent received and refused the call: an immediate retry fails as well.
+    /// Returns whether the agent received and refused the call, so that an immediate retry would fail as well.
     pub fn is_refusal(&self) -> bool {
         match self.code {
             Code::InvalidArgument
@@ -164,7 +165,7 @@ impl RpcError {
         self.code == Code::FailedPrecondition
     }
 
-    /// Returns whether the agent does not know the requested object.
+    /// Returns whether the requested object does not exist in the agent.
     pub fn is_not_found(&self) -> bool {
         self.code == Code::NotFound
     }
@@ -215,14 +216,14 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Creates a client that presents to each agent the first of these certificates that it accepts, and that trusts
-    /// agents with a certificate of one of the authorities (PEM, any number).
+    /// Creates a client that trusts agents with a certificate of one of the authorities (PEM, any number). The client
+    /// presents to each agent the first of these client certificates that the agent accepts.
     pub fn new(clients: &[Issued], authorities_pem: &str) -> Result<Self, ClientIdentityError> {
         let config = client_tls::configuration(clients, authorities_pem)?;
         Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)) })
     }
 
-    /// Uses these certificates for new connections, including those of all clones. Open connections continue.
+    /// Uses these certificates for new connections, including those of all clones. Open connections are not affected.
     pub fn replace_identity(&self, clients: &[Issued], authorities_pem: &str) -> Result<(), ClientIdentityError> {
         self.tls.store(Arc::new(client_tls::configuration(clients, authorities_pem)?));
         Ok(())
@@ -275,7 +276,7 @@ impl AgentClient {
         self.status_with_inputs(proto::StatusRequest::default()).await
     }
 
-    /// Like [`AgentClient::status`], with hashes of the requested files and directories.
+    /// Like [`AgentClient::status`], but the reply also contains hashes of the requested files and directories.
     pub async fn status_with_inputs(&self, request: proto::StatusRequest) -> Result<proto::StatusReply, RpcError> {
         let mut calls = self.calls.clone();
         let requested = request.mounted_directories.clone();
@@ -284,9 +285,9 @@ impl AgentClient {
         Ok(reply)
     }
 
-    /// Sends a source: as many bytes from the reader as the header announces. Reports the progress to `sending`.
-    /// Afterwards the source is in place or on its way, and [`AgentClient::status`] reports its progress. Idempotent by
-    /// digest and directory.
+    /// Sends a source. The number of bytes that are read from the reader is the size in the header. Reports the
+    /// progress to `sending`. Afterwards, the source is in place or the agent still prepares it, and
+    /// [`AgentClient::status`] reports the progress. The call is idempotent by digest and directory.
     pub async fn put_source<R>(
         &self,
         header: proto::SourceHeader,
@@ -299,7 +300,7 @@ impl AgentClient {
         self.put_source_at(header, reader, sending, MIN_RATE).await
     }
 
-    /// Like [`AgentClient::put_source`], with `least` as the minimum rate.
+    /// Like [`AgentClient::put_source`], but with `least` as the minimum rate.
     pub(super) async fn put_source_at<R>(
         &self,
         header: proto::SourceHeader,
@@ -325,7 +326,7 @@ impl AgentClient {
         }
     }
 
-    /// Starts an operation. Idempotent by ID.
+    /// Starts an operation. The call is idempotent by ID.
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.close_reason, "Run", RUN_TIMEOUT, calls.run(request)).await?;
@@ -333,7 +334,8 @@ impl AgentClient {
         Ok(reply)
     }
 
-    /// Streams the progress of an operation from a sequence number on, then its result.
+    /// Streams the progress of an operation, starting at the sequence number `from`, and then the result of the
+    /// operation.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
         let mut calls = self.calls.clone().max_decoding_message_size(MAX_RESULT);
         let request = proto::AttachRequest { id: id.to_owned(), from };
@@ -355,7 +357,7 @@ impl AgentClient {
         unary(&self.close_reason, "Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
     }
 
-    /// Makes the agent refuse new operations. The reply names the open operation.
+    /// Makes the agent refuse new operations. The reply contains the ID of the open operation.
     pub async fn drain(&self) -> Result<proto::DrainReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.close_reason, "Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await?;
@@ -372,8 +374,8 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Returns the next message, or `None` if the agent has ended the stream. It has no timeout, because an operation
-    /// can be silent; the keepalive of the connection detects a lost peer.
+    /// Returns the next message, or `None` if the agent has ended the stream. The method has no timeout, because an
+    /// operation can be silent for a long time; the keepalive of the connection detects a lost peer.
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
         let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.close_reason))?;
@@ -395,8 +397,8 @@ async fn unary<T>(
     }
 }
 
-/// Returns the header, followed by the chunks. The next chunk is read when the connection can send it. If the reader
-/// fails, the stream ends early, which the agent refuses, and `broken` contains the error.
+/// Returns the header, followed by the chunks. A chunk is read only when the connection can send it. If the reader
+/// fails, `broken` contains the error, and the stream ends early, so that the agent refuses the source.
 fn source_messages<R>(
     header: proto::SourceHeader,
     reader: R,

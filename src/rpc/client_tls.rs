@@ -1,8 +1,8 @@
 //! The controller's side of TLS: version 1.3, verification that the agent belongs to the expected workspace, and a
-//! client certificate of an authority that the agent trusts.
+//! client certificate issued by a certificate authority that the agent trusts.
 //!
-//! While the authority changes, some pods have the old files and some the new ones. An agent lists the authorities that
-//! it trusts in the handshake, and the controller has a certificate of each.
+//! During a rotation of the authority, some pods still have the old files. In the handshake, an agent lists the
+//! authorities that it trusts, and the controller has a certificate of each of these authorities.
 
 use std::io;
 use std::net::SocketAddr;
@@ -38,8 +38,8 @@ pub enum ClientIdentityError {
     Use { source: rustls::Error },
 }
 
-/// Returns a configuration that trusts these authorities (PEM, any number) and presents the first of these certificates
-/// that the agent accepts.
+/// Returns a configuration that trusts these authorities (PEM, any number) and presents the first of these client
+/// certificates that the agent accepts.
 pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result<ClientConfig, ClientIdentityError> {
     let authorities =
         identity::read_bundle(authorities_pem).map_err(|source| ClientIdentityError::Authorities { source })?;
@@ -72,7 +72,7 @@ pub(super) async fn connect(
     connected.map(|stream| AgentStream { stream, close_reason }).map_err(|error| handshake::explain(error, "agent"))
 }
 
-/// Reason for the end of a connection. A call that is not sent yet only learns that the connection is closed.
+/// Reason for the end of a connection. The error of a call that is not sent yet does not contain this reason.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CloseReason(Arc<Mutex<Option<String>>>);
 
@@ -112,7 +112,8 @@ impl Identity {
 impl ResolvesClientCert for Identities {
     fn resolve(&self, trusted: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let accepted = self.0.iter().find(|identity| trusted.contains(&identity.issuer.as_slice()));
-        // If none is accepted, present one anyway: the agent then reports why it refuses it.
+        // If the agent accepts none of the certificates, one is presented anyway, so that the agent reports why it
+        // refuses it.
         accepted.or_else(|| self.0.first()).map(|identity| identity.key.clone())
     }
 
@@ -121,8 +122,8 @@ impl ResolvesClientCert for Identities {
     }
 }
 
-/// A connection to an agent. The agent's decision about the client certificate arrives with the first bytes that are
-/// read, so its errors are explained here.
+/// A connection to an agent. The agent accepts or refuses the client certificate with the first bytes that it sends,
+/// so the messages of read errors explain a refusal.
 pub(super) struct AgentStream {
     stream: TlsStream<TcpStream>,
     close_reason: CloseReason,

@@ -11,9 +11,8 @@ use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Distingu
 
 use crate::rpc::identity::{self, CONTROLLER_URI};
 
-/// The agent's verifier of client certificates. It requires the controller's URI in addition to the checks of another
-/// verifier. It refuses in the
-/// handshake, so that the client receives the reason.
+/// The agent's verifier of client certificates. In addition to the checks of another verifier, it requires the
+/// controller's URI. It refuses a certificate during the handshake, so that the client receives the reason.
 #[derive(Debug)]
 pub(super) struct ControllerClientVerifier(pub(super) Arc<dyn ClientCertVerifier>);
 
@@ -60,10 +59,10 @@ impl ClientCertVerifier for ControllerClientVerifier {
     }
 }
 
-/// Advice for a change of the authority, whose files the kubelet updates with a delay.
+/// Advice for errors after a rotation of the authority. The kubelet updates the mounted files with a delay.
 const KUBELET_DELAY: &str = "after a change of the authority, the kubelet updates the pod within two minutes";
 
-/// Returns the error with a message for users. `peer` is the other side: `agent` or `client`.
+/// Returns the error with a message for users. `peer` is the name of the other side: `agent` or `client`.
 pub(super) fn explain(error: io::Error, peer: &str) -> io::Error {
     let message =
         error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(|fault| message(fault, peer));
@@ -82,7 +81,7 @@ fn message(fault: &Error, peer: &str) -> Option<String> {
     }
 }
 
-/// Explains an error in the certificate of the other side.
+/// Returns a message for an error in the certificate of the other side.
 fn certificate_message(reason: &CertificateError, peer: &str) -> String {
     match reason {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
@@ -94,7 +93,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("the {peer}'s certificate belongs to another workspace: {reason}")
         }
-        // A different key of an authority with a trusted name appears as a bad signature.
+        // If an authority has a trusted name but a different key, the error is a bad signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             format!("the {peer}'s certificate is signed by an untrusted authority; {KUBELET_DELAY}")
         }
@@ -111,7 +110,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
     }
 }
 
-/// Explains an alert of the other side about the certificate of this side.
+/// Returns a message for an alert of the other side about the certificate of this side.
 fn alert_message(alert: AlertDescription, peer: &str) -> Option<String> {
     let message = match alert {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {

@@ -19,11 +19,12 @@ use zeroize::Zeroizing;
 
 /// URI in the controller's client certificate. Agents accept no other client.
 pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
-/// Validity of an authority. A third of it exceeds the validity of every certificate that the authority signs.
+/// Validity of an authority. The authority is renewed when less than a third of this time is left, which is longer
+/// than [`LEAF_VALIDITY`].
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Validity of a server or client certificate.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// Time by which the validity of certificates starts early, for clocks that are behind.
+/// Time by which the validity of a certificate starts before its creation, for hosts whose clocks are slow.
 const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
 /// Organization in the name of a generated authority.
 const ORGANIZATION: &str = "pulumi-controller";
@@ -87,8 +88,8 @@ impl Authority {
     pub fn generate(now: Timestamp) -> Result<Self, IdentityError> {
         let what = "an authority";
         let key = generate_key(what)?;
-        // A unique name: agents list the names of the authorities that they trust, and the controller selects its
-        // certificate by them.
+        // The name is unique, because agents list the names of the authorities that they trust, and the controller
+        // selects its certificate by these names.
         let mut params = parameters(&format!("authority {}", uuid::Uuid::new_v4()), now, AUTHORITY_VALIDITY)?;
         params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -101,7 +102,8 @@ impl Authority {
         })
     }
 
-    /// Reads an authority. `bundle_pem` can contain several trusted certificates; the one that matches the key signs.
+    /// Reads an authority. `bundle_pem` can contain several trusted certificates; the one that matches the key is
+    /// used for signing.
     pub fn from_pem(bundle_pem: &str, key_pem: &str) -> Result<Self, IdentityError> {
         let key = KeyPair::from_pem(key_pem).map_err(|source| IdentityError::ReadKey { source })?;
         for certificate in read_bundle(bundle_pem)? {
@@ -128,7 +130,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// Returns whether the controller generated the authority. Otherwise, its issuer is responsible for the renewal.
+    /// Returns whether the controller generated the authority. Otherwise, the issuer of the authority must renew it.
     pub fn is_generated(&self) -> bool {
         let is_ours = |certificate: &X509Certificate<'_>| {
             let mut organizations = certificate.subject().iter_organization();
@@ -137,18 +139,18 @@ impl Authority {
         parse(&self.certificate).is_ok_and(|certificate| is_ours(&certificate))
     }
 
-    /// Returns whether less than a third of its validity is left.
+    /// Returns whether less than a third of the authority's validity is left.
     pub fn renewal_due(&self, now: Timestamp) -> bool {
         parse(&self.certificate).is_ok_and(|certificate| is_due(&certificate, now))
     }
 
-    /// Returns the end of its validity.
+    /// Returns the end of the authority's validity.
     pub fn expiry(&self) -> Option<Timestamp> {
         let certificate = parse(&self.certificate).ok()?;
         Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
     }
 
-    /// Returns the private key that signs.
+    /// Returns the private key of the authority as PEM.
     pub fn key_pem(&self) -> Zeroizing<String> {
         Zeroizing::new(self.issuer.key().serialize_pem())
     }
@@ -194,7 +196,8 @@ impl Authority {
     }
 }
 
-/// Returns whether less than a third of the certificate's validity is left. In a bundle, the first certificate counts.
+/// Returns whether less than a third of the certificate's validity is left. In a bundle, only the first certificate
+/// is checked.
 pub fn renewal_due(certificate_pem: &str, now: Timestamp) -> Result<bool, IdentityError> {
     Ok(is_due(&parse(&first(certificate_pem)?)?, now))
 }
@@ -206,13 +209,13 @@ fn is_due(certificate: &X509Certificate<'_>, now: Timestamp) -> bool {
     end.saturating_sub(now.as_second()) < third
 }
 
-/// Returns whether the extensions of a certificate allow it to sign others.
+/// Returns whether the extensions of a certificate allow it to sign other certificates.
 fn may_sign(certificate: &X509Certificate<'_>) -> bool {
     let signs = certificate.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
     signs && certificate.is_ca()
 }
 
-/// Returns the subject alternative names of a certificate. In a bundle, the first certificate counts.
+/// Returns the subject alternative names of a certificate. In a bundle, only the first certificate is read.
 pub fn names(certificate_pem: &str) -> Result<Names, IdentityError> {
     names_of(&first(certificate_pem)?)
 }
@@ -234,12 +237,12 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, Identi
     Ok(names)
 }
 
-/// Returns the issuer's name of a certificate in DER. In a bundle, the first certificate counts.
+/// Returns the name of a certificate's issuer in DER. In a bundle, only the first certificate is read.
 pub(crate) fn issuer(certificate_pem: &str) -> Result<Vec<u8>, IdentityError> {
     Ok(parse(&first(certificate_pem)?)?.issuer().as_raw().to_vec())
 }
 
-/// Returns all certificates in a PEM text, at least one.
+/// Returns all certificates in a PEM text. A text without certificates is an error.
 pub(crate) fn read_bundle(pem: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let certificates: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(|_| IdentityError::ReadPem)?;
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bundle_certificate_that_matches_the_key_signs() {
+    fn the_bundle_certificate_that_matches_the_key_signs_certificates() {
         let old = Authority::generate(at(NOW)).unwrap();
         let next = Authority::generate(at(NOW)).unwrap();
         let bundle = format!("{}{}", next.certificate_pem(), old.certificate_pem());

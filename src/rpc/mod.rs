@@ -1,7 +1,8 @@
-//! The service between controller and agent: messages, identities, TLS and the client.
+//! The service between the controller and the agents: messages, identities, TLS and the client.
 //!
-//! The agent serves with [`server_tls`], the controller calls it with [`client`], and both get their certificates from
-//! the controller's authority in [`identity`]. This module uses no Kubernetes objects and starts no processes.
+//! The agent serves with [`server_tls`], the controller calls the agent with [`client`], and both get their
+//! certificates from the controller's authority in [`identity`]. This module uses no Kubernetes objects and starts no
+//! processes.
 
 mod bounds;
 pub mod client;

@@ -1,7 +1,8 @@
-//! Agreements between controller and agent about messages: the protocol version of an agent, and the digest of settings.
+//! Conventions for messages between controller and agent: the protocol version of an agent, and the digest of
+//! settings.
 //!
-//! An agent silently ignores fields that it does not know, so the controller sends a request only to an agent whose
-//! protocol version supports it. By the digest, both sides identify the settings in force.
+//! An agent silently ignores unknown fields, so the controller sends a request only to an agent whose protocol
+//! version supports the request. Both sides identify the current settings by their digest.
 
 use sha2::{Digest, Sha256};
 
@@ -61,7 +62,7 @@ pub fn settings_digest(settings: &Settings) -> String {
     format!("sha256:{}", hex::encode(hasher.finalize()))
 }
 
-/// Adds a text, preceded by its length, so that different lists of texts have different digests.
+/// Adds a text to a hash, preceded by its length, so that different lists of texts have different digests.
 fn add(hasher: &mut Sha256, text: &str) {
     hasher.update((text.len() as u64).to_be_bytes());
     hasher.update(text.as_bytes());

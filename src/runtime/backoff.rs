@@ -10,7 +10,7 @@ use tokio::time::Instant;
 pub const MIN_DELAY: Duration = Duration::from_millis(750);
 /// Default of Flux's `--max-retry-delay`.
 pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of failing objects. Beyond it, the object with the oldest failure is evicted.
+/// Maximum number of failing objects. Beyond it, the object whose last failure is oldest is evicted.
 const MAX_OBJECTS: usize = 16 * 1024;
 
 /// Namespace and name of an object.
@@ -22,7 +22,7 @@ pub struct Backoff {
     shortest: Duration,
     longest: Duration,
     capacity: usize,
-    /// Locked for short sections only, never across an await.
+    /// Failures of each object. The lock is held only briefly and never across an `await`.
     failures: Mutex<HashMap<ObjectKey, Failures>>,
 }
 
@@ -48,7 +48,7 @@ impl Backoff {
         Backoff { shortest, longest, capacity, failures: Mutex::default() }
     }
 
-    /// Records a failure and returns the retry delay, which is twice the previous one.
+    /// Records a failure and returns the retry delay, which doubles with each failure of the object up to the maximum delay.
     pub fn failed(&self, key: &ObjectKey) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         if !failures.contains_key(key) && failures.len() >= self.capacity {
@@ -79,8 +79,8 @@ mod tests {
     fn the_delay_doubles_up_to_its_limit_and_resets_after_success() {
         let backoff = Backoff::default();
         let delays: Vec<u128> = (0..12).map(|_| backoff.failed(&key("a")).as_millis()).collect();
-        let wanted = [750, 1500, 3000, 6000, 12000, 24000, 48000, 96000, 192_000, 384_000, 768_000, 900_000];
-        assert_eq!(delays, wanted);
+        let expected = [750, 1500, 3000, 6000, 12000, 24000, 48000, 96000, 192_000, 384_000, 768_000, 900_000];
+        assert_eq!(delays, expected);
         assert_eq!(backoff.failed(&key("b")), MIN_DELAY, "another object is not affected");
         backoff.forget(&key("a"));
         assert_eq!(backoff.failed(&key("a")), MIN_DELAY);

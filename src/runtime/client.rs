@@ -1,4 +1,4 @@
-//! Client of the API server that counts its requests.
+//! Client for the API server, with a metric that counts its requests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tower::layer::layer_fn;
 
 use crate::telemetry::metrics::Metrics;
 
-/// Creates a client from the environment: the pod's ServiceAccount or a kubeconfig.
+/// Creates a client with the configuration from a kubeconfig or from the pod's ServiceAccount.
 pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
     let config = Config::infer().await?;
     let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();

@@ -1,4 +1,4 @@
-//! Start of a controller. All controllers start through [`Start::run`].
+//! Common startup code of all controllers, in [`Start::run`].
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_err
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 
-/// Parts that every controller needs. `S` is the store of its objects.
+/// Components that every controller needs. `S` is the store of the controller's objects.
 pub struct Start<S> {
     pub client: Client,
     pub scope: Scope,
-    /// Receives all objects of the kind in scope.
+    /// Receives all objects of the kind that are in `scope`.
     pub store: S,
     pub runner: Arc<ReconcileRunner>,
-    /// When canceled, no further reconcile starts, and the controller ends after those in progress.
+    /// When this token is canceled, no further reconcile starts, and the controller ends after the reconciles in progress.
     pub end: CancellationToken,
 }
 
@@ -36,8 +36,8 @@ impl<S> Debug for Start<S> {
 impl<S> Start<S> {
     /// Runs the controller until `end` is canceled.
     ///
-    /// `cut_down` and `seen` are those of [`watch::changes`]. `triggers` adds watches and wake-ups besides the changes of the
-    /// objects themselves.
+    /// `cut_down` and `seen` have the same meaning as in [`watch::changes`]. `triggers` adds watches and wake-ups that
+    /// trigger reconciles in addition to the changes of the objects themselves.
     pub async fn run<K, C, R>(
         self,
         cut_down: impl Fn(&mut K) + Send + 'static,
@@ -61,7 +61,8 @@ impl<S> Start<S> {
                 move |object, context| {
                     let runner = runner.clone();
                     let target = object.clone();
-                    // Boxed only on start: all due reconciles wait here for a slot, and waiting ones must stay small.
+                    // Boxed only when the reconcile starts: all due reconciles wait here for a slot, and a waiting future
+                    // must stay small.
                     let work = async move { Box::pin(reconcile(target, context)).await };
                     async move { runner.run(object.as_ref(), work).await }
                 },
@@ -69,7 +70,7 @@ impl<S> Start<S> {
                 context,
             )
             .for_each(|result| async move {
-                // The object was deleted or belongs to another shard. Failed watches are retried.
+                // The object was deleted or belongs to another shard, or a watch failed, which is retried.
                 if let Err(error) = result {
                     tracing::debug!(kind = %K::kind(&()), error = &error as &dyn std::error::Error, "controller");
                 }

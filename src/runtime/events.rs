@@ -1,6 +1,6 @@
-//! Events of objects, for the Kubernetes API and for Flux's notification-controller. Reconciles queue events without waiting, and
-//! one task delivers them. Each destination has a bounded queue, so that a slow notification-controller does not delay or
-//! displace events in the API.
+//! Events of objects, for the Kubernetes API and for Flux's notification-controller. Reconciles queue events without waiting,
+//! and one task delivers the events. Each destination has a separate bounded queue, so that a slow notification-controller
+//! does not delay or displace events in the API.
 
 mod kubernetes;
 mod notifications;
@@ -31,13 +31,13 @@ pub struct EventTask {
 }
 
 impl Events {
-    /// Creates the queue for the API and its task, which the caller must run. `component` is the name of the controller,
-    /// `instance` the name of its pod.
+    /// Creates the queue for the API and the task that delivers its events, which the caller must run. `component` is the
+    /// name of the controller; `instance` is the name of the controller's pod.
     pub fn new(writer: Writer, component: &str, instance: &str, metrics: Metrics) -> (Events, EventTask) {
         Self::with_notifications(writer, None, component, instance, metrics)
     }
 
-    /// Like [`Events::new`], and also posts the events to a notification-controller.
+    /// Like [`Events::new`], but also posts the events to a notification-controller.
     pub fn with_notifications(
         writer: Writer,
         controller: Option<NotificationController>,
@@ -62,7 +62,7 @@ impl Events {
 }
 
 impl EventTask {
-    /// Runs until `end` is canceled. Queued and in-flight events then have a few more seconds.
+    /// Runs until `end` is canceled. The task then delivers queued and in-flight events for at most a few more seconds.
     pub async fn run(self, end: CancellationToken) {
         let EventTask { kubernetes, notifications } = self;
         let posts = async {

@@ -1,16 +1,17 @@
-//! Failpoints for tests: they crash the process at a given point, or make it report another version, as an upgrade does. They
-//! do nothing without the feature `failpoints`.
+//! Failpoints for tests, which crash the process at a given point or make it report another version, as after an upgrade.
+//! Without the feature `failpoints`, they have no effect.
 
 /// Aborts the process if the environment variable `FAILPOINTS` (comma-separated) contains `name`. The file
 /// `/tmp/failpoint-<name>` ensures that this happens only once.
 #[cfg(feature = "failpoints")]
 pub fn hit(name: &str) {
-    let wanted = std::env::var("FAILPOINTS").unwrap_or_default();
-    if !wanted.split(',').any(|wanted| wanted.trim() == name) {
+    let desired = std::env::var("FAILPOINTS").unwrap_or_default();
+    if !desired.split(',').any(|desired| desired.trim() == name) {
         return;
     }
     let marker = std::path::Path::new("/tmp").join(format!("failpoint-{name}"));
-    // The marker is created before the abort and only if it does not exist, so that the restarted process continues.
+    // The marker file is created before the abort, and only a process that creates the file aborts, so that the restarted
+    // process continues.
     if std::fs::OpenOptions::new().write(true).create_new(true).open(&marker).is_ok() {
         tracing::error!(name, "aborting at failpoint");
         std::process::abort();

@@ -1,12 +1,14 @@
-//! Decides which queued run starts next. Pure: it has no clock and no lock, and it wakes no runs itself.
+//! Decides which queued run starts next. The functions are pure: they use no clock and no lock, and the caller wakes the
+//! runs.
 //!
-//! A free slot goes to the namespace with the fewest open runs or, among equals, to the namespace that was served longest ago.
-//! The last free slot of a node is reserved for namespaces without an open run on that node. The last free slot overall is
-//! reserved for namespaces without an open run, unless the limits allow one namespace to use all slots. Thus a few namespaces
-//! with long runs leave a slot for each other namespace.
+//! A free slot is assigned to the namespace with the fewest open runs. Among namespaces with equally many open runs, it is
+//! assigned to the namespace that got a slot least recently. The last free slot of a node is reserved for namespaces without
+//! an open run on that node. The last free slot overall is reserved for namespaces without an open run, unless the limits
+//! allow one namespace to use all slots. Thus namespaces that already have open runs leave one slot for another namespace.
 //!
-//! Within a namespace, the run with the highest priority starts first, then the run that has been pending longest. Neither the
-//! priority nor the number of queued runs delays the runs of another namespace.
+//! Within a namespace, the run with the highest priority starts first. Among runs with the same priority, the run that has
+//! been pending longest starts first. Neither the priority nor the number of queued runs of a namespace delays the runs of
+//! another namespace.
 
 mod queue;
 
@@ -21,10 +23,10 @@ use queue::{Queue, Taken};
 
 pub use queue::{Limits, Run};
 
-/// Time for which a slot is reserved for a run that was woken. It is limited, because the run may no longer exist.
+/// Time for which a slot is reserved for a run that was woken. The time is limited, because the run may no longer exist.
 const RESERVATION: Duration = Duration::from_secs(30);
 
-/// Reason why a run has to wait. The text stays the same while the run waits, because it is written to a status.
+/// Reason why a run has to wait. The text contains no numbers that change, because it is written to a status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {
     All {
@@ -80,7 +82,7 @@ struct Reserved<W> {
     run: Run,
     /// Sequence number that orders the wake-ups.
     number: u64,
-    /// Waker of the run, until it is used.
+    /// Waker of the run, or `None` if the run was woken.
     waker: Option<W>,
     until: Instant,
 }
@@ -100,8 +102,8 @@ impl<W> FairQueue<W> {
         FairQueue { limits, open, reserved, queue: Queue::default(), reservations: 0 }
     }
 
-    /// Opens a run if a slot is free for it. Otherwise the run is queued, and [`FairQueue::next_wake`] returns `waker` when the
-    /// run may start.
+    /// Opens a run if a slot is free for it. Otherwise, queues the run; [`FairQueue::next_wake`] returns `waker` when the run
+    /// may start.
     pub fn request(&mut self, run: &Run, waker: W, now: Instant) -> Result<(), Full> {
         let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.node == run.node);
         if is_reserved || self.open.contains_key(&run.uid) {
@@ -119,16 +121,16 @@ impl<W> FairQueue<W> {
         Err(self.why_full(run))
     }
 
-    /// Opens a run regardless of the limits, because it has a reserved slot or was opened before this process started.
+    /// Opens a run that has a reserved slot or was opened before this process started, regardless of the limits.
     pub fn adopt(&mut self, run: &Run, now: Instant) {
         self.forget(&run.uid);
         let opened = || Open { namespace: run.namespace.clone(), node: run.node.clone(), permits: 0 };
         self.open.entry(run.uid.clone()).or_insert_with(opened).permits += 1;
-        // The reserved slot of the run may have been on another node.
+        // The slot that was reserved for the run may have been on another node, where it is now free.
         self.reserve(now);
     }
 
-    /// Returns one permit of an open run. The last permit frees its slot.
+    /// Releases one permit of an open run. Releasing the last permit frees the slot of the run.
     pub fn close(&mut self, uid: &str, now: Instant) {
         if let Some(open) = self.open.get_mut(uid) {
             open.permits = open.permits.saturating_sub(1);
@@ -145,7 +147,7 @@ impl<W> FairQueue<W> {
         self.reserve(now);
     }
 
-    /// Returns the waker of the next run that may start and was not woken yet.
+    /// Returns the waker of the next run that may start and has not been woken yet.
     pub fn next_wake(&mut self, now: Instant) -> Option<W> {
         self.reserve(now);
         let unaware = self.reserved.values_mut().filter(|reserved| reserved.waker.is_some());
@@ -165,7 +167,7 @@ impl<W> FairQueue<W> {
         self.queue.len()
     }
 
-    /// Returns the time since which the longest pending run in the queue has been pending.
+    /// Returns the time since which the oldest queued run has been pending, or `None` if no run is queued.
     pub fn oldest(&self) -> Option<Timestamp> {
         self.queue.oldest()
     }
@@ -175,7 +177,7 @@ impl<W> FairQueue<W> {
         self.queue.remove(uid);
     }
 
-    /// Reserves every free slot for the run that starts next.
+    /// Removes expired reservations and reserves the free slots for queued runs, in the order in which these runs start.
     fn reserve(&mut self, now: Instant) {
         self.reserved.retain(|_, reserved| reserved.until > now);
         while self.taken() < self.limits.all {

@@ -1,8 +1,10 @@
-//! Slots that keys (namespaces, pods) share fairly, for work that uses memory, CPU or a connection.
+//! Slots that are shared fairly between keys, such as namespaces or pods, and limit work that uses memory, CPU or
+//! connections.
 //!
-//! At most `total` slots are in use at the same time, at most `per_key` of them by one key. A key first waits for one of its own slots
-//! and then, in order of arrival, for one of the total. Each key thus has at most `per_key` entries in the common queue,
-//! regardless of the number of its callers, and no key waits behind more than `per_key` entries of another key.
+//! At most `total` slots are in use at the same time, at most `per_key` of them by one key. A caller first waits for one of
+//! the slots of its key and then, in order of arrival, for one of the `total` slots. Each key thus has at most `per_key`
+//! entries in the common queue, regardless of the number of its callers, and a caller waits behind at most `per_key` entries
+//! of each other key.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +37,7 @@ pub struct FairSlots(Arc<Shared>);
 struct Shared {
     limits: Limits,
     total: Arc<Semaphore>,
-    /// Keys with a caller that holds a slot or waits for one. Locked for short sections only, never across an await.
+    /// Keys with a caller that holds a slot or waits for one. The lock is held only briefly and never across an `await`.
     keys: Mutex<HashMap<String, Key>>,
 }
 
@@ -57,7 +59,8 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Releases the common slot and keeps the key's own, so that other keys proceed while this key pauses.
+    /// Releases the common slot and keeps the slot of the key, so that callers of other keys can continue while this caller
+    /// pauses.
     pub fn release_total(&mut self) {
         self.total = None;
     }
@@ -72,7 +75,7 @@ impl FairSlots {
     /// Waits for a slot. The future may be dropped at any time without losing a slot.
     ///
     /// # Errors
-    /// Too many callers of this key are waiting.
+    /// Returns [`Busy`] if too many callers of this key are waiting.
     pub async fn acquire(&self, key: &str) -> Result<Slot, Busy> {
         let (caller, slots) = self.enter(key)?;
         // Neither semaphore is ever closed.

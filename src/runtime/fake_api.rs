@@ -33,7 +33,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Returns the lines of a watch with the event type first, as the API server writes them.
+    /// Returns the lines of a watch response. Each line has the event type before the object, as the API server writes it.
     pub(crate) fn events<'e>(events: impl IntoIterator<Item = (&'e str, Value)>) -> Self {
         let line = |(kind, object): (&str, Value)| format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
         Answer::Text(events.into_iter().map(line).collect())
@@ -68,7 +68,7 @@ impl Answer {
     }
 }
 
-/// Requests so far.
+/// Log of the requests that the server has received.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<RecordedRequest>>>);
 
@@ -78,20 +78,20 @@ impl Log {
     }
 
     pub(crate) fn verbs(&self) -> Vec<String> {
-        self.all().into_iter().map(|asked| format!("{} {}", asked.method, asked.path)).collect()
+        self.all().into_iter().map(|request| format!("{} {}", request.method, request.path)).collect()
     }
 }
 
-/// Returns a client that gets its responses from `answer`, and the log of its requests.
+/// Returns a client that gets its responses from `answer`, and the log of the client's requests.
 pub(crate) fn client(answer: impl Fn(&RecordedRequest) -> Answer + Send + Sync + 'static) -> (Client, Log) {
     let log = Log::default();
     let (answer, noted) = (Arc::new(answer), log.clone());
     let service = tower::service_fn(move |request: Request<Body>| {
         let (answer, noted) = (answer.clone(), noted.clone());
         async move {
-            let asked = read(request).await;
-            noted.0.lock().unwrap().push(asked.clone());
-            let (code, text) = answer(&asked).content().await;
+            let requests = read(request).await;
+            noted.0.lock().unwrap().push(requests.clone());
+            let (code, text) = answer(&requests).content().await;
             let response = Response::builder().status(code).header("content-type", "application/json");
             response.body(Body::from(text.into_bytes())).map_err(std::io::Error::other)
         }

@@ -1,7 +1,7 @@
-//! Transfers fields that the Pulumi Kubernetes Operator manages to this controller by renaming the field managers of an object.
-//! Pure.
+//! Transfers the ownership of fields from the Pulumi Kubernetes Operator to this controller by renaming the field managers of
+//! an object. The functions are pure.
 //!
-//! The next apply then removes all fields that only the operator had applied, as if this controller had applied them before.
+//! The next server-side apply then removes the fields that only the operator owned and that are not part of the apply.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::Resource;
@@ -17,12 +17,14 @@ pub fn is_due<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(is_operators)
 }
 
-/// Whether the operator has applied the object itself, not only its status, and thus created and maintains it.
+/// Whether the operator has applied the object itself and not only its status, which means that the operator created and
+/// maintains it.
 pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(|entry| is_operators(entry) && is_apply(entry) && !is_of_subresource(entry))
 }
 
-/// Returns the managed fields with this controller in place of the operator, or `None` if the operator manages none.
+/// Returns the managed fields with this controller as the manager instead of the operator, or `None` if the operator manages
+/// no field.
 pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     if !is_due(object) {
         return None;
@@ -55,7 +57,7 @@ fn is_of_subresource(entry: &ManagedFieldsEntry) -> bool {
     entry.subresource.as_deref().is_some_and(|subresource| !subresource.is_empty())
 }
 
-/// Returns the entry as this controller would have created it: objects are applied, their status is patched.
+/// Returns the entry as if this controller had written the fields. The controller applies objects and patches their status.
 fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
     entry.manager = Some(FIELD_MANAGER.to_owned());
     if is_of_subresource(&entry) {
@@ -69,8 +71,9 @@ fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
     entry
 }
 
-/// Adds the defaults of a StatefulSet's update strategy to the managed fields. The operator applies an empty strategy, which
-/// the API server fills in. When this controller applies another strategy, these defaults must be removed.
+/// Adds the defaults of a StatefulSet's update strategy to the managed fields. The operator applies an empty strategy, to
+/// which the API server adds defaults without an owner. An apply of another strategy removes these defaults only if this
+/// controller owns them.
 fn own_defaults_of_strategy(fields: &mut Value) {
     let strategy = fields.get_mut("f:spec").and_then(|spec| spec.get_mut("f:updateStrategy"));
     if let Some(strategy) = strategy.and_then(Value::as_object_mut) {
@@ -78,7 +81,7 @@ fn own_defaults_of_strategy(fields: &mut Value) {
     }
 }
 
-/// Whether the API server treats two entries as the same manager, in which case it would drop one of them.
+/// Whether two entries belong to the same manager according to the API server, which would then drop one of them.
 fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool {
     let version = |entry: &ManagedFieldsEntry| if is_apply(entry) { None } else { entry.api_version.clone() };
     one.manager == other.manager
@@ -94,7 +97,7 @@ fn unite(into: &mut ManagedFieldsEntry, from: ManagedFieldsEntry) {
     }
 }
 
-/// Merges a set of fields, which is a tree of names, into another one.
+/// Merges the set of fields `from` into the set `into`. A set of fields is a tree of field names.
 fn union(into: &mut Map<String, Value>, from: Map<String, Value>) {
     for (name, below) in from {
         match (into.get_mut(&name), below) {
@@ -117,7 +120,7 @@ mod tests {
     use crate::api::auto::{Update, Workspace};
     use crate::api::pulumi::{Program, Stack};
 
-    /// Objects as version 2.9 of the operator left them in a cluster.
+    /// Parses a list of objects that version 2.9 of the operator created in a cluster.
     fn left<K: DeserializeOwned>(list: &str) -> Vec<K> {
         let list: Value = serde_saphyr::from_str(list).expect("it is YAML");
         let items = list["items"].as_array().expect("a list").clone();
@@ -130,7 +133,7 @@ mod tests {
         };
     }
 
-    /// Returns manager, operation and subresource of each entry.
+    /// Returns the manager, operation and subresource of each entry.
     fn managers<K: Resource>(object: &K) -> Vec<String> {
         let managed = managed_fields(object).unwrap_or_else(|| entries(object).to_vec());
         let word = |word: &Option<String>| word.clone().unwrap_or_default();
@@ -145,8 +148,8 @@ mod tests {
         for stack in left::<Stack>(left!("stacks")) {
             assert!(is_due(&stack) && !is_applied_by_operator(&stack), "{stack:?}");
             let update = format!("{ours} Update ");
-            let wanted = [format!("{ours} Update status"), "kubectl-client-side-apply Update ".to_owned(), update];
-            assert_eq!(managers(&stack), wanted);
+            let expected = [format!("{ours} Update status"), "kubectl-client-side-apply Update ".to_owned(), update];
+            assert_eq!(managers(&stack), expected);
         }
         for workspace in left::<Workspace>(left!("workspaces")) {
             assert!(is_applied_by_operator(&workspace));

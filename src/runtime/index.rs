@@ -1,7 +1,7 @@
 //! Store of watched objects with an index by group, such as the Updates of a Workspace or the Stacks of a source. A scan of all
 //! objects on each change would take quadratic time.
 //!
-//! [`CacheSync`] waits until stores are synced. An object that is missing from an incomplete store may still exist.
+//! [`CacheSync`] waits until stores are synced, because an object that is missing from an incomplete store may still exist.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -18,9 +18,9 @@ use tokio::sync::watch;
 
 use crate::runtime::reconcile::ReconcileError;
 
-/// Maximum time that one reconcile waits before it releases its slot.
+/// Maximum time for which a reconcile waits for the caches before it releases its slot.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Requeue interval after that time.
+/// Requeue interval of a reconcile that has waited for [`WAIT_TIMEOUT`].
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Returns the groups of an object; an object may be in any number of groups.
@@ -42,7 +42,7 @@ pub struct IndexWriter<K: Resource<DynamicType = ()> + Clone + 'static, G> {
     is_listed: watch::Sender<bool>,
 }
 
-/// Locked for short sections only, never across an await.
+/// Members of each group. The lock is held only briefly and never across an `await`.
 type Groups<K, G> = Arc<RwLock<HashMap<G, HashSet<Member<K>>>>>;
 
 /// Creates both sides of an empty store. `groups_of` returns the groups of an object.
@@ -74,8 +74,8 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
         &self.store
     }
 
-    /// Becomes `true` with the first complete list. `Store::wait_until_ready` does not suffice: it wakes only the last of
-    /// several waiters, and it does so before the groups are built.
+    /// Returns a channel whose value becomes `true` with the first complete list. `Store::wait_until_ready` does not suffice:
+    /// it wakes only the last of several waiters, and it does so before the groups are built.
     pub fn is_listed(&self) -> watch::Receiver<bool> {
         self.is_listed.clone()
     }
@@ -83,7 +83,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
 
 /// Write side of a store.
 pub trait StoreWriter<K: Resource<DynamicType = ()> + Clone + 'static>: Send + 'static {
-    /// Applies a watch event. Consumers that get the event afterwards find the current version of the object in the store.
+    /// Applies a watch event before consumers receive it, so that they find at least this version of the object in the store.
     fn apply(&mut self, event: &Event<K>);
 
     fn reader(&self) -> Store<K>;
@@ -116,7 +116,7 @@ where
         self.writer.apply_watcher_event(event);
         match (reference, event) {
             (Some(reference), _) => self.replace(before, &reference),
-            // The end of a list replaces all objects.
+            // At the end of a list, the listed objects replace all objects in the store.
             (None, Event::InitDone) => {
                 self.rebuild();
                 self.is_listed.send_replace(true);
@@ -180,8 +180,8 @@ impl<K: Resource<DynamicType = ()> + Clone, G> fmt::Debug for IndexWriter<K, G> 
     }
 }
 
-/// An object in a group. All versions of an object are equal. The object is shared with the store, so that an entry costs only
-/// a pointer.
+/// An object in a group. Two versions of the same object are equal. The object is shared with the store, so that an entry
+/// needs only the memory of a pointer.
 struct Member<K>(Arc<K>);
 
 impl<K: Resource> Member<K> {
@@ -219,9 +219,9 @@ struct Cache {
 }
 
 impl Cache {
-    /// Waits until the cache contains the first list of the API server.
+    /// Waits until the cache contains the first complete list.
     async fn synced(&self) {
-        // A dropped writer never completes its cache; it is dropped only when the controller ends.
+        // A cache whose writer was dropped is never synced. Writers are dropped only when the controller ends.
         if self.is_listed.clone().wait_for(|is_listed| *is_listed).await.is_err() {
             std::future::pending().await
         }
@@ -246,10 +246,10 @@ impl CacheSync {
         self
     }
 
-    /// Waits until all caches are synced, for a limited time.
+    /// Waits until all caches are synced or a timeout has elapsed.
     ///
     /// # Errors
-    /// At least one cache is not synced yet. The reconcile is retried.
+    /// Returns an error if a cache is still not synced. The object is then requeued.
     pub async fn wait(&self) -> Result<(), ReconcileError> {
         if self.is_synced.load(Ordering::Acquire) {
             return Ok(());

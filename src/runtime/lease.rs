@@ -1,11 +1,12 @@
 //! Leader election with a Lease, as in client-go.
 //!
 //! Clocks of different machines are never compared. A candidate treats the holder as dead if it has observed the Lease
-//! unchanged for the lease duration, by its own monotonic clock. The holder stops writing earlier: its deadline counts from the
-//! start of its last successful renewal, which no candidate can have observed before that time.
+//! unchanged for the lease duration, measured with the candidate's own monotonic clock. The holder stops writing before that:
+//! its deadline counts from the start of its last successful renewal request, and no candidate can have observed this renewal
+//! earlier.
 //!
-//! Unlike client-go, a candidate takes the Lease immediately if its holder was an earlier process of the same container: a
-//! container is restarted only after its process has ended.
+//! Unlike client-go, a candidate takes the Lease immediately if the holder was an earlier process of the same container,
+//! because a container is restarted only after its process has ended.
 
 mod state;
 
@@ -29,11 +30,11 @@ use crate::telemetry::chain;
 use crate::telemetry::metrics::Metrics;
 
 pub use state::Identity;
-use state::{Sighting, Step, decide, wanted};
+use state::{Sighting, Step, decide, desired};
 
 /// Timeout of the request that releases the Lease.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Lease duration of a released Lease in seconds, as client-go writes it.
+/// `leaseDurationSeconds` of a released Lease, as in client-go.
 const RELEASED_SECONDS: i32 = 1;
 
 /// Error of an attempt to acquire or renew the Lease.
@@ -59,7 +60,7 @@ pub enum LeaseLost {
 /// A candidate for the Lease.
 pub struct Elector {
     reader: Reader,
-    /// This writer is not gated by leadership, because only writing the Lease leads to leadership.
+    /// This writer does not require leadership, because a process becomes the leader only by writing the Lease.
     writer: Writer,
     namespace: String,
     name: String,
@@ -67,13 +68,15 @@ pub struct Elector {
     times: LeaderElection,
     until: watch::Sender<Option<Instant>>,
     seen: Option<Sighting>,
-    /// Whether the Lease must be read before it is written. Not necessary if it is known to be as this process wrote it.
+    /// Whether the Lease must be read before it is written. `false` only after this process has written the Lease
+    /// successfully.
     must_read: bool,
     metrics: Metrics,
 }
 
 impl Elector {
-    /// Creates a candidate for the Lease of this name. The returned [`Leadership`] gates all other writes.
+    /// Creates a candidate for the Lease of this name. All writes except those of the Lease require the returned
+    /// [`Leadership`].
     pub fn new(
         client: Client,
         (namespace, name): (&str, &str),
@@ -81,7 +84,7 @@ impl Elector {
         times: LeaderElection,
         metrics: Metrics,
     ) -> (Self, Leadership) {
-        // If a request hangs, there must be time for another one.
+        // If a request hangs, there must be time for another request.
         let limit = times.renew_deadline / 2;
         let (until, leadership) = Leadership::elected();
         metrics.leads(name, false);
@@ -128,7 +131,8 @@ impl Elector {
         }
     }
 
-    /// Renews the Lease until `stop` is canceled. Returns an error when the Lease is lost; this process then writes nothing anymore.
+    /// Renews the Lease until `stop` is canceled. Returns an error when the Lease is lost; from then on, this process writes
+    /// nothing.
     pub async fn hold(mut self, stop: CancellationToken) -> Result<Self, LeaseLost> {
         let mut cause = "this process was suspended".to_owned();
         loop {
@@ -156,7 +160,7 @@ impl Elector {
         }
     }
 
-    /// Releases the Lease, so that no candidate has to wait for its expiry. The caller sets a timeout.
+    /// Releases the Lease, so that no candidate has to wait until it expires. The caller applies a timeout.
     pub async fn release(mut self) -> Result<(), LeaseError> {
         self.stop_writing();
         let free = json!({
@@ -178,7 +182,8 @@ impl Elector {
         }
     }
 
-    /// Makes one attempt to acquire or renew the Lease. On success, returns the start time of the request.
+    /// Makes one attempt to acquire or renew the Lease. Returns the start time of the request, or `None` if another candidate
+    /// holds the Lease.
     pub(super) async fn attempt(&mut self) -> Result<Option<Instant>, LeaseError> {
         if !self.must_read {
             match self.step().await {
@@ -189,7 +194,7 @@ impl Elector {
         }
         self.read().await?;
         match self.step().await {
-            // Another candidate was faster. The next attempt reads the new holder.
+            // Another candidate acquired the Lease first. The next attempt reads the new holder.
             Err(error) if error.is_conflict() && !self.is_ours() => Ok(None),
             other => Ok(other?),
         }
@@ -205,7 +210,7 @@ impl Elector {
         // Set before the request, because the caller may drop this future before the response arrives.
         self.must_read = true;
         let before = self.seen.as_ref().map(Sighting::spec).unwrap_or_default();
-        let spec = wanted(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
+        let spec = desired(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
         let granted = match self.seen.clone() {
             Some(seen) => self.write(&seen, &spec).await?,
             None => match self.writer.create(&self.new_lease(spec)).await? {
@@ -221,7 +226,7 @@ impl Elector {
         Ok(Some(begun))
     }
 
-    /// Changes the Lease if it is still in the observed state; otherwise returns a conflict.
+    /// Writes the spec of the Lease if the Lease is still in the observed state; otherwise, returns a conflict.
     async fn write(&self, seen: &Sighting, spec: &impl serde::Serialize) -> Result<Lease, WriteError> {
         let patch = json!({ "metadata": { "resourceVersion": seen.lease.resource_version() }, "spec": spec });
         self.writer.merge(&self.namespace, &self.name, &patch).await
@@ -233,7 +238,7 @@ impl Elector {
         Ok(())
     }
 
-    /// Records the observed Lease. The time of the first observation is reset only if the spec has changed.
+    /// Records the observed Lease. The time of the first observation is kept if the spec is unchanged.
     fn observe(&mut self, lease: Option<Lease>) {
         let before = self.seen.take();
         self.seen = lease.map(|lease| {
@@ -286,7 +291,7 @@ impl Term {
     /// Starts the term of an elector that has acquired the Lease.
     pub fn begin(elector: Elector) -> Self {
         let stop = CancellationToken::new();
-        // A separate task, so that renewals do not wait for reconciles.
+        // Renewals run in a separate task, so that they do not wait for reconciles.
         let renewing = tokio::spawn(elector.hold(stop.clone()));
         Term { renewing, stop }
     }
@@ -301,7 +306,8 @@ impl Term {
         }
     }
 
-    /// Ends the term; all writes must be complete. With `release`, another candidate may lead immediately.
+    /// Ends the term. All writes must be complete. `release` releases the Lease, so that another candidate can acquire it
+    /// immediately.
     pub async fn end(self, release: bool) {
         self.stop.cancel();
         let elector = match self.renewing.await {

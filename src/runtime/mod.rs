@@ -1,7 +1,7 @@
-//! Extensions of kube-rs: gates for writes and runs, fair slots, backoff by object, panic guard, timeouts, leader election,
-//! events in the API and notifications for Flux.
+//! Extensions of kube-rs: writes that require leadership, a limiter for runs, fair slots, backoff per object, a panic guard,
+//! timeouts, leader election, events in the API and notifications for Flux.
 //!
-//! The controllers depend on this module, and it does not depend on them. All changes in the API go through [`writes`].
+//! The controllers depend on this module, which does not depend on them. All writes to the API go through [`writes`].
 
 pub mod backoff;
 pub mod client;

@@ -1,4 +1,4 @@
-//! Reads from the API that bypass the caches. Each request has a timeout, and each error names the object.
+//! Reads from the API that bypass the caches. Each request has a timeout, and each error message contains the object.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -82,8 +82,8 @@ impl Reader {
         self.call(what, api.get_metadata_opt(name)).await
     }
 
-    /// Returns an object's row in the table format of the API server, or `None` if the object does not exist. The row contains
-    /// no content of the object.
+    /// Returns the row of an object in the `Table` representation of the API server, or `None` if the object does not exist.
+    /// The row contains no content of the object.
     pub async fn get_row_opt<K>(&self, namespace: &str, name: &str) -> Result<Option<Row>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
@@ -104,7 +104,7 @@ impl Reader {
         self.call(|| format!("read {} {name}", K::kind(&())), api.get_opt(name)).await
     }
 
-    /// Lists objects of a namespace by label selector; at most 500.
+    /// Lists at most 500 objects of a namespace that match a label selector.
     pub async fn list<K>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -115,8 +115,8 @@ impl Reader {
         Ok(self.call(what, api.list(&parameters)).await?.items)
     }
 
-    /// Returns the first object of a namespace that satisfies `is_wanted`. Reads the list page by page.
-    pub async fn find<K>(&self, namespace: &str, is_wanted: impl Fn(&K) -> bool) -> Result<Option<K>, ReadError>
+    /// Returns the first object of a namespace that satisfies `is_desired`. Reads the list page by page.
+    pub async fn find<K>(&self, namespace: &str, is_desired: impl Fn(&K) -> bool) -> Result<Option<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
@@ -125,7 +125,7 @@ impl Reader {
         let mut parameters = ListParams::default().limit(MAX_LIST);
         loop {
             let page = self.call(what, api.list(&parameters)).await?;
-            if let Some(found) = page.items.into_iter().find(&is_wanted) {
+            if let Some(found) = page.items.into_iter().find(&is_desired) {
                 return Ok(Some(found));
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -135,7 +135,7 @@ impl Reader {
         }
     }
 
-    /// Lists the metadata of all objects of a namespace by label selector, page by page.
+    /// Lists the metadata of all objects of a namespace that match a label selector, page by page.
     pub async fn list_metadata<K>(&self, namespace: &str, labels: &str) -> Result<Vec<PartialObjectMeta<K>>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -173,16 +173,17 @@ impl Reader {
     }
 }
 
-/// Whether an object of this name can exist. Any other text would change the path of the request: to another resource, or by
-/// adding query parameters.
+/// Whether the namespace and the name are valid. Other text could change the path of the request to that of another resource,
+/// or add query parameters.
 fn may_exist(namespace: &str, name: &str) -> bool {
     names::is_object_name(namespace) && names::is_object_name(name)
 }
 
-/// `Accept` header of a table request. Without an alternative media type, the API server never responds with the object itself.
+/// `Accept` header of a table request. It contains no alternative media type, so the API server never responds with the
+/// object itself.
 const TABLE: HeaderValue = HeaderValue::from_static("application/json;as=Table;g=meta.k8s.io;v=v1");
 
-/// Row of an object.
+/// Row of an object in the `Table` representation.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pub metadata: ObjectMeta,

@@ -26,7 +26,7 @@ use crate::telemetry::logging::panic_message;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::reconciles::ReconcileResult;
 
-/// Effectively unlimited.
+/// Limit that is never reached in practice.
 const UNLIMITED: usize = 1 << 20;
 /// Requeue interval of an object if too many reconciles of its namespace wait for a slot.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
@@ -34,13 +34,13 @@ const BUSY_RETRY: Duration = Duration::from_secs(5);
 /// Result of a successful reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// No requeue; the next change triggers a reconcile.
+    /// The object is not requeued; the next change triggers a reconcile.
     Settled,
-    /// Requeue after this time, unless a change triggers a reconcile earlier.
+    /// The object is requeued after this time, unless a change triggers a reconcile earlier.
     After(Duration),
 }
 
-/// Reason why a reconcile did not succeed, which determines the next one.
+/// Reason why a reconcile did not succeed, which determines when the object is reconciled again.
 #[derive(Debug, Error)]
 pub enum ReconcileError {
     /// No progress is possible until the object changes.
@@ -49,7 +49,7 @@ pub enum ReconcileError {
     /// A precondition is not met yet. This is not a failure.
     #[error("waiting for {on}")]
     Waiting { on: String, after: Duration },
-    /// Temporary error; retried with backoff.
+    /// The error is temporary; the reconcile is retried with backoff.
     #[error(transparent)]
     Transient(Box<dyn StdError + Send + Sync>),
 }
@@ -96,10 +96,10 @@ pub struct ReconcileRunner {
     timeout: Duration,
     metrics: Metrics,
     slots: FairSlots,
-    /// When canceled, reconciles that wait for a slot do not start.
+    /// When this token is canceled, reconciles that wait for a slot do not start.
     end: CancellationToken,
     backoff: Backoff,
-    /// Objects that have been reconciled. Locked for short sections only, never across an await.
+    /// Objects that have been reconciled. The lock is held only briefly and never across an `await`.
     known: Mutex<HashSet<ObjectKey>>,
     when_gone: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
@@ -130,17 +130,18 @@ impl ReconcileRunner {
         }
     }
 
-    /// Sets a callback for deleted objects. It is called without holding a lock, possibly several times for the same object.
+    /// Sets a callback for deleted objects. The runner holds no lock during the call, and it may make several calls for the same
+    /// object.
     #[must_use]
     pub fn when_gone(self, forget: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
         ReconcileRunner { when_gone: Box::new(forget), ..self }
     }
 
-    /// Limits concurrent reconciles in total and per namespace, so that a namespace with slow reconciles does not delay others.
-    /// After `end` is canceled, no reconcile starts.
+    /// Limits concurrent reconciles in total and per namespace, so that a namespace with slow reconciles does not delay other
+    /// namespaces. After `end` is canceled, no reconcile starts.
     #[must_use]
     pub fn with_slots(self, total: usize, per_namespace: usize, end: CancellationToken) -> Self {
-        // Each object waits at most once, so the number of waiting callers needs no limit.
+        // Each object waits for at most one slot, so the number of waiting callers needs no limit.
         let limits = Limits { total, per_key: per_namespace, waiting_per_key: UNLIMITED };
         ReconcileRunner { slots: FairSlots::new(limits), end, ..self }
     }
@@ -176,7 +177,7 @@ impl ReconcileRunner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
         self.metrics.reconciles().begun(self.controller, &key);
         let begun = Instant::now();
-        // On the heap, because reconciles are large and a single task holds all of them.
+        // The future is on the heap, because reconciles are large and a single task holds the futures of all reconciles.
         let work = Box::pin(tokio::time::timeout(self.timeout, work).instrument(span.clone()));
         let end = match AssertUnwindSafe(work).catch_unwind().await {
             Ok(Ok(Ok(outcome))) => End::Outcome(outcome),
@@ -255,7 +256,7 @@ impl ReconcileRunner {
             }
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);
-                // A conflict or the loss of leadership is not a failure.
+                // A conflict or the loss of leadership is retried with backoff, but it is not reported as a failure.
                 if is_ordinary(&**source) {
                     tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconcile");
                     return (Action::requeue(delay), ReconcileResult::RequeueAfter);
@@ -267,7 +268,7 @@ impl ReconcileRunner {
     }
 }
 
-/// Error policy for `Controller::run`, which is never called, because [`ReconcileRunner::run`] does not fail.
+/// Error policy for `Controller::run`. It is never called, because [`ReconcileRunner::run`] does not fail.
 pub(super) fn no_errors<K, C>(_object: Arc<K>, error: &Infallible, _context: Arc<C>) -> Action {
     match *error {}
 }
@@ -282,7 +283,7 @@ fn is_ordinary(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
     write.is_some_and(|error| error.is_conflict() || error.is_not_leader())
 }
 
-/// Leaks a name. There are few kinds, and their names are needed as long as the process lives.
+/// Leaks a name. There are few kinds, and their names are needed until the process exits.
 fn leaked(name: std::borrow::Cow<'static, str>) -> &'static str {
     match name {
         std::borrow::Cow::Borrowed(name) => name,

@@ -26,11 +26,11 @@ struct Shared<W> {
     metrics: Metrics,
     /// Signals a change that may allow the next run to start.
     changed: Notify,
-    /// Locked for short sections only, never across an await.
+    /// Open and queued runs. The lock is held only briefly and never across an `await`.
     queue: Mutex<FairQueue<W>>,
 }
 
-/// Keeps a slot for a run. Dropping the last permit of a run frees its slot.
+/// Permit that keeps the slot of a run. Dropping the last permit of a run frees the slot.
 #[must_use = "the slot becomes free when the permit is dropped"]
 pub struct Permit<W> {
     uid: String,
@@ -58,7 +58,7 @@ impl<W> RunLimiter<W> {
         }
     }
 
-    /// Acquires a slot for a run. If no slot is free, the run is queued, and [`RunLimiter::wakes`] returns `waker` when it may
+    /// Acquires a slot for a run. If no slot is free, queues the run; [`RunLimiter::wakes`] returns `waker` when the run may
     /// start.
     pub fn acquire(&self, run: &Run, waker: W) -> Result<Permit<W>, Full> {
         let mut queue = self.shared.lock();
@@ -67,7 +67,7 @@ impl<W> RunLimiter<W> {
         granted.map(|()| self.permit(run))
     }
 
-    /// Acquires a slot for a run that was opened before a restart. The run counts toward the limits and is never refused.
+    /// Acquires a slot for a run that was opened before a restart. The run counts toward the limits, but it is never refused.
     pub fn adopt(&self, run: &Run) -> Permit<W> {
         let mut queue = self.shared.lock();
         queue.adopt(run, Instant::now());
@@ -82,7 +82,7 @@ impl<W> RunLimiter<W> {
         self.shared.update(queue);
     }
 
-    /// Returns the queued runs that may start, as a stream. There must be only one consumer.
+    /// Returns a stream of the wakers of queued runs that may start. There must be only one consumer.
     pub fn wakes(&self) -> impl Stream<Item = W> + Send + 'static
     where
         W: Send + 'static,

@@ -16,8 +16,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Creates a scope; without a namespace, it includes all of them. The label selector applies only to the controller's own
-    /// kinds.
+    /// Creates a scope. Without a namespace, the scope includes all namespaces. The label selector applies only to the
+    /// controller's own kinds.
     pub fn new(namespace: Option<String>, selector: Option<String>) -> Self {
         Scope { namespace, selector }
     }
@@ -27,7 +27,7 @@ impl Scope {
         self.namespace.as_deref()
     }
 
-    /// Whether a watch of one of the controller's own kinds includes all objects of a namespace.
+    /// Whether a watch of one of the controller's own kinds includes all objects of that kind in a namespace.
     pub fn watches_all_of(&self, namespace: &str) -> bool {
         self.selector.is_none() && self.namespace().is_none_or(|watched| watched == namespace)
     }
@@ -51,7 +51,7 @@ impl Scope {
         }
     }
 
-    /// Returns the watch configuration for the controller's own kinds, limited to its shard.
+    /// Returns the watch configuration for the controller's own kinds, limited to the controller's shard.
     pub fn own_kinds(&self) -> watcher::Config {
         match &self.selector {
             Some(selector) => self.other_kinds().labels(selector),

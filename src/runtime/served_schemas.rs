@@ -14,15 +14,15 @@ use crate::api::definitions::{api_versions, custom_resource_definitions};
 use crate::runtime::reads::ReadError;
 use crate::subprocess::{self, Limits, Subprocess};
 
-/// Interval at which the schemas are read until they are complete.
+/// Interval at which the served schemas are read until they are complete.
 const INTERVAL: Duration = Duration::from_secs(3);
-/// Minimum interval between two logs of the same problem.
+/// Minimum interval between two log messages about the same problem.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of missing fields that are named for each CustomResourceDefinition.
+/// Maximum number of missing fields that a message contains for each CustomResourceDefinition.
 const MAX_FIELDS: usize = 5;
-/// Schema keyword with which the API server keeps fields that the schema does not name.
+/// Schema keyword that makes the API server keep fields that are not in the schema.
 const PRESERVES: &str = "x-kubernetes-preserve-unknown-fields";
-/// Role of the child process on the command line.
+/// Role of the child process, as its command-line argument.
 const ROLE: &str = "compare-schemas";
 /// Limits of the child process.
 const LIMITS: Limits = Limits {
@@ -47,11 +47,11 @@ struct Served {
     document: Option<String>,
 }
 
-/// Waits until the API server serves every field of the definitions of this version, and logs missing fields. The only
-/// permission needed is `system:discovery`, which all ServiceAccounts have by default. Without it, nothing is compared.
+/// Waits until the API server serves every field of the definitions of this version, and logs missing fields. This requires
+/// only the permissions of `system:discovery`, which all ServiceAccounts have by default. Without them, nothing is compared.
 ///
-/// A child process does the comparison, because definitions and documents take megabytes of memory that the allocator would not
-/// return.
+/// A child process does the comparison, because the definitions and documents take megabytes of memory, which the allocator
+/// would not return to the operating system.
 pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Subprocess) {
     let compare = async |served: &[Served]| {
         let request = serde_json::to_vec(served).map_err(|error| error.to_string())?;
@@ -65,7 +65,7 @@ pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Sub
 /// child process.
 ///
 /// # Errors
-/// The limits cannot be applied, or the documents cannot be read.
+/// Returns an error if the limits cannot be applied or the documents cannot be read.
 pub fn compare_stdin() -> io::Result<()> {
     let mut request = Vec::new();
     subprocess::confined_input()?.read_to_end(&mut request)?;

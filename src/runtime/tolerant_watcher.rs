@@ -14,7 +14,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// A watched object: parsed, or only its metadata if it cannot be parsed.
+/// A watched object that is parsed, or only its metadata if the object cannot be parsed.
 #[derive(Clone, Debug)]
 pub enum Tolerant<K> {
     Read(Box<K>),
@@ -106,8 +106,8 @@ where
     watcher_with(api, config, |_| None)
 }
 
-/// Like [`watcher()`], but if a deleted object cannot be parsed, the deletion event contains the last version, which `last`
-/// returns.
+/// Like [`watcher()`], but if a deleted object cannot be parsed, the deletion event contains the last known version of the
+/// object, which `last` returns.
 pub fn watcher_with<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,

@@ -39,11 +39,11 @@ const REQUEST_ANNOTATIONS: [&str; 6] = [
 ];
 
 /// Returns the objects whose change triggers a reconcile, for `Controller::for_stream`. `store` receives all objects, and
-/// `drive` forgets deleted ones.
+/// `drive` forgets deleted objects.
 ///
-/// A reconcile reads its object from the API, so the store needs only the parts that lookups use. `cut_down` removes the rest
-/// of spec and status, which would be most of the controller's memory with thousands of objects. `seen` receives every event
-/// after the store has applied it.
+/// A reconcile reads its object from the API, so the store needs only the fields that lookups use. `cut_down` removes the
+/// other fields of spec and status, which would use most of the controller's memory with thousands of objects. `seen`
+/// receives every event after the store has applied it.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
@@ -81,8 +81,8 @@ where
         .predicate_filter(generation.combine(finalizers).combine(deletion).combine(requests), Default::default())
 }
 
-/// Removes the managed fields and all annotations that request nothing. One of these annotations may contain the whole object,
-/// as written by `kubectl apply`.
+/// Removes the managed fields and all annotations except `REQUEST_ANNOTATIONS`. The annotation of `kubectl apply` contains
+/// the whole object.
 pub fn cut_down_metadata<K: Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
     object.annotations_mut().retain(|name, _| REQUEST_ANNOTATIONS.contains(&name.as_str()));
@@ -91,11 +91,11 @@ pub fn cut_down_metadata<K: Resource>(object: &mut K) {
     }
 }
 
-/// Removes everything from an Update except the progress of its run and the data that identify its locks.
+/// Removes everything from an Update except the progress of its run and the data that identify the locks of the run.
 pub fn cut_down_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
-        // Without `status.run`, a run in progress was started by the operator. A run that waits for references needs an agent
-        // that supports them.
+        // Without `status.run`, this condition shows that the operator started the run, or that the run waits for references
+        // and requires an agent that supports them.
         let tells = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
             PROGRESSING => {
@@ -119,7 +119,7 @@ pub fn cut_down_update(update: &mut Update) {
     });
 }
 
-/// Whether the object is being deleted.
+/// Returns 1 if the object is being deleted, otherwise 0.
 fn deletion<K: Resource>(object: &K) -> Option<u64> {
     Some(u64::from(object.meta().deletion_timestamp.is_some()))
 }

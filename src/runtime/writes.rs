@@ -1,4 +1,5 @@
-//! The only module that writes to the API. Each request has a timeout and requires leadership, and each error names the object.
+//! The only module that writes to the API. Each request has a timeout and requires leadership, and each error message
+//! contains the object.
 
 mod error;
 
@@ -21,7 +22,7 @@ use crate::telemetry::metrics::Metrics;
 
 pub use error::{Attempt, WriteError};
 
-/// A kind that can be written: namespaced and known at compile time.
+/// A kind whose objects can be written. It is namespaced, and its type is known at compile time.
 pub trait Object:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync
 {
@@ -43,7 +44,7 @@ impl<K> Object for K where
 pub enum Created<K> {
     /// The object was created.
     New(K),
-    /// An object of that name exists already, possibly created by another client.
+    /// An object of that name already exists, possibly created by another client.
     Existing(K),
 }
 
@@ -58,7 +59,8 @@ impl<K> Created<K> {
 /// Leadership of this process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    /// Time until which this process may write, if at all. There is no channel without leader election.
+    /// Channel with the time until which this process may write, or with `None` if it may not write. `None` without leader
+    /// election.
     until: Option<watch::Receiver<Option<Instant>>>,
 }
 
@@ -68,14 +70,15 @@ impl Leadership {
         Leadership { until: None }
     }
 
-    /// Returns the leadership of a candidate, and a channel for the time until which it may write. Initially it may not write.
+    /// Returns the leadership of a candidate, which initially may not write, and the channel that sets the time until which
+    /// it may write.
     pub fn elected() -> (watch::Sender<Option<Instant>>, Self) {
         let (sender, until) = watch::channel(None);
         (sender, Leadership { until: Some(until) })
     }
 
-    /// Whether this process may write. This depends on the clock instead of a task: a process that was suspended may resume at
-    /// any point, and its first check must already fail.
+    /// Whether this process may write. This compares the clock with the deadline and does not depend on a task: a process
+    /// that was suspended may resume at any point, and the first check after that must already fail.
     pub fn is_held(&self) -> bool {
         match &self.until {
             None => true,
@@ -94,19 +97,19 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer. `timeout` applies to each request. Without `leadership`, every write fails.
+    /// Creates a writer. `timeout` applies to each request. While this process does not hold `leadership`, every write fails.
     pub fn new(client: Client, timeout: Duration, leadership: Leadership, metrics: Metrics) -> Self {
         Writer { client, timeout, leadership, metrics }
     }
 
-    /// Sets the status of an object with a merge patch. Makes no request and returns `None` if the status is already equal.
-    /// Returns a conflict if the object has changed since it was read.
+    /// Sets the status of an object with a merge patch. Makes no request and returns `None` if the object already has this
+    /// status. Returns a conflict if the object has changed since it was read.
     pub async fn status<K: Object>(&self, object: &K, status: &impl Serialize) -> Result<Option<K>, WriteError> {
         let attempt = attempt("write the status of", object);
         let encode = |source| WriteError::Encode { attempt: Box::new(attempt.clone()), source };
         let present = serde_json::to_value(object).map_err(encode)?;
-        let wanted = serde_json::to_value(status).map_err(encode)?;
-        let Some(difference) = difference(present.get("status").unwrap_or(&Value::Null), &wanted) else {
+        let desired = serde_json::to_value(status).map_err(encode)?;
+        let Some(difference) = difference(present.get("status").unwrap_or(&Value::Null), &desired) else {
             return Ok(None);
         };
         let mut patch = json!({ "status": difference });
@@ -119,7 +122,7 @@ impl Writer {
         self.call(&attempt, request).await.map(Some)
     }
 
-    /// Applies an object with forced server-side apply. `object` is the complete intent, including metadata.
+    /// Applies an object with forced server-side apply. `object` is the fully specified intent, including metadata.
     pub async fn apply<K: Object>(&self, object: &impl Serialize) -> Result<K, WriteError> {
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         self.apply_with("apply", object, &parameters).await
@@ -133,7 +136,7 @@ impl Writer {
         self.apply_with("validate", object, &parameters).await
     }
 
-    /// Creates an object. An existing object is a result, not an error.
+    /// Creates an object. If an object of this name already exists, returns it as [`Created::Existing`].
     pub async fn create<K: Object>(&self, object: &K) -> Result<Created<K>, WriteError> {
         let attempt = attempt("create", object);
         let (api, name) = self.target::<K>(&attempt)?;
@@ -148,7 +151,8 @@ impl Writer {
         }
     }
 
-    /// Deletes an object. A missing object is not an error. With a UID, another object of the same name is a conflict.
+    /// Deletes an object. A missing object is not an error. If `uid` is set, returns a conflict if the object has another
+    /// UID.
     pub async fn delete<K: Object>(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<(), WriteError> {
         let attempt = Attempt {
             verb: "delete",
@@ -214,8 +218,8 @@ impl Writer {
         }
     }
 
-    /// Sets annotations, and removes those without a value. Makes no request if there is no change. Another object of the same
-    /// name is a conflict.
+    /// Sets annotations, and removes annotations that have no value in the argument. Makes no request if nothing changes.
+    /// Returns a conflict if the object was replaced by another object of the same name.
     pub async fn annotate<K: Object>(
         &self,
         object: &K,
@@ -235,8 +239,8 @@ impl Writer {
         self.call(&attempt, request).await.map(|_| ())
     }
 
-    /// Replaces the Pulumi Kubernetes Operator by this controller as manager of an object's fields. Makes no request and
-    /// returns `None` if the operator manages none. Returns a conflict if the object has changed since it was read.
+    /// Replaces the Pulumi Kubernetes Operator by this controller as a field manager of an object. Makes no request and
+    /// returns `None` if the operator manages no field. Returns a conflict if the object has changed since it was read.
     pub async fn take_over<K: Object>(&self, object: &K) -> Result<Option<K>, WriteError> {
         let Some(managed_fields) = field_managers::managed_fields(object) else { return Ok(None) };
         let attempt = attempt("take over", object);
@@ -326,7 +330,7 @@ fn attempt<K: Object>(verb: &'static str, object: &K) -> Attempt {
     }
 }
 
-/// Adds a UID test, so that the patch is not applied to a later object of the same name.
+/// Adds a test of the UID, so that the patch is not applied to a later object of the same name.
 fn with_uid_test<K: Object>(object: &K, operations: Value) -> Value {
     let test = object.uid().map(|uid| json!({ "op": "test", "path": "/metadata/uid", "value": uid }));
     let rest = match operations {
@@ -336,10 +340,11 @@ fn with_uid_test<K: Object>(object: &K, operations: Value) -> Value {
     Value::Array(test.into_iter().chain(rest).collect())
 }
 
-/// Returns the JSON merge patch that turns `present` into `wanted`, or `None` if they are equal. A null equals a missing value.
-fn difference(present: &Value, wanted: &Value) -> Option<Value> {
-    let (Value::Object(old), Value::Object(new)) = (present, wanted) else {
-        return if present == wanted { None } else { Some(without_nulls(wanted)) };
+/// Returns the JSON merge patch that turns `present` into `desired`, or `None` if they are equal. Null is treated like a
+/// missing value.
+fn difference(present: &Value, desired: &Value) -> Option<Value> {
+    let (Value::Object(old), Value::Object(new)) = (present, desired) else {
+        return if present == desired { None } else { Some(without_nulls(desired)) };
     };
     let mut patch = Map::new();
     for (key, value) in new.iter().filter(|(_, value)| !value.is_null()) {
@@ -353,7 +358,7 @@ fn difference(present: &Value, wanted: &Value) -> Option<Value> {
     if patch.is_empty() { None } else { Some(Value::Object(patch)) }
 }
 
-/// Removes nulls from a new value. In a merge patch, a null deletes a field.
+/// Removes nulls from a new value, because a null in a merge patch deletes a field.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

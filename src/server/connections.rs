@@ -1,5 +1,6 @@
-//! HTTP server with bounded connections: a maximum number, one request for each, and a maximum duration. When all connections
-//! are in use, the server closes a connection that waits for its peer, so that no peer can block others by holding connections.
+//! HTTP server with limited connections: a maximum number, one request per connection, and a maximum duration. When all
+//! connections are in use, the server closes a connection that waits for its peer, so that no peer can block others by
+//! holding connections.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -189,7 +190,7 @@ impl Waiting {
         Waiting(Arc::new(WaitingList { per_peer, entries: Mutex::default() }))
     }
 
-    /// Adds a connection. Closes the oldest connection of the peer if the peer has too many.
+    /// Adds a connection. Closes the oldest waiting connection of the peer if the peer has too many of them.
     fn join(&self, peer: IpAddr, close: &CancellationToken) -> Wait {
         let mut entries = lock(&self.0.entries);
         if entries.iter().filter(|entry| entry.peer == peer).count() >= self.0.per_peer {
@@ -200,11 +201,12 @@ impl Waiting {
         Wait { list: self.clone(), identity }
     }
 
-    /// Closes the oldest waiting connection of the peer with the most of them, if any connection waits.
+    /// Closes the oldest waiting connection of the peer that has the most waiting connections.
     fn close_one(&self) {
         let mut entries = lock(&self.0.entries);
         let count = |peer: IpAddr| entries.iter().filter(|entry| entry.peer == peer).count();
-        // Among equal peers, `max_by_key` returns the last one. In reversed order, this is the peer with the oldest connection.
+        // Among peers with equally many connections, `max_by_key` returns the last one. In reversed order, this is the peer
+        // with the oldest connection.
         let peer = entries.iter().rev().map(|entry| entry.peer).max_by_key(|peer| count(*peer));
         if let Some(peer) = peer {
             close_oldest(&mut entries, peer);
@@ -224,7 +226,7 @@ impl Drop for Wait {
     }
 }
 
-/// Locks a mutex. Locks are held for short sections only, never across an await.
+/// Locks a mutex. Locks are held only briefly and never across an `await`.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -114,9 +114,9 @@ mod tests {
     #[tokio::test]
     async fn profiles_are_served_only_if_enabled() {
         // Only an existing route rejects the invalid number.
-        for (pprof, wanted) in [(false, StatusCode::NOT_FOUND), (true, StatusCode::BAD_REQUEST)] {
+        for (pprof, expected) in [(false, StatusCode::NOT_FOUND), (true, StatusCode::BAD_REQUEST)] {
             let router = metrics_router(Metrics::default(), pprof);
-            assert_eq!(ask(&router, "/debug/pprof/profile?seconds=0").await.0, wanted, "--enable-pprof={pprof}");
+            assert_eq!(ask(&router, "/debug/pprof/profile?seconds=0").await.0, expected, "--enable-pprof={pprof}");
             assert_eq!(ask(&router, "/metrics").await.0, StatusCode::OK);
         }
         assert!(

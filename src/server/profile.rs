@@ -43,7 +43,7 @@ pub enum ProfileError {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Lock for taking a profile. The process has only one profiling timer, so there is at most one profile at a time.
+/// Lock for taking a profile. The process has only one profiling timer, so only one profile can be taken at a time.
 type Turn = Arc<Mutex<()>>;
 
 /// Returns the router of the profile endpoint.
@@ -65,7 +65,7 @@ async fn show(State(turn): State<Turn>, RawQuery(query): RawQuery) -> Response {
     }
 }
 
-/// Takes a profile for the requested duration. If the client disconnects, dropping the future ends the profile.
+/// Takes a profile for the requested duration. If the client disconnects, the future is dropped, which ends the profile.
 async fn profile(turn: &Turn, query: &str) -> Result<Vec<u8>, ProfileError> {
     let duration = seconds(query)?;
     let _turn = turn.try_lock().map_err(|_| ProfileError::Busy)?;
@@ -125,7 +125,7 @@ struct ValueType {
 
 #[derive(Clone, PartialEq, Message)]
 struct Sample {
-    /// From the innermost function to the outermost.
+    /// Functions of the stack, from the innermost to the outermost.
     #[prost(uint64, repeated, tag = "1")]
     location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
@@ -169,7 +169,7 @@ struct Function {
 /// A sampled stack of a thread.
 struct Seen<'a> {
     thread: &'a str,
-    /// From the innermost function to the outermost.
+    /// Functions of the stack, from the innermost to the outermost.
     functions: Vec<String>,
     times: i64,
 }
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_profile_duration_is_configurable_within_limits() {
-        for (query, wanted) in [
+        for (query, expected) in [
             ("", Ok(30)),
             ("debug=0", Ok(30)),
             ("seconds=1", Ok(1)),
@@ -261,7 +261,7 @@ mod tests {
             ("seconds=-1", Err("invalid seconds \"-1\": must be an integer from 1 to 120")),
         ] {
             let found = seconds(query).map(|duration| duration.as_secs()).map_err(|error| error.to_string());
-            assert_eq!(found, wanted.map_err(str::to_owned), "{query}");
+            assert_eq!(found, expected.map_err(str::to_owned), "{query}");
         }
     }
 
@@ -294,11 +294,11 @@ mod tests {
             })
             .collect();
         let thread = ("thread", "worker");
-        let wanted = [
+        let expected = [
             (vec!["parse", "read", "main"], vec![3, 30_000_000], thread),
             (vec!["read", "main"], vec![1, 10_000_000], thread),
         ];
-        assert_eq!(samples, wanted);
+        assert_eq!(samples, expected);
         assert_eq!((profile.function.len(), profile.location.len(), text(0)), (3, 3, ""));
         let types: Vec<_> = profile.sample_type.iter().map(|kind| (text(kind.r#type), text(kind.unit))).collect();
         assert_eq!(types, [("samples", "count"), ("cpu", "nanoseconds")]);

@@ -1,5 +1,5 @@
-//! Reads sources that are API objects: objects of any group with `status.artifact`, and Programs, whose artifact is built from
-//! their content.
+//! Reads sources that are Kubernetes objects: objects of any API group with `status.artifact`, and Programs, whose artifacts are
+//! built from their content.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,18 +23,19 @@ use crate::source::{Origin, Resolved, Unavailable, program};
 pub const GROUP: &str = "source.toolkit.fluxcd.io";
 /// Kinds of [`GROUP`] that may be used without `apiVersion`.
 pub const KINDS: [&str; 4] = ["GitRepository", "OCIRepository", "Bucket", "ExternalArtifact"];
-/// Label of ClusterRoles whose rules are aggregated into the role of the controller if its value is `true` (`config/rbac`).
+/// Label of ClusterRoles that are aggregated into the ClusterRole of the controller if the value of the label is `true`. See
+/// `config/rbac`.
 pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
-/// Key in the metadata of an artifact, copied from the OCI manifest: the revision from which the artifact was built.
+/// Key in the metadata of an artifact for the revision from which the artifact was built. Flux copies it from the OCI manifest.
 const ORIGIN_REVISION: &str = "org.opencontainers.image.revision";
 
-/// Field in the status of a GitRepository: the artifacts of included repositories.
+/// Field in the status of a GitRepository that contains the artifacts of included repositories.
 const INCLUDED: &str = "includedArtifacts";
 
 /// Timeout for reading a source.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A valid reference to a source and a directory in it.
+/// A valid reference to a source and to a directory in its artifact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     pub kind: GroupKind,
@@ -45,8 +46,8 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Validates the source reference of a Stack. The version in `apiVersion` is ignored: a source is read in the version that the
-    /// API server serves.
+    /// Validates the source reference of a Stack. The version in `apiVersion` is ignored: the source is read in the preferred
+    /// version of the API server.
     pub fn parse(source: &FluxSource) -> Result<Self, Unavailable> {
         let reference = &source.source_ref;
         let group = match reference.api_version.as_deref() {
@@ -77,7 +78,7 @@ impl Reference {
     }
 }
 
-/// Returns the group of an `apiVersion`. The core group has no sources.
+/// Returns the group in an `apiVersion`. The core group, which has no group name, is rejected because it contains no sources.
 fn parse_group(api_version: &str) -> Result<&str, Unavailable> {
     match api_version.split_once('/') {
         Some((group, version)) if !group.is_empty() && !version.is_empty() && !version.contains('/') => Ok(group),
@@ -96,7 +97,7 @@ pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     Some(GroupKind::new(group?, &reference.kind))
 }
 
-/// Returns the error for a missing permission of the controller. `message` is the message of the API server.
+/// Returns the error for a permission that the controller lacks. `message` is the error message of the API server.
 pub fn missing_permission(resource: &ApiResource, message: &str) -> Unavailable {
     Unavailable::Stalled(format!(
         "controller is not allowed to read {}: {message}: grant it get, list and watch on {}.{} in a ClusterRole with the label \
@@ -121,7 +122,7 @@ impl fmt::Debug for Sources {
 /// The result of reading a source.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// API resource of the kind.
+    /// The API resource of the kind of the source.
     pub resource: ApiResource,
     what: String,
     object: Option<DynamicObject>,
@@ -133,7 +134,7 @@ impl Sources {
         Sources { client, kinds }
     }
 
-    /// Reads a source. A missing object is not an error; [`Found::artifact`] reports it.
+    /// Reads a source. If the object does not exist, the error is returned by [`Found::artifact`] instead.
     pub async fn look(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
         let resource = self.kinds.find(&reference.kind).await?;
         let name = reference.name.as_str();
@@ -168,22 +169,22 @@ impl Sources {
         Ok(Found { resource, what, object })
     }
 
-    /// Marks the cached kinds as outdated. The next lookup repeats the discovery request.
+    /// Invalidates the cached API resources. The next lookup repeats discovery.
     pub async fn invalidate(&self) {
         self.kinds.invalidate().await;
     }
 }
 
-/// Returns whether the object is missing. The API server also returns 404 for a kind that is not served, but without an object
-/// name.
+/// Returns whether the object does not exist. The API server also returns status 404 for a kind that it does not serve, but in
+/// that case the response contains no object name.
 fn is_missing_object(status: &Status) -> bool {
     status.reason == "NotFound" && status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
 impl Found {
-    /// Returns the current artifact of the source. The Ready condition is ignored, because a source with an unreachable upstream
-    /// keeps its last artifact, which remains valid. The artifact of an older generation is refused, because the source is about to
-    /// replace it.
+    /// Returns the current artifact of the source. The Ready condition is ignored, because a source whose upstream is unreachable
+    /// keeps its last artifact, which remains valid. The artifact of an older generation is rejected, because the source
+    /// controller is about to replace it.
     pub fn artifact(&self, directory: Directory) -> Result<Resolved, Unavailable> {
         let what = &self.what;
         let Some(object) = &self.object else { return Err(Unavailable::Stalled(format!("{what} does not exist"))) };
@@ -218,7 +219,8 @@ impl Found {
     }
 }
 
-/// Parses a kind as written in flags: `GitRepository` for a Flux source, `Kind.group.example.com` for another group.
+/// Parses a kind in the form that is used in command-line flags: `GitRepository` for a Flux source, or `Kind.group.example.com`
+/// for a kind in another group.
 pub fn parse_kind(text: &str) -> GroupKind {
     match text.trim().split_once('.') {
         Some((kind, group)) => GroupKind::new(group, kind),
@@ -226,8 +228,8 @@ pub fn parse_kind(text: &str) -> GroupKind {
     }
 }
 
-/// Returns the checksum of the revision, followed by a digest of the options that select files, such as `ignore` and included
-/// repositories. A change of these options changes the content without changing the revision.
+/// Returns the checksum of the revision and a digest of the options that select files, such as `ignore` and included
+/// repositories. A change to these options changes the content of the artifact, but not its revision.
 fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     let revision = Revision::parse(revision);
     let checksum = revision.checksum()?;
@@ -246,25 +248,25 @@ fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     Some(format!("{checksum}+{digest}"))
 }
 
-/// Returns the revisions of included artifacts. Unlike digests, they do not change when the artifacts are packed again.
+/// Returns the revisions of included artifacts. Unlike digests, revisions do not change when the artifacts are packed again.
 fn included_revisions(artifacts: &Value) -> Value {
     let revision = |artifact: &Value| artifact.get("revision").cloned().unwrap_or_default();
     artifacts.as_array().map(|artifacts| artifacts.iter().map(revision).collect()).unwrap_or_default()
 }
 
-/// Returns a condition of an object of any kind.
+/// Returns the condition of type `kind` of an object.
 fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a serde_json::Value> {
     let conditions = object.data.pointer("/status/conditions").and_then(serde_json::Value::as_array);
     conditions?.iter().find(|condition| condition.get("type").and_then(serde_json::Value::as_str) == Some(kind))
 }
 
-/// Returns whether the source reports that a user has to change it.
+/// Returns whether the source is stalled, so that a user must change it.
 fn is_stalled(object: &DynamicObject) -> bool {
     let status = condition(object, STALLED).and_then(|stalled| stalled.get("status"));
     status.and_then(serde_json::Value::as_str) == Some("True")
 }
 
-/// Returns the message of the Ready condition as a suffix for "has no artifact yet".
+/// Returns the message of the Ready condition as a suffix for the error "has no artifact yet".
 fn ready_message(object: &DynamicObject) -> String {
     match condition(object, READY).and_then(|c| c.get("message")).and_then(serde_json::Value::as_str) {
         Some(message) if !message.is_empty() => format!(": {message}"),

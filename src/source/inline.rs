@@ -1,4 +1,4 @@
-//! Sources defined inline in a Workspace or in the `workspaceTemplate` of a Stack. Performs no I/O.
+//! Sources that are defined inline in a Workspace or in the `workspaceTemplate` of a Stack. This module performs no I/O.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::pulumi::project::{self, PROJECT_FILE};
 use crate::source::git::RepositorySpec;
 use crate::source::{Origin, Resolved};
 
-/// The reason why an inline source is invalid. A user has to change it.
+/// The reason why an inline source is invalid. A user must correct the source.
 #[derive(Debug, thiserror::Error)]
 pub enum InlineSourceError {
     #[error("{one} and {other} are mutually exclusive: remove one of them")]
@@ -69,7 +69,7 @@ impl InlineSource {
         fields.into_iter().filter_map(|(field, is_set)| is_set.then_some(field))
     }
 
-    /// Returns the repository, if the source is a repository.
+    /// Returns the repository, if the source is a Git repository.
     pub fn repository(&self, namespace: &str) -> Result<Option<RepositorySpec>, InlineSourceError> {
         self.check_one()?;
         let repository = self.git.as_ref().map(|git| RepositorySpec::of_workspace(git, namespace));
@@ -84,7 +84,7 @@ impl InlineSource {
         }
     }
 
-    /// Returns the source, unless none is set or it is a repository.
+    /// Returns the source, or `None` if no source is set or the source is a Git repository.
     pub fn resolve(&self) -> Result<Option<Resolved>, InlineSourceError> {
         self.check_one()?;
         if let Some(flux) = &self.flux {
@@ -103,7 +103,7 @@ pub fn from_init_containers() -> Resolved {
 }
 
 fn in_pod(source: InPod, directory: Directory) -> Resolved {
-    // The revision is empty, as in the Pulumi Kubernetes Operator, because this source has no revisions.
+    // The revision is empty, as in the Pulumi Kubernetes Operator, because the source has no revision.
     Resolved {
         origin: Origin::InPod,
         revision: String::new(),

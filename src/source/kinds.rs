@@ -1,5 +1,5 @@
-//! Discovers the kinds that the API server serves, and their versions. One discovery request returns all kinds and is cached. A
-//! lookup of an unknown kind repeats the request, at most once per `DISCOVERY_INTERVAL` regardless of the number of callers.
+//! Discovers the kinds that the API server serves, and their versions. One discovery request returns all kinds, and the response
+//! is cached. A lookup of an unknown kind repeats the request, at most once per `DISCOVERY_INTERVAL` for all callers.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,19 +14,20 @@ use tokio::time::Instant;
 
 use crate::source::Unavailable;
 
-/// Timeout of a discovery request.
+/// Timeout for a discovery request.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(15);
-/// Minimum interval between two discovery requests. Shorter than the requeue interval of a Stack that waits for a kind, so that
-/// each requeue uses a new result.
+/// Minimum interval between two discovery requests. It is shorter than the requeue interval of a Stack that waits for a kind, so
+/// that discovery is repeated at each requeue.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
-/// Verbs that a kind must support.
+/// Verbs that a kind must support to be a source.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 /// Maximum number of kinds of a group in a message.
 const NAMED_KINDS: usize = 8;
-/// Maximum number of missing kinds that are logged. Others are reported only in the status of the Stacks that refer to them.
+/// Maximum number of missing kinds that are logged. Further missing kinds are reported only in the status of the Stacks that
+/// refer to them.
 const MISSING_KINDS: usize = 256;
 
-/// A kind in any version.
+/// A group and kind, without a version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupKind {
     pub group: String,
@@ -58,7 +59,7 @@ struct Table {
     served: HashMap<GroupKind, Served>,
     /// Time of the last discovery request.
     discovered: Option<Instant>,
-    /// Whether a caller found that the cached kinds are outdated.
+    /// Whether the cached kinds were invalidated.
     is_stale: bool,
     /// The error of the last discovery request.
     failure: Option<String>,
@@ -66,7 +67,7 @@ struct Table {
     missing: HashSet<GroupKind>,
 }
 
-/// A change of a kind that is logged once.
+/// A change in whether the API server serves a kind. Each change is logged once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KindChange {
     Missing,
@@ -109,8 +110,8 @@ impl Kinds {
         table.find(kind)
     }
 
-    /// Marks the cached kinds as outdated, because a kind is no longer served as cached. The next lookup repeats the discovery
-    /// request.
+    /// Invalidates the cached kinds. Called if the API server no longer serves a kind as cached. The next lookup repeats the
+    /// discovery request.
     pub async fn invalidate(&self) {
         self.table.lock().await.is_stale = true;
     }
@@ -136,8 +137,8 @@ impl Kinds {
 }
 
 impl Table {
-    /// Returns whether a kind has become missing or served since its last lookup. After a failed discovery request, a missing kind
-    /// is not reported.
+    /// Returns whether the API server started or stopped serving a kind since the last lookup. After a failed discovery request,
+    /// a missing kind is not reported.
     fn change(&mut self, kind: &GroupKind) -> Option<KindChange> {
         if self.served.contains_key(kind) {
             return self.missing.remove(kind).then_some(KindChange::Served);
@@ -178,7 +179,7 @@ impl Table {
     }
 }
 
-/// Returns every kind in its preferred version: the API server lists versions in the order of preference.
+/// Returns every kind in its preferred version. The API server lists the versions in order of preference.
 fn served(list: APIGroupDiscoveryList) -> HashMap<GroupKind, Served> {
     let mut kinds = HashMap::new();
     for group in list.items {

@@ -1,4 +1,4 @@
-//! Resolves the source of a Stack to its artifact, or returns the reason why there is none yet.
+//! Resolves the source of a Stack to an artifact, or returns the reason why no artifact is available.
 
 pub mod flux;
 pub mod git;
@@ -14,7 +14,7 @@ use crate::source::kinds::GroupKind;
 
 pub use resolution::{Origin, Resolved, Unavailable};
 
-/// Returns the object that a Stack refers to as its source.
+/// Returns a reference to the object that is the source of a Stack.
 pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     match (&spec.flux_source, &spec.program_ref) {
         (Some(source), None) => Reference::parse(source),
@@ -31,8 +31,9 @@ pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     }
 }
 
-/// Returns the source of a Stack that refers to neither an object nor a repository: the inline source of its `workspaceTemplate`,
-/// or else the files of its init containers. Returns `None` if the Stack refers to an object or a repository.
+/// Returns the source of a Stack that refers to neither an object nor a repository. The source is the inline source in its
+/// `workspaceTemplate`, or otherwise the files that its init containers provide. Returns `None` if the Stack refers to an object
+/// or a repository.
 pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable> {
     let inline = template_source(spec)?;
     let object = [
@@ -50,7 +51,7 @@ pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable>
     }
 }
 
-/// Returns the repository of a Stack, from its own fields or from its `workspaceTemplate`, if it has one.
+/// Returns the repository of a Stack, if the spec or the `workspaceTemplate` of the Stack contains a repository.
 pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::RepositorySpec>, Unavailable> {
     if let Some(repository) = git::RepositorySpec::of_stack(spec, namespace).map_err(Unavailable::Invalid)? {
         return Ok(Some(repository));
@@ -59,7 +60,7 @@ pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::Repos
     Ok(repository.map(|repository| git::RepositorySpec { every: git::interval(spec), ..repository }))
 }
 
-/// Returns the inline source of the `workspaceTemplate` of a Stack.
+/// Returns the inline source in the `workspaceTemplate` of a Stack.
 fn template_source(spec: &StackSpec) -> Result<inline::InlineSource, Unavailable> {
     let template = spec.workspace_template.as_ref().and_then(|template| template.get("spec"));
     Ok(template.map(inline::InlineSource::of_template).transpose().map_err(in_template)?.unwrap_or_default())
@@ -69,8 +70,9 @@ fn in_template(error: inline::InlineSourceError) -> Unavailable {
     Unavailable::Invalid(format!("spec.workspaceTemplate.spec: {error}"))
 }
 
-/// Returns the objects that a Stack in the namespace `own` refers to as its source, as kind, namespace and name. A spec that names
-/// two objects is invalid; both are returned, so that a change of either reconciles the Stack.
+/// Returns the kind, namespace and name of each object that a Stack in the namespace `own` refers to as its source. A spec that
+/// refers to two objects is invalid. In this case, both objects are returned, so that a change to either object reconciles the
+/// Stack.
 pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, String))> {
     let flux = spec.flux_source.as_ref().map(|source| &source.source_ref);
     let flux = flux.and_then(|source| {
@@ -82,7 +84,7 @@ pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, St
     flux.into_iter().chain(program).collect()
 }
 
-/// Returns the given namespace, or `own` if it is missing or empty.
+/// Returns `namespace`, or `own` if `namespace` is missing or empty.
 pub fn within<'n>(namespace: Option<&'n str>, own: &'n str) -> &'n str {
     namespace.filter(|namespace| !namespace.is_empty()).unwrap_or(own)
 }

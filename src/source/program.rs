@@ -1,5 +1,5 @@
-//! Program sources: renders the content of a Program as a project file and packs it into an artifact. The bytes depend only on the
-//! Program, so every replica can recreate them at any time.
+//! Program sources: renders the content of a Program as a project file and packs the file into an artifact. The artifact depends
+//! only on the Program, so every replica can recreate it at any time.
 
 pub mod check;
 mod config;
@@ -26,7 +26,7 @@ pub struct Made {
     pub digest: Digest,
     /// The generation of the Program.
     pub revision: String,
-    /// Requirements on the config of the stacks that run the Program.
+    /// Requirements for the config of the stacks that run the Program.
     pub needs: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ pub fn make(program: &Program) -> Result<Made, String> {
 /// Maximum number of problems in a message.
 const LISTED: usize = 10;
 
-/// Joins sentences into one line.
+/// Joins the first `LISTED` sentences and the number of the others into one line.
 pub fn listed(sentences: &[String]) -> String {
     let more = match sentences.len().saturating_sub(LISTED) {
         0 => String::new(),
@@ -69,11 +69,11 @@ pub enum RenderError {
     Pack(#[from] io::Error),
 }
 
-/// Sections of a project file in the conventional order.
+/// The sections of a project file in the conventional order.
 const SECTIONS: [&str; 9] =
     ["description", "pulumi", "packages", "plugins", "config", "configuration", "variables", "resources", "outputs"];
 
-/// Returns the text of the project file. It does not depend on the order of the fields in the object.
+/// Returns the content of the project file. The content does not depend on the order of the fields in the Program.
 ///
 /// # Errors
 /// Fails if the Program cannot be encoded as JSON.
@@ -84,7 +84,7 @@ pub fn render(program: &Program) -> Result<String, RenderError> {
     Ok(project::yaml_program(&program.name_any(), &sections))
 }
 
-/// Returns the archive with the project file in its root directory.
+/// Returns an archive that contains the project file in its root directory.
 fn archive(program: &Program) -> Result<Vec<u8>, RenderError> {
     Ok(pack_file(PROJECT_FILE, render(program)?.as_bytes())?)
 }

@@ -1,4 +1,4 @@
-//! The result of resolving a source: its artifact, or the reason why it has none.
+//! The result of resolving a source: its artifact, or the reason why no artifact is available.
 
 use crate::artifact::{Digest, Directory};
 use crate::source::git::Origin as GitOrigin;
@@ -7,23 +7,24 @@ use std::sync::Arc;
 /// The current artifact of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// Where the bytes of the artifact come from.
+    /// The origin of the content of the artifact.
     pub origin: Origin,
-    /// Revision of the source, such as `main@sha1:…`.
+    /// The revision of the source, for example `main@sha1:…`.
     pub revision: String,
-    /// The revision from which the artifact was built, if the source reports it, for example the commit of an artifact pushed to a
-    /// registry.
+    /// The revision from which the artifact was built, if the source reports it. For an artifact in a registry, this is for
+    /// example the Git commit.
     pub origin_revision: Option<String>,
-    /// Digest of the archive.
+    /// The digest of the archive.
     pub digest: Digest,
-    /// Directory of the project in the archive.
+    /// The directory of the Pulumi project in the archive.
     pub directory: Directory,
-    /// Equal for two archives of the same revision with the same files. `None` if only the digest identifies the files.
+    /// An identifier that is equal for two archives of the same revision with the same files. `None` if the files can be
+    /// identified only by the digest.
     pub content_id: Option<String>,
 }
 
 impl Resolved {
-    /// Returns the digest of the files that `spec.paths` matches, if the Stack sets it.
+    /// Returns the digest of the files that `spec.paths` of the Stack matches, if `spec.paths` is set.
     pub fn selection(&self) -> Option<&str> {
         match &self.origin {
             Origin::Git(origin) => origin.selection.as_deref(),
@@ -32,36 +33,36 @@ impl Resolved {
     }
 }
 
-/// Where the bytes of an artifact come from.
+/// The origin of the content of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// URL of a server. The URL can become stale at any time; the digest cannot.
+    /// The URL from which the artifact is downloaded. The URL may become invalid at any time.
     Url(String),
-    /// Bytes that the controller created from the source object.
+    /// An archive that the controller built from the source object.
     Made(Arc<[u8]>),
-    /// Bytes fetched from a repository and packed directly into the store.
+    /// A commit that the controller fetches from a repository and packs directly into the store.
     Git(Box<GitOrigin>),
-    /// No bytes: the files are already in the pod.
+    /// No archive, because the files are already in the pod.
     InPod,
 }
 
-/// The reason why a source has no artifact.
+/// The reason why no artifact of a source is available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// The source is not ready yet or cannot be read at the moment. A retry can succeed.
+    /// The source is not ready yet or cannot be read at the moment. A retry may succeed.
     #[error("{0}")]
     NotYet(String),
-    /// The source does not exist or cannot be used as it is. A user has to create or change an object, or push another commit; the
-    /// next retry detects that.
+    /// The source does not exist or cannot be used in its current state. A user must create or change an object or push another
+    /// commit. The next retry detects the change.
     #[error("{0}")]
     Stalled(String),
-    /// The lookup is in progress. The Stack is woken when there is a result.
+    /// The lookup is in progress. The Stack is reconciled when there is a result.
     #[error("{0}")]
     Looking(String),
-    /// Only a change of the Stack or of the source object can resolve this.
+    /// The Stack or the source object is invalid. A user must change it.
     #[error("{0}")]
     Invalid(String),
-    /// The source is in another namespace, and this controller denies cross-namespace references.
+    /// The source is in another namespace, and the controller denies cross-namespace references.
     #[error("{0}")]
     Denied(String),
 }

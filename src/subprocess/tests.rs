@@ -1,4 +1,4 @@
-//! Failures that the parent reports for children that end in different ways. The children are scripts;
+//! Tests of the failures that the parent reports for children that end in different ways. The children are scripts;
 //! `tests/expressions.rs` and `tests/git` test the limits with the real binary.
 
 use std::path::Path;
@@ -55,9 +55,9 @@ async fn the_error_of_a_child_names_the_exceeded_limit() {
         ("exec sleep 100", short, "timed out after 0 s"),
         ("yes >&2", short, "timed out after 0 s"),
     ];
-    for (script, limits, wanted) in rows {
-        let said = run(script, b"", &limits).await.expect_err(script);
-        assert!(said.contains(wanted), "{script}: {said}");
+    for (script, limits, expected) in rows {
+        let error = run(script, b"", &limits).await.expect_err(script);
+        assert!(error.contains(expected), "{script}: {error}");
     }
     let missing = Subprocess::of("/no/such/program".into()).run("role", b"", &LIMITS).await;
     assert!(matches!(missing, Err(Failure::Start(_))), "{missing:?}");

@@ -18,7 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::telemetry::chain;
 use crate::telemetry::redact::{Redacting, url_credentials};
 
-/// Crates whose debug output is not about Stacks.
+/// Crates whose debug and info messages are suppressed, because they are not about Stacks.
 const QUIET: [&str; 7] = ["h2", "hyper", "hyper_util", "rustls", "tonic", "tower", "reqwest"];
 
 /// Minimum level of logs.
@@ -145,7 +145,7 @@ where
     }
 }
 
-/// Returns the name of a level. Flux has no level between info and error.
+/// Returns the name of a level in the log. Flux has no level between info and error, so warnings have the level info.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::TRACE => "trace",
@@ -155,7 +155,7 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// Returns the module that logged an event of another crate. Events of this crate name the object instead.
+/// Returns the module that logged an event if it belongs to another crate. Events of this crate contain the object instead.
 fn logger_name(target: &str) -> Option<&str> {
     let ours = target.split("::").next() == Some("pulumi_controller");
     (!ours).then_some(target)
@@ -273,12 +273,12 @@ mod tests {
             span.record("revision", "main@sha1:abc");
             tracing::info!(runs = 3_u64, "started {}", "a run");
         });
-        let wanted = json!({
+        let expected = json!({
             "level": "info", "msg": "started a run", "controller": "stack", "controllerGroup": "pulumi.com",
             "controllerKind": "Stack", "Stack": {"name": "web", "namespace": "apps"}, "name": "web",
             "namespace": "apps", "reconcileID": "1-2-3", "revision": "main@sha1:abc", "runs": 3,
         });
-        assert_eq!(lines, [wanted]);
+        assert_eq!(lines, [expected]);
     }
 
     #[test]
@@ -288,11 +288,11 @@ mod tests {
             let error = Broken { source: cause };
             tracing::error!(error = &error as &dyn std::error::Error, url = "https://me:secret@host", "it failed");
         });
-        let wanted = json!({
+        let expected = json!({
             "level": "error", "msg": "it failed", "url": "https://***@host",
             "error": "cannot fetch: no route to https://***@host/x",
         });
-        assert_eq!(lines, [wanted]);
+        assert_eq!(lines, [expected]);
     }
 
     #[test]

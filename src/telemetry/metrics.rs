@@ -1,4 +1,4 @@
-//! Metrics with the names that Flux dashboards and controller-runtime alerts expect, and additional ones of this controller.
+//! Metrics with the names that Flux dashboards and controller-runtime alerts expect, and additional metrics of this controller.
 
 use std::sync::Arc;
 
@@ -41,13 +41,13 @@ impl EncodeLabelValue for FetchResult {
 /// Result of a webhook call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WebhookResult {
-    /// Runs of all Stacks were requested.
+    /// Runs of all selected Stacks were requested.
     Accepted,
     /// The call is valid, but its event triggers no runs.
     Ignored,
     /// The path is unknown, or the call is not permitted.
     Refused,
-    /// The call is valid, but not all runs could be requested.
+    /// The call is valid, but the run of at least one Stack could not be requested.
     Failed,
 }
 
@@ -268,7 +268,7 @@ impl Metrics {
         self.api_requests.get_or_create(&labels).inc();
     }
 
-    /// Records a check of the certificate authority.
+    /// Records a check of the certificate authority. `expiry` is the end of the authority's validity.
     pub fn authority(&self, expiry: Option<jiff::Timestamp>, is_well: bool) {
         self.authority_expiry.set(expiry.map_or(0, jiff::Timestamp::as_second));
         self.authority_well.set(i64::from(is_well));

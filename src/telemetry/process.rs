@@ -28,7 +28,7 @@ struct Usage {
     virtual_bytes: u64,
     resident_bytes: u64,
     open_files: u64,
-    /// `None` if there is no limit.
+    /// Maximum number of open files, or `None` if there is no limit.
     most_files: Option<u64>,
 }
 

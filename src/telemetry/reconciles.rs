@@ -149,7 +149,7 @@ impl Reconciles {
         self.max_workers.get_or_create(&ControllerLabels { controller }).set(i64::from(max));
     }
 
-    /// Records the start of a reconcile. `object` is the namespace and name.
+    /// Records the start of a reconcile. `object` contains the namespace and the name of the object.
     pub fn begun(&self, controller: &'static str, object: &(String, String)) {
         self.activity.begin(controller, object);
         self.active_workers.get_or_create(&ControllerLabels { controller }).inc();
@@ -195,11 +195,11 @@ impl Reconciles {
 /// Namespace and name of an object.
 type ObjectKey = (String, String);
 
-/// Running reconciles of all controllers, as reported by the work queue of controller-runtime. A reconcile that hangs is visible
-/// before it ends. Cheap to clone.
+/// Running reconciles of all controllers, for the metrics that the work queue of controller-runtime has. These metrics show a
+/// reconcile that hangs before it ends. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 struct Activity {
-    /// Start times. Locked for short sections only, never across an await. A controller without running reconciles stays and
+    /// Start times. The lock is held only briefly and never across an `await`. A controller without running reconciles stays and
     /// reports zero.
     started: Arc<Mutex<BTreeMap<&'static str, HashMap<ObjectKey, Instant>>>>,
 }

@@ -9,7 +9,7 @@ pub const HIDDEN: &str = "***";
 /// unreadable.
 const MIN_VALUE: usize = 4;
 
-/// Redacts user and password in every URL of a text.
+/// Redacts the user and the password in every URL of a text.
 pub fn url_credentials(text: &str) -> Cow<'_, str> {
     let mut hidden = String::new();
     let mut rest = text;
@@ -104,8 +104,8 @@ mod tests {
             ("{\"url\":\"https://u:p@h\"}", "{\"url\":\"https://***@h\"}"),
             ("postgres://u:ä@h?x=1://", "postgres://***@h?x=1://"),
         ];
-        for (text, wanted) in cases {
-            assert_eq!(url_credentials(text), wanted);
+        for (text, expected) in cases {
+            assert_eq!(url_credentials(text), expected);
         }
     }
 

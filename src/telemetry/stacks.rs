@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Maximum number of pairs of status and reason with a series; further pairs are counted together.
+/// Maximum number of pairs of status and reason that have separate series; further pairs are counted together.
 const MAX_REASONS: usize = 64;
 /// Status and reason of the pairs that are counted together.
 const OTHER: &str = "Other";
@@ -21,9 +21,9 @@ const OTHER: &str = "Other";
 /// State of a Stack, according to its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Status of `Ready`.
+    /// Status of the condition `Ready`.
     pub ready: String,
-    /// Reason of `Stalled` if it is present, else of `Ready`.
+    /// Reason of the condition `Stalled` if it is present; otherwise, the reason of the condition `Ready`.
     pub reason: String,
     pub is_failing: bool,
     pub is_reconciling: bool,
@@ -59,7 +59,7 @@ impl Stacks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Encodes a series for each Stack, with a name from the Pulumi Kubernetes Operator.
+    /// Encodes a series for each Stack, with a metric name of the Pulumi Kubernetes Operator.
     fn encode_each(
         &self,
         encoder: &mut DescriptorEncoder<'_>,

@@ -3,8 +3,8 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 const GRACE_PERIOD: Duration = Duration::from_secs(60);
 
-/// Returns the signals and their times in seconds, for `Cancel` calls at `calls` and the engine's first event at
-/// `began`.
+/// Returns the signals and their times in seconds, for `Cancel` calls at the seconds `calls` and the engine's first
+/// event at the second `began`.
 fn sent(calls: &[u32], began: Option<u32>, seconds: u32) -> Vec<(u32, Step)> {
     let start = Instant::now();
     let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
@@ -25,7 +25,7 @@ fn sent(calls: &[u32], began: Option<u32>, seconds: u32) -> Vec<(u32, Step)> {
 #[test]
 fn signals_escalate_after_engine_start_and_grace_period() {
     use Step::{Interrupt, Kill};
-    for (calls, began, wanted) in [
+    for (calls, began, expected) in [
         (&[][..], Some(1), vec![]),
         (&[5][..], Some(1), vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
         (&[1][..], Some(6), vec![(6, Interrupt), (61, Interrupt), (91, Kill)]),
@@ -36,12 +36,12 @@ fn signals_escalate_after_engine_start_and_grace_period() {
         // The second SIGINT was sent automatically, so a further call changes nothing.
         (&[5, 70][..], Some(1), vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
     ] {
-        assert_eq!(sent(calls, began, 200), wanted, "{calls:?} {began:?}");
+        assert_eq!(sent(calls, began, 200), expected, "{calls:?} {began:?}");
     }
 }
 
 #[test]
-fn no_step_within_the_grace_period_is_hard() {
+fn an_interrupt_counts_as_hard_only_after_the_grace_period() {
     let start = Instant::now();
     let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
     cancellation.engine_began();
@@ -67,7 +67,7 @@ fn a_later_cause_does_not_revert_an_earlier_cancellation() {
         (vec![ask, ask], Cause::Requested, later(1)),
         (vec![ask, ask, terminate], Cause::Requested, later(1)),
         (vec![terminate], Cause::Terminated, later(400)),
-        // Only `Cancel` calls count: the first call after a termination still cancels gracefully.
+        // Only `Cancel` calls are counted, so the first call after a termination cancels gracefully.
         (vec![terminate, ask], Cause::Terminated, later(61)),
         (vec![terminate, ask, ask], Cause::Terminated, later(2)),
         (vec![late, ask], timeout, later(60)),
@@ -112,7 +112,7 @@ fn causes_show_durations_in_human_readable_form() {
 }
 
 #[test]
-fn cancellation_grace_reserves_part_of_the_pod_grace_period_for_the_result() {
+fn part_of_the_grace_period_is_reserved_for_the_result() {
     for (grace, expected) in [(600, 480.0), (240, 120.0), (30, 15.0), (0, 0.0)] {
         assert_eq!(cancellation_grace(Duration::from_secs(grace)).as_secs_f64(), expected, "{grace}");
     }

@@ -18,13 +18,13 @@ fn values_and_files_are_set_but_reserved_variables_are_ignored() {
     let layout = Layout::new(directory.path());
     let token = directory.path().join("token");
     std::fs::write(&token, "hunter22\n").unwrap();
-    let wanted = [
+    let expected = [
         variable("PLAIN", Source::Value("one".into())),
         variable("TOKEN", Source::File(token.to_str().unwrap().into())),
         variable("PULUMI_OPTION_PARALLEL", Source::Value("1".into())),
         variable("HOME", Source::Value("/nonexistent".into())),
     ];
-    let environment = build(&layout, &wanted).unwrap();
+    let environment = build(&layout, &expected).unwrap();
     assert_eq!(get(&environment, "PLAIN"), Some("one"));
     assert_eq!(get(&environment, "TOKEN"), Some("hunter22\n"));
     assert_eq!(get(&environment, "PULUMI_OPTION_PARALLEL"), None);
@@ -38,7 +38,7 @@ fn values_and_files_are_set_but_reserved_variables_are_ignored() {
 fn every_mounted_secret_is_redacted_even_if_unused() {
     let directory = tempfile::tempdir().unwrap();
     let secret = directory.path().join("secrets/aws");
-    // Like the kubelet: keys are links into a directory that is replaced atomically.
+    // As mounted by the kubelet: keys are symbolic links into a directory that is replaced atomically.
     std::fs::create_dir_all(secret.join("..2026")).unwrap();
     std::fs::write(secret.join("..2026/key"), "inherited-value").unwrap();
     std::fs::write(secret.join("..2026/large"), "x".repeat(65 * 1024)).unwrap();
@@ -53,10 +53,10 @@ fn every_mounted_secret_is_redacted_even_if_unused() {
 }
 
 #[test]
-fn a_missing_secret_and_a_missing_key_give_different_errors() {
+fn a_missing_secret_and_a_missing_key_cause_different_errors() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
-    // Like the kubelet: an optional Secret is an empty directory until it exists.
+    // As mounted by the kubelet: the directory of an optional Secret is empty until the Secret exists.
     for secret in ["absent", "present/..2026"] {
         std::fs::create_dir_all(layout.secrets().join(secret)).unwrap();
     }
@@ -92,8 +92,8 @@ fn all_keys_of_a_mount_are_set_and_only_secret_values_are_redacted() {
     let map = mount(layout.config_maps().join("region"), &[("ID", "true")]);
     let empty = mount(layout.config_maps().join("empty"), &[]);
     let all = |prefix: &str, directory: &str| variable(prefix, Source::Directory(directory.to_owned()));
-    let wanted = [all("", &secret), all("AWS_", &secret), all("", &map), all("", &empty)];
-    let environment = build(&layout, &wanted).unwrap();
+    let expected = [all("", &secret), all("AWS_", &secret), all("", &map), all("", &empty)];
+    let environment = build(&layout, &expected).unwrap();
     for (name, value) in [("ID", "true"), ("KEY", "hunter22"), ("AWS_ID", "first-id"), ("AWS_KEY", "hunter22")] {
         assert_eq!(get(&environment, name), Some(value), "{name}: the last variable wins");
     }
@@ -110,13 +110,13 @@ fn invalid_environment_variables_are_rejected_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path());
     let missing = directory.path().join("aws/secret-key").to_str().unwrap().to_owned();
-    for (wanted, words) in [
+    for (expected, words) in [
         (variable("KEY", Source::File(missing.clone())), vec!["KEY", missing.as_str(), "no such file"]),
         (variable("A=B", Source::Value(String::new())), vec!["A=B"]),
         (variable("NUL", Source::Value("a\0b".into())), vec!["NUL"]),
         (EnvironmentVariable { name: "EMPTY".into(), source: None }, vec!["EMPTY"]),
     ] {
-        let message = build(&layout, &[wanted]).unwrap_err().to_string();
+        let message = build(&layout, &[expected]).unwrap_err().to_string();
         assert!(words.iter().all(|word| message.contains(word)), "{message}");
     }
 }

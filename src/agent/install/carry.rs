@@ -1,4 +1,4 @@
-//! Moves or copies the dependencies of one source to the next.
+//! Moves or copies the dependencies of the previous source to a new source.
 
 use std::fs::{self, File, FileTimes};
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::agent::durable;
 
-/// Returns the paths that are directories in a source.
+/// Returns those of `paths` that are directories in the source.
 pub fn present(source: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| is_directory(&source.join(path))).cloned().collect()
 }
@@ -23,8 +23,9 @@ pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies directories from one source to another, all or none. Does not use hard links, because a write to one copy
-/// would change the other. The kernel shares blocks if the file system supports it.
+/// Copies directories from one source to another. Removes all copies if an error occurs. Does not use hard links,
+/// because a change of one file would also change the other file. The kernel shares the blocks of the files if the file
+/// system supports it.
 pub fn copy_all(from: &Path, to: &Path, paths: &[PathBuf], is_stopped: impl Fn() -> bool) -> io::Result<()> {
     let copied = paths.iter().try_for_each(|path| copy(&from.join(path), &to.join(path), &is_stopped));
     if copied.is_err() {
@@ -42,8 +43,8 @@ pub(super) fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
-/// Copies a directory with modes, modification times and links. Python and npm use modification times to detect
-/// outdated files.
+/// Copies a directory with its modes, modification times and symbolic links. Python and npm use modification times to
+/// detect outdated files.
 fn copy(from: &Path, to: &Path, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
     // No recursion: a deep tree would overflow the stack of the thread.
     let mut pending = vec![PathBuf::new()];
@@ -66,7 +67,8 @@ fn copy(from: &Path, to: &Path, is_stopped: &impl Fn() -> bool) -> io::Result<()
         }
         directories.push(inner);
     }
-    // Innermost first and after all copies: new entries change the time of a directory, and its mode can forbid them.
+    // Modes and times are set after all entries are copied, innermost directories first: a new entry changes the
+    // modification time of its directory, and the mode of a directory can forbid new entries.
     for inner in directories.iter().rev() {
         let metadata = fs::metadata(from.join(inner))?;
         let directory = File::open(to.join(inner))?;

@@ -1,4 +1,4 @@
-//! Installs the dependencies of a project, or carries them over from the previous source.
+//! Installs the dependencies of a project, or reuses those of the previous source.
 
 pub mod carry;
 
@@ -24,10 +24,11 @@ use carry::is_directory;
 
 /// Timeout of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of lines of each output in an error message; [`MAX_MESSAGE`] limits its bytes.
+/// Maximum number of lines of standard output and of standard error in an error message. [`MAX_MESSAGE`] limits the
+/// size of both in bytes.
 const MAX_LINES: usize = 15;
 const MAX_MESSAGE: usize = 4 * 1024;
-/// Maximum size of a file in bytes. Lock files of large projects have several megabytes.
+/// Maximum size in bytes of a file that affects the installation. Lock files of large projects have several megabytes.
 const MAX_FILE: u64 = 32 * 1024 * 1024;
 
 /// Cause of a failed installation.
@@ -37,7 +38,7 @@ pub enum InstallError {
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// `how` is the exit status; `output` is the last output without secrets, with advice.
+    /// `how` describes the exit status; `output` contains the last lines of the redacted output, and advice.
     #[error("`pulumi install` failed ({how}):\n{output}")]
     Failed { how: String, output: String },
     /// Another source is requested, or the agent is shutting down. No process of the installation is left.
@@ -47,14 +48,14 @@ pub enum InstallError {
 
 /// Runs `pulumi install` in the current project. Its output goes to the pod's log.
 ///
-/// The installation runs at the final path of the project, because virtual environments and links into them contain
-/// absolute paths.
+/// The installation runs at the final path of the project, because virtual environments and links to local packages
+/// contain absolute paths.
 pub async fn install(
     layout: &Layout,
-    wanted: &[EnvironmentVariable],
+    desired: &[EnvironmentVariable],
     stop: &CancellationToken,
 ) -> Result<(), InstallError> {
-    let environment = environment::build(layout, wanted)?;
+    let environment = environment::build(layout, desired)?;
     let directory = layout.workspace();
     let call = Call {
         arguments: arguments::install(),
@@ -81,7 +82,7 @@ pub async fn install(
     Err(InstallError::Failed { how: ended.how(), output: advice::with(end_of(output.trim())) })
 }
 
-/// Ends processes of an installation that a previous agent started.
+/// Ends the processes of an installation that a previous agent started.
 pub async fn end_leftovers(layout: &Layout) -> io::Result<()> {
     Family::new(&operation(layout), Vec::new()).end().await
 }
@@ -91,7 +92,7 @@ fn operation(layout: &Layout) -> String {
     format!("install-{}", layout.root().display())
 }
 
-/// Returns at most [`MAX_MESSAGE`] bytes from the end of a text, which names the cause.
+/// Returns at most [`MAX_MESSAGE`] bytes from the end of a text, because the end contains the cause of the failure.
 fn end_of(text: &str) -> &str {
     let surplus = text.len().saturating_sub(MAX_MESSAGE);
     text.get(text.ceil_char_boundary(surplus)..).unwrap_or_default()
@@ -112,7 +113,7 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
         }
     }
     let mut plan = pulumi_install::plan(subject, &files, cli);
-    // Directories that the source itself contains are not carried over.
+    // Directories that the source itself contains are not reused from the previous source.
     plan.trees.retain(|path| {
         !exists(&tree.join(path)) && path.parent().is_none_or(|parent| is_directory(&tree.join(parent)))
     });
@@ -128,7 +129,7 @@ fn exists(path: &PathBuf) -> bool {
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        // A component of the path can be a file.
+        // `NotADirectory` means that a component of the path is a file.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }

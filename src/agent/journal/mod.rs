@@ -1,7 +1,7 @@
-//! The journal of operations: requests, progress and results. It makes a run independent of its clients and of the
-//! lifetime of the agent.
+//! The journal of operations: requests, progress and results. Because of the journal, the result of a run depends
+//! neither on the connections of clients nor on the lifetime of the agent.
 //!
-//! `operations/<id>/` holds `request.json` (written before the process starts), `progress-<n>` (segments of
+//! `operations/<id>/` contains `request.json` (written before the process starts), `progress-<n>` (segments of
 //! length-delimited messages), `result` (one message, written last) and, once the controller has recorded the result,
 //! `acknowledged`.
 
@@ -47,7 +47,8 @@ pub struct Journal {
 
 impl Journal {
     /// Loads the operations of previous agents. Removes an operation without a request: its process never started,
-    /// because the request is written first. Renames an operation with an unreadable request, for inspection by a user.
+    /// because the request is written first. Renames an operation with an unreadable request, so that a user can
+    /// inspect it.
     pub fn open(directory: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Read { path: directory.to_owned(), source };
         let mut records = BTreeMap::new();
@@ -70,7 +71,7 @@ impl Journal {
                     set_aside(&path)
                 }
             };
-            // Not fatal: the operation is unknown in either case.
+            // Not fatal: the operation is not loaded even if its directory remains.
             if let Err(error) = cleared {
                 tracing::warn!(path = %path.display(), %error, "failed to clean up the journal");
             }
@@ -78,7 +79,7 @@ impl Journal {
         Ok(Journal { directory: directory.to_owned(), records: Mutex::new(records) })
     }
 
-    /// Writes a request durably. The process of the operation must not start earlier.
+    /// Writes a request durably. The process of the operation must not start before this call returns.
     pub fn begin(&self, request: Request) -> Result<Arc<JournalRecord>, JournalError> {
         validate_id(&request.id)?;
         let id = request.id.clone();
@@ -111,13 +112,13 @@ impl Journal {
         self.records().values().filter(|record| record.result().is_none()).cloned().collect()
     }
 
-    /// Returns the operations of a stack with a result. None of their processes is left.
+    /// Returns the operations of a stack that have a result and therefore no running process.
     pub fn finished(&self, stack: &str) -> Vec<Arc<JournalRecord>> {
         let is_meant = |record: &&Arc<JournalRecord>| record.request().stack == stack && record.result().is_some();
         self.records().values().filter(is_meant).cloned().collect()
     }
 
-    /// Returns the operations with a result that is not acknowledged, the latest last.
+    /// Returns the operations with a result that is not acknowledged, in the order in which they started.
     pub fn unacknowledged(&self) -> Vec<Arc<JournalRecord>> {
         let mut records: Vec<_> =
             self.records().values().filter(|record| record.is_unacknowledged()).cloned().collect();
@@ -125,8 +126,8 @@ impl Journal {
         records
     }
 
-    /// Writes the result of an operation and removes the oldest operations. A result that cannot be written stays in
-    /// memory.
+    /// Writes the result of an operation and removes the oldest finished operations. If the result cannot be written,
+    /// it is still available in memory.
     pub fn finish(&self, record: &JournalRecord, result: proto::Result) {
         if let Err(error) = record.finish(result) {
             tracing::error!(operation = record.request().id, %error, "failed to write the result of the operation");
@@ -134,7 +135,8 @@ impl Journal {
         self.forget_old();
     }
 
-    /// Keeps the last [`MAX_OPERATIONS_KEPT`] finished operations. Removes acknowledged ones first.
+    /// Keeps at most [`MAX_OPERATIONS_KEPT`] finished operations. Removes acknowledged operations before others, and
+    /// older operations before newer ones.
     fn forget_old(&self) {
         let mut records = self.records();
         let mut finished: Vec<_> = records.values().filter(|record| record.result().is_some()).cloned().collect();
@@ -153,8 +155,8 @@ impl Journal {
     }
 }
 
-/// Renames an unreadable operation. The new name is not a valid ID, so that it conflicts with no operation and is not
-/// loaded again.
+/// Renames an unreadable operation. The new name is not a valid ID, so that it does not conflict with another operation
+/// and is not loaded again.
 fn set_aside(path: &Path) -> io::Result<()> {
     let aside = path.with_extension(ASIDE);
     durable::remove(&aside)?;

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::record::{JournalRecord, State};
 use crate::rpc::proto;
 
-/// Maximum size of a message in bytes. The agent writes no larger ones.
+/// Maximum size of a message in bytes. The agent writes no larger messages.
 const MAX_MESSAGE: usize = 1024 * 1024;
 const READ_SIZE: usize = 64 * 1024;
 
@@ -47,11 +47,11 @@ impl Reader {
         Reader { record, state, next: from, segment: None, damaged: false, ended: false }
     }
 
-    /// Waits for the next item; returns `None` after the result. Skips unreadable progress, which must not withhold the
-    /// result.
+    /// Waits for the next item; returns `None` after the result. Skips unreadable progress, so that the client still
+    /// receives the result.
     pub async fn next(&mut self) -> Option<Item> {
         while !self.ended {
-            // Read before the files: everything that the state refers to has been written.
+            // The state is read before the files, because everything that the state refers to has been written.
             let seen = self.state.borrow_and_update().clone();
             if let Some(progress) = self.readable(seen.segment) {
                 return Some(Item::Progress(progress));
@@ -78,7 +78,7 @@ impl Reader {
         })
     }
 
-    /// Returns the session IDs of the operation's processes that are in the journal.
+    /// Returns the session IDs of the operation's processes, as recorded in the journal.
     pub fn sessions(record: Arc<JournalRecord>) -> io::Result<Vec<u32>> {
         let last = record.watch().borrow().segment;
         let mut reader = Reader::new(record, 0);
@@ -91,7 +91,7 @@ impl Reader {
         Ok(sessions)
     }
 
-    /// Returns the next requested progress, up to the end of the segment `last`.
+    /// Returns the next progress message to send; `None` at the end of the segment `last`.
     fn read(&mut self, last: u64) -> io::Result<Option<proto::Progress>> {
         loop {
             let Some(segment) = &mut self.segment else {
@@ -116,7 +116,8 @@ impl Reader {
         }
     }
 
-    /// Opens the next existing segment. Older segments may have been removed.
+    /// Opens the first existing segment after `number`, up to `last`, and returns whether there is one. Older segments
+    /// may have been removed.
     fn open_after(&mut self, number: Option<u64>, last: u64) -> io::Result<bool> {
         let is_next = |candidate: &u64| *candidate <= last && number.is_none_or(|number| *candidate > number);
         for candidate in self.record.segments()?.into_iter().filter(is_next) {
@@ -152,7 +153,7 @@ impl Segment {
     fn decode(&mut self) -> io::Result<Option<proto::Progress>> {
         let bytes = self.buffer.get(self.consumed..).unwrap_or_default();
         let mut rest = bytes;
-        // A length prefix takes up to ten bytes; a shorter one can be incomplete.
+        // A length prefix has up to ten bytes. If the buffer contains fewer bytes, the prefix can be incomplete.
         let length = match prost::decode_length_delimiter(&mut rest) {
             Ok(length) => length,
             Err(_) if bytes.len() < 10 => return Ok(None),

@@ -13,8 +13,7 @@ use tokio::sync::watch;
 use crate::agent::durable;
 use crate::rpc::proto;
 
-/// Size in bytes at which a segment is closed and its predecessor removed. An operation keeps at most twice as much
-/// progress.
+/// Size in bytes at which a segment is closed and its predecessor removed. An operation keeps at most two segments.
 const SEGMENT: u64 = 8 * 1024 * 1024;
 const REQUEST: &str = "request.json";
 const RESULT: &str = "result";
@@ -29,7 +28,7 @@ pub struct Request {
     pub id: String,
     /// Name of the Update.
     pub name: String,
-    /// Number of [`crate::rpc::proto::OperationKind`].
+    /// Value of [`crate::rpc::proto::OperationKind`].
     pub kind: i32,
     pub digest: String,
     pub directory: String,
@@ -37,11 +36,11 @@ pub struct Request {
     pub settings_digest: String,
     pub refresh: bool,
     pub message: String,
-    /// Start ID of the agent that received it.
+    /// Start ID of the agent that received the request.
     pub start_id: String,
     /// Process space in which the process IDs of the operation are valid.
     pub process_space: String,
-    /// Milliseconds since 1970.
+    /// Start time in milliseconds since 1970.
     pub started: i64,
     /// Name and runtime of the project.
     #[serde(default)]
@@ -53,7 +52,7 @@ pub struct Request {
     pub backend: Option<String>,
 }
 
-/// State of an operation. Everything that it refers to has been written.
+/// State of an operation. Everything that the state refers to has been written.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// Number of the segment that is being written.
@@ -88,8 +87,8 @@ impl JournalRecord {
         Ok(Self::with_state(directory, request, State::default()))
     }
 
-    /// Loads an operation of a previous agent. Returns `NotFound` if there is no request. An unreadable result counts
-    /// as missing: the operation was started, and recovery gives it a result.
+    /// Loads an operation of a previous agent. Returns `NotFound` if there is no request. Treats an unreadable result
+    /// as missing: the operation was started, and recovery writes a new result.
     pub(super) fn load(directory: &Path) -> io::Result<Self> {
         let request: Request = serde_json::from_slice(&std::fs::read(directory.join(REQUEST))?)?;
         let named = directory.file_name().is_some_and(|name| name == request.id.as_str());
@@ -141,7 +140,8 @@ impl JournalRecord {
         self.state.subscribe()
     }
 
-    /// Appends to the progress. A message that cannot be written is lost: a full disk must not stop the run.
+    /// Appends an event to the progress. An event that cannot be written is lost, because a full disk must not stop the
+    /// run.
     pub fn append(&self, event: proto::progress::Event) {
         let mut writer = self.writer();
         let (mut segment, next) = {
@@ -175,7 +175,7 @@ impl JournalRecord {
         }
         let Some(file) = writer.file.as_mut() else { return Ok(()) };
         if let Err(error) = file.write_all(message) {
-            // A partial message would make the following ones unreadable.
+            // A partial message would make the following messages unreadable.
             file.set_len(writer.length)?;
             return Err(error);
         }
@@ -189,7 +189,7 @@ impl JournalRecord {
         if self.result().is_some() {
             return Ok(());
         }
-        // The largest files first: they can be the reason for a full disk.
+        // The largest files are removed first, because they can be the reason for a full disk.
         let _ = durable::remove(&self.event_log());
         let _ = durable::remove(&self.state_file());
         let written = self.write_result(&writer, &result).or_else(|_| {
@@ -259,7 +259,7 @@ fn segments(directory: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Returns the current time in milliseconds since 1970: the clock of the journal and the results.
+/// Returns the current time in milliseconds since 1970, the unit of all times in the journal and in results.
 pub fn now() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }

@@ -74,7 +74,7 @@ async fn a_reader_gets_past_and_future_progress_and_then_the_result() {
 }
 
 #[tokio::test]
-async fn a_reopened_journal_knows_finished_and_unfinished_operations() {
+async fn a_reopened_journal_contains_finished_and_unfinished_operations() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
     let finished = journal.begin(request("finished", 1)).unwrap();

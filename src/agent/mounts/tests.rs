@@ -6,7 +6,7 @@ fn layout(directory: &tempfile::TempDir) -> Layout {
     Layout::new(directory.path()).with_secrets(directory.path().join("secrets"))
 }
 
-/// Mounts an object like the kubelet, with or without a key.
+/// Mounts an object in the same way as the kubelet, with or without a key.
 fn mount(layout: &Layout, name: &str, key: Option<&str>) -> String {
     let directory = layout.secrets().join(name);
     std::fs::create_dir_all(directory.join("..2026")).unwrap();

@@ -1,4 +1,4 @@
-//! One process of the CLI, from its start until the process and all its descendants have ended.
+//! Runs one process of the CLI until the process and all its descendants have ended.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,9 +24,9 @@ use crate::rpc::proto::{self, StepState, progress};
 
 /// Interval at which the event log is read.
 const POLL: Duration = Duration::from_millis(50);
-/// Maximum time that the output can stay open after the last process has ended.
+/// Maximum time that the output can remain open after the last process has ended.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of a journaled diagnostic message in bytes.
+/// Maximum size of a diagnostic message in the journal in bytes.
 const MAX_DIAGNOSTIC: usize = 8 * 1024;
 const MAX_URN: usize = 4 * 1024;
 
@@ -42,7 +42,7 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// Returns the cause of an unsuccessful exit.
+    /// Returns the cause of the failure of the CLI.
     pub(super) fn failure(&self) -> Failure {
         failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary)
     }
@@ -69,7 +69,7 @@ impl Attempt {
     }
 }
 
-/// Runs the CLI and returns when none of its processes is left.
+/// Runs the CLI and returns when all its processes have ended.
 pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, AttemptError> {
     let id = &run.record.request().id;
     durable::remove(&run.record.event_log()).map_err(AttemptError::EventLog)?;
@@ -112,7 +112,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     Ok(Attempt { exit, stdout, stderr, summary, permalink, was_hard })
 }
 
-/// Reads the output while the process lives, and for up to [`OUTPUT_TIMEOUT`] afterwards.
+/// Reads the output until the process has ended, and for up to [`OUTPUT_TIMEOUT`] afterwards.
 async fn join_output<T>(
     reading: impl Future<Output = (Tail, Tail)>,
     living: impl Future<Output = T>,
@@ -125,7 +125,7 @@ async fn join_output<T>(
     }
 }
 
-/// Monitors a process while it lives.
+/// Monitors a process until it has ended.
 struct Watch<'a> {
     run: &'a Run,
     family: &'a Family,
@@ -136,7 +136,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Waits until no process is left and all events are read.
+    /// Waits until all processes have ended and all events are read.
     async fn until_ended(&mut self, child: &mut Child) -> Result<ExitStatus, AttemptError> {
         let mut poll = tokio::time::interval(POLL);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -158,7 +158,7 @@ impl Watch<'_> {
         Ok(status)
     }
 
-    /// Reports a period without activity once.
+    /// Reports each period without activity once.
     fn report_idle(&mut self) {
         let was_idle =
             std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.silent()));
@@ -205,7 +205,8 @@ impl<'a> Events<'a> {
         Events { run, log, summary: RunSummary::default(), readable: true }
     }
 
-    /// Reads new events; returns `false` if there are none. An unreadable log costs the progress, but not the run.
+    /// Reads new events; returns `false` if there are none. If the log is unreadable, the run continues without
+    /// progress events.
     fn read(&mut self) -> bool {
         if !self.readable {
             return false;

@@ -1,4 +1,4 @@
-//! An accepted operation, with the calls of the CLI, the limits and the errors that all steps of the run share.
+//! The data of an accepted operation, and the CLI calls, timeouts and errors that all steps of the run share.
 
 use std::ffi::OsString;
 use std::io;
@@ -28,8 +28,8 @@ use crate::rpc::proto::{self, progress};
 
 /// Timeout of a call of the CLI other than the run itself.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Maximum size in bytes of a state that the agent changes, which requires two copies in memory. A state that is only
-/// read can be larger.
+/// Maximum size in bytes of a state that the agent changes, which requires two copies in memory. A state that the agent
+/// only reads can be larger.
 pub(super) const MAX_CHANGED: u64 = 64 * 1024 * 1024;
 
 /// An accepted operation.
@@ -39,7 +39,7 @@ pub struct Run {
     pub journal: Arc<Journal>,
     pub record: Arc<JournalRecord>,
     pub parameters: OperationRequest,
-    pub wanted: proto::Settings,
+    pub desired: proto::Settings,
     /// The configuration values, including those from Secrets and ConfigMaps.
     pub config: Vec<Entry>,
     /// Keyed hash of the files from which the values are read.
@@ -50,13 +50,13 @@ pub struct Run {
     /// Time between the graceful and the forced cancellation.
     pub cancellation_grace: Duration,
     pub liveness: Liveness,
-    /// Whether the stack must still be selected for commands of users in the pod.
+    /// Whether the stack must still be selected for commands that users run in the pod.
     pub select: bool,
     pub version: CliVersion,
 }
 
 impl Run {
-    /// Returns the message, preceded by the cause if the run was not cancelled by a request.
+    /// Returns the message. Adds the cause if the run was cancelled for a reason other than a request.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
@@ -71,13 +71,14 @@ impl Run {
         self.call_with(arguments, None, stdout, &|_| {}).await
     }
 
-    /// Runs a call that locks the stack. Its process is journaled, so that the lock is recognized if the process dies.
+    /// Runs a call that locks the stack. Writes the process ID to the journal, so that the lock can be attributed to
+    /// the process if the process dies.
     pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, CallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
         self.call_with(arguments, None, Stdout::Logged, &begun).await
     }
 
-    /// Runs a call with this standard input. `begun` receives its process ID.
+    /// Runs a call with the given standard input. `begun` receives the process ID of the call.
     pub(super) async fn call_with(
         &self,
         arguments: Vec<OsString>,
@@ -116,8 +117,8 @@ impl Run {
         self.cancel_request.borrow().is_requested()
     }
 
-    /// Cancels the run if it has exceeded one of its timeouts. `silent` is the time since the last activity of its
-    /// processes.
+    /// Cancels the run if it has exceeded one of its timeouts. `silent` is the time since the last activity of the
+    /// run's processes.
     pub(super) fn end_at_limits(&self, silent: Duration) {
         let Some(cause) = self.parameters.limits.exceeded(self.liveness.since_begin(), silent) else { return };
         if self.cancel_request.borrow().is_requested() {

@@ -15,11 +15,11 @@ const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 const MAX_MESSAGE: usize = 8 * 1024;
 /// Maximum size of all outputs in bytes, which is the size limit of a Secret.
 const MAX_OUTPUTS: usize = 1024 * 1024;
-/// Maximum number of lines of the last output of the CLI in a result; [`MAX_LAST_OUTPUT`] limits its bytes.
+/// Maximum number of lines of the last output of the CLI in a result. [`MAX_LAST_OUTPUT`] limits their size in bytes.
 const LAST_LINES: usize = 20;
 const MAX_LAST_OUTPUT: usize = 4 * 1024;
-/// Maximum number of pending creates in a result; [`MAX_HOLDERS`] limits the locks, and [`MAX_NAME`] the bytes of each
-/// name.
+/// Maximum number of pending creates in a result. [`MAX_HOLDERS`] limits the number of locks, and [`MAX_NAME`] the size
+/// of each name in bytes.
 const MAX_PENDING: usize = 50;
 const MAX_HOLDERS: usize = 10;
 pub(super) const MAX_NAME: usize = 4 * 1024;
@@ -42,7 +42,7 @@ pub(super) struct Ending {
     pub(super) interrupted: bool,
     /// Whether the operation was cancelled because the pod was terminated.
     pub(super) pod_terminated: bool,
-    /// Whether the engine worked on the state, which settles earlier pending creates.
+    /// Whether the engine has started, which resolves earlier pending creates.
     pub(super) engine_began: bool,
 }
 
@@ -55,7 +55,8 @@ impl Ending {
         Ending { outcome: proto::Outcome::Failed, message, ..Ending::default() }
     }
 
-    /// Nothing was run, because an interrupted run left pending creates in the state.
+    /// Returns the ending of an operation that was not run, because an interrupted run left pending creates in the
+    /// state.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
         let named = urns.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = urns.len().saturating_sub(NAMED);
@@ -69,26 +70,28 @@ impl Ending {
         Ending { outcome, message, pending_creates: urns, ..Ending::default() }
     }
 
-    /// Nothing was destroyed: resources can exist in a stack that the backend has lost or does not show to this token.
+    /// Returns the ending of a destroy whose stack was not found. The resources can still exist: the backend may have
+    /// lost the stack, or the access token may not grant access to the stack.
     pub(super) fn stack_not_found(stack: &str) -> Self {
         let message = format!("stack {stack} not found in the backend; nothing was destroyed");
         Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
     }
 
-    /// Nothing was destroyed: the resources belong to another stack. Destroying this one would leave them, and could
-    /// delete resources of others.
+    /// Returns the ending of a destroy that was not run, because the resources belong to another stack. Destroying this
+    /// stack would not delete them, and could delete resources of another owner.
     pub(super) fn another_stack(stack: &str) -> Self {
         let message =
             format!("stack {stack} in this backend is not the stack that manages the resources; nothing was destroyed");
         Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
     }
 
-    /// Adds the last output of a call of the CLI.
+    /// Adds the last lines of output of a CLI call.
     pub(super) fn after(self, stdout: &Tail, stderr: &Tail) -> Self {
         Ending { last_output: output::last_lines([stdout, stderr], LAST_LINES), ..self }
     }
 
-    /// Converts it into the journaled result, with a truncated and redacted message. Outputs keep their secret values.
+    /// Converts the ending into the result that is written to the journal, with a redacted and truncated message.
+    /// Outputs keep their secret values.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = console::remove_request_ids(&self.message);
         let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
@@ -122,8 +125,7 @@ impl Ending {
 /// Returns the outcome of an operation after a failure.
 pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome {
     match kind {
-        // A CLI that is killed by SIGKILL can neither save its state nor unlock the stack, whatever the cause of the
-        // signal.
+        // After SIGKILL, regardless of its cause, the CLI has neither saved the state nor unlocked the stack.
         FailureKind::Killed { signal } if *signal == SIGKILL => proto::Outcome::Interrupted,
         _ if is_cancelled => proto::Outcome::Canceled,
         FailureKind::Killed { .. } => proto::Outcome::Interrupted,

@@ -13,7 +13,7 @@ use super::cancellation::Cause;
 use super::command::{CallError, Stdout};
 use super::environment;
 use super::memory;
-use super::settings::Wanted;
+use super::settings::Desired;
 use crate::pulumi::arguments::{self, OperationKind};
 use crate::pulumi::outputs::{self, Output, OutputsError};
 use crate::pulumi::project::Project;
@@ -39,7 +39,7 @@ enum RevealError {
 }
 
 impl Run {
-    /// Runs the operation to its end. Errors become results.
+    /// Runs the operation to its end. Converts an error into a result.
     pub async fn execute(&self) -> proto::Result {
         let killed_before = memory::kills();
         let mut ending = match self.perform().await {
@@ -50,7 +50,7 @@ impl Run {
                 Ending { outcome, ..Ending::failed(self.with_cause(&advice::with(&error.to_string()))) }
             }
         };
-        // Pending creates stay unresolved until the engine has worked on the state.
+        // Pending creates remain unresolved until the engine has started.
         let was_in_doubt = self.parameters.pending_creates != PendingCreates::Unspecified;
         ending.interrupted |= was_in_doubt && !ending.engine_began && ending.outcome != proto::Outcome::Succeeded;
         ending.pod_terminated = ending.outcome != proto::Outcome::Succeeded
@@ -70,19 +70,19 @@ impl Run {
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
 
-    /// Returns whether this is a destroy of a stack other than the one with the resources.
+    /// Returns whether this operation would destroy a stack other than the stack that contains the resources.
     fn destroys_another(&self) -> bool {
         let project = Project::read(&self.directory()).ok();
         let backend = environment::backend_url(&self.environment, project.as_ref());
         let project = project.as_ref().map(|project| project.name.as_str());
-        self.parameters.destroys_another(&Qualified { name: &self.wanted.stack, project, backend: backend.as_deref() })
+        self.parameters.destroys_another(&Qualified { name: &self.desired.stack, project, backend: backend.as_deref() })
     }
 
     async fn perform(&self) -> Result<Ending, RunError> {
         if self.parameters.kind == OperationKind::Destroy && self.destroys_another() {
-            return Ok(Ending::another_stack(&self.wanted.stack));
+            return Ok(Ending::another_stack(&self.desired.stack));
         }
-        let missing_secrets = self.settings.apply(&self.settings_wanted(), &self.current_source)?;
+        let missing_secrets = self.settings.apply(&self.desired_settings(), &self.current_source)?;
         if self.is_cancelled() {
             return Ok(self.canceled("before the CLI was started"));
         }
@@ -109,11 +109,11 @@ impl Run {
             return Ok(self.conclude(first).await);
         }
         if self.parameters.kind == OperationKind::Destroy {
-            let ending = Ending::stack_not_found(&self.wanted.stack);
+            let ending = Ending::stack_not_found(&self.desired.stack);
             return Ok(ending.after(&first.stdout, &first.stderr));
         }
         if !self.parameters.creates_stack() {
-            let stack = &self.wanted.stack;
+            let stack = &self.desired.stack;
             return Ok(Ending::failed(format!(
                 "stack {stack} not found in the backend, and this run must not create it"
             )));
@@ -131,23 +131,24 @@ impl Run {
         Ok(self.conclude(second).await)
     }
 
-    fn settings_wanted(&self) -> Wanted<'_> {
+    fn desired_settings(&self) -> Desired<'_> {
         let digest = &self.record.request().settings_digest;
-        Wanted { stack: &self.wanted.stack, digest, config: &self.config, environments: &self.wanted.environments }
+        Desired { stack: &self.desired.stack, digest, config: &self.config, environments: &self.desired.environments }
     }
 
-    /// Returns whether the operation works toward the resources that the program declares.
+    /// Returns whether the operation applies or previews the resources that the program declares.
     fn is_forward(&self) -> bool {
         matches!(self.parameters.kind, OperationKind::Up | OperationKind::Preview)
     }
 
-    /// Runs an attempt, and a second one if the lock of a dead run was the only obstacle.
+    /// Runs an attempt. If the attempt failed only because of the lock of a dead run, removes the lock and runs a
+    /// second attempt.
     async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
         let first = self.attempt().await?;
         if !first.is_locked_out() || self.is_cancelled() || !self.removed_dead_lock(&first.stderr.text()).await {
             return Ok(first);
         }
-        // After a cancellation, the first attempt is reported, including the lock that blocked it.
+        // If the run was cancelled meanwhile, the first attempt is reported, including the lock that blocked it.
         if self.is_cancelled() { Ok(first) } else { self.attempt().await }
     }
 
@@ -155,8 +156,8 @@ impl Run {
         self.attempt_at(self.parameters.kind).await
     }
 
-    /// Returns an ending if the actual resources differ from the state and no drift is expected. The check changes
-    /// nothing, so the next run detects the drift again.
+    /// Returns an ending if the run must fail on drift and the actual resources differ from the state. The check does
+    /// not change the state, so the next run detects the drift again.
     async fn drift(&self) -> Result<Option<Ending>, RunError> {
         if !self.parameters.expects_no_drift() {
             return Ok(None);
@@ -174,7 +175,7 @@ impl Run {
         let event_log = self.record.event_log();
         let operation = arguments::Operation {
             kind,
-            stack: &self.wanted.stack,
+            stack: &self.desired.stack,
             event_log: &event_log,
             refresh: request.refresh,
             message: Some(request.message.as_str()).filter(|message| !message.is_empty()),
@@ -183,12 +184,12 @@ impl Run {
         attempt::run(self, arguments::arguments(&operation)).await
     }
 
-    /// Converts the exit of the CLI into the ending of the operation.
+    /// Converts a completed attempt into the ending of the operation.
     async fn conclude(&self, attempt: Attempt) -> Ending {
         let ending = if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
         let ending = Ending {
             changes: attempt.changes(),
-            // A preview has no operations in flight that the state could contain.
+            // A preview performs no operations on resources that could remain pending in the state.
             interrupted: self.parameters.kind != OperationKind::Preview && attempt.is_interrupted(),
             engine_began: attempt.summary.began(),
             ..ending.after(&attempt.stdout, &attempt.stderr)
@@ -214,7 +215,7 @@ impl Run {
     fn failure(&self, attempt: &Attempt) -> Ending {
         let failure = attempt.failure();
         if failure::is_unknown_flag(&attempt.stderr.text()) {
-            // The controller compares the version with the oldest supported one.
+            // Queries the version, so that the controller can compare it with the oldest supported version.
             let version = self.version.clone();
             tokio::spawn(async move { version.get().await });
         }
@@ -223,18 +224,18 @@ impl Run {
         Ending { outcome, message, holders: ending::holders(failure.kind), ..Ending::default() }
     }
 
-    /// Returns the ending of a run that was cancelled while none of its processes was running.
+    /// Returns the ending of a run that was cancelled between two CLI calls.
     fn canceled(&self, when: &str) -> Ending {
         let message = self.with_cause(&format!("{} {when}", failure::CANCELED));
         Ending { outcome: proto::Outcome::Canceled, ..Ending::failed(message) }
     }
 
-    /// Returns the outputs with the values of the secret ones. Calls the CLI only if there are secret outputs.
+    /// Returns the outputs, including the values of secret outputs. Calls the CLI only if there are secret outputs.
     async fn reveal(&self, reported: &[Output]) -> Result<Vec<Output>, RevealError> {
         if !outputs::need_values(reported) {
             return Ok(outputs::combine(reported, &BTreeMap::new())?);
         }
-        let ended = self.call(arguments::stack_output(&self.wanted.stack), Stdout::Captured).await?;
+        let ended = self.call(arguments::stack_output(&self.desired.stack), Stdout::Captured).await?;
         if !ended.exit.success() {
             return Err(RevealError::Failed(format!("{}: {}", ended.how(), ended.stderr.last_lines(5))));
         }

@@ -1,6 +1,6 @@
 //! Recovers a stack from earlier runs: detects and removes pending creates, which an interrupted run leaves in the
 //! state, and removes the lock of a run that is proven dead. Pending creates are removed only if a user confirms that
-//! the resources do not exist, and the lock only if no user works in the pod.
+//! the resources do not exist, and the lock only if there is no interactive session in the pod.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -25,7 +25,7 @@ impl Run {
             PendingCreates::Stop => self.stop_on_creates().await,
             PendingCreates::Clear => self.clear_creates().await,
         };
-        // The exported state can be large.
+        // The exported state is removed, because it can be large.
         let file = self.record.state_file();
         if let Err(error) = durable::remove(&file) {
             tracing::warn!(path = %file.display(), %error, "failed to remove the exported state");
@@ -44,8 +44,8 @@ impl Run {
         Ok((!urns.is_empty()).then(|| Ending::pending_creates(urns)))
     }
 
-    /// Removes pending creates by importing the state. According to the CLI, an import removes all pending operations.
-    /// That is safe: pending operations other than creates are only reported.
+    /// Removes pending creates by importing the state. `pulumi stack import` removes all pending operations, which is
+    /// safe: the CLI only warns about pending operations other than creates.
     async fn clear_creates(&self) -> Result<Option<Ending>, RunError> {
         match self.export("clear pending creates").await? {
             Exported::NoStack => return Ok(None),
@@ -68,12 +68,12 @@ impl Run {
     }
 
     async fn import(&self) -> Result<Ended, RunError> {
-        let arguments = arguments::stack_import(&self.wanted.stack, &self.record.state_file());
+        let arguments = arguments::stack_import(&self.desired.stack, &self.record.state_file());
         self.locking_call(arguments).await.map_err(|error| RunError::Call { action: "import the state", error })
     }
 
     async fn export(&self, purpose: &str) -> Result<Exported, RunError> {
-        let arguments = arguments::stack_export(&self.wanted.stack, &self.record.state_file());
+        let arguments = arguments::stack_export(&self.desired.stack, &self.record.state_file());
         let ended = self.call(arguments, Stdout::Logged).await;
         let ended = ended.map_err(|error| RunError::Call { action: "export the state", error })?;
         if ended.exit.success() {
@@ -87,7 +87,7 @@ impl Run {
         Ok(Exported::Failed(self.failed_call(&what, &ended)))
     }
 
-    /// Returns the ending of an operation after a failed call of the CLI.
+    /// Returns the ending of an operation after a failed CLI call.
     pub(super) fn failed_call(&self, what: &str, ended: &Ended) -> Ending {
         let failure = classify(ended);
         let message = self.with_cause(&format!("{what}: {}", failure.message));
@@ -104,7 +104,7 @@ enum Exported {
     Failed(Ending),
 }
 
-/// Returns the cause of a failed call of the CLI.
+/// Returns the cause of a failed CLI call.
 pub(super) fn classify(ended: &Ended) -> failure::Failure {
     failure::classify(ended.exit, &ended.stdout.text(), &ended.stderr.text(), &RunSummary::default())
 }
@@ -131,16 +131,16 @@ fn clear_pending(file: &Path) -> Result<bool, StateFileError> {
 }
 
 impl Run {
-    /// Removes the lock that blocked a call of the CLI, if the error output of the call proves that its holder is dead.
-    /// Returns whether the lock is gone.
+    /// Removes the lock that blocked a CLI call if the standard error of the call proves that the holder of the lock is
+    /// dead. Returns whether the lock was removed.
     ///
-    /// The CLI removes all locks of the stack. No other lock can exist, because nothing can lock the stack
-    /// while the dead lock exists.
+    /// The CLI removes all locks of the stack. This is safe: while the lock of the dead run exists, no other run can
+    /// lock the stack.
     pub(super) async fn removed_dead_lock(&self, stderr: &str) -> bool {
         let operation = &self.record.request().id;
         let Some(lock) = self.proven_dead(stderr) else { return false };
         let Lock { user, host, pid, time, .. } = &lock;
-        // A failed search does not prove that there is no session.
+        // The lock is also kept if the search fails, because a session may exist.
         let session = interactive_session::find(&self.layout);
         if !matches!(session, Ok(None)) {
             tracing::warn!(
@@ -153,7 +153,7 @@ impl Run {
             );
             return false;
         }
-        match self.call(arguments::cancel(&self.wanted.stack), Stdout::Logged).await {
+        match self.call(arguments::cancel(&self.desired.stack), Stdout::Logged).await {
             Ok(ended) if ended.exit.success() => {
                 tracing::warn!(operation, user, host, pid, time, "removed the lock of a dead run");
                 true
@@ -170,7 +170,7 @@ impl Run {
         }
     }
 
-    /// Returns the lock if it is the only one and belongs to a dead run.
+    /// Returns the lock if it is the only lock in the error message and belongs to a dead run.
     fn proven_dead(&self, stderr: &str) -> Option<Lock> {
         let lock = only_lock(stderr)?;
         let reported = self.parameters.dead_runs.as_ref()?;
@@ -179,12 +179,12 @@ impl Run {
         Some(lock)
     }
 
-    /// Returns the processes of earlier operations in this pod. They have a result, which is not written while a
-    /// process lives.
+    /// Returns the processes of earlier operations in this pod. These operations have a result, which is written only
+    /// after all their processes have ended.
     fn own_dead(&self) -> Vec<DeadProcess> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut dead = Vec::new();
-        for record in self.journal.finished(&self.wanted.stack) {
+        for record in self.journal.finished(&self.desired.stack) {
             let Some(result) = record.result() else { continue };
             match Reader::sessions(record.clone()) {
                 Ok(pids) => dead.extend(pids.into_iter().map(|pid| DeadProcess {

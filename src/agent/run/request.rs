@@ -7,16 +7,16 @@ use crate::pulumi::failure::DeadProcess;
 use crate::pulumi::stack_name::Qualified;
 use crate::rpc::proto;
 
-/// Parsed parameters of a request. Parsing refuses unknown values instead of ignoring them.
+/// Parsed parameters of a request. Parsing rejects unknown values instead of ignoring them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationRequest {
     pub kind: OperationKind,
     pub limits: Limits,
     pub pending_creates: proto::PendingCreates,
-    /// Processes that are proven dead. `None` if no lock may be removed, not even of a process that the agent itself
-    /// knows to be dead.
+    /// Processes of earlier runs that are proven dead, whose locks may be removed. `None` if the agent must not remove
+    /// any lock, including the locks of its own dead processes.
     pub dead_runs: Option<Vec<DeadProcess>>,
-    /// The stack with the resources. A destroy of another stack fails.
+    /// The stack that contains the resources. A destroy of another stack fails.
     applied_stack: Option<proto::PulumiStack>,
     options: proto::RunOptions,
 }
@@ -48,12 +48,12 @@ impl OperationRequest {
         self.options.expect_no_refresh_changes && self.kind == OperationKind::Up
     }
 
-    /// Returns whether a missing stack is created.
+    /// Returns whether the operation creates a missing stack.
     pub fn creates_stack(&self) -> bool {
         !self.options.stack_must_exist && matches!(self.kind, OperationKind::Up | OperationKind::Preview)
     }
 
-    /// Returns whether this is a destroy of a stack other than the one with the resources.
+    /// Returns whether this operation would destroy a stack other than the stack that contains the resources.
     pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
         let is_another = |applied: &proto::PulumiStack| {
             let project = Some(applied.project.as_str()).filter(|project| !project.is_empty());

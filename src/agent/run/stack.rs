@@ -1,5 +1,5 @@
-//! Prepares the stack for a run: selects and creates it, and encrypts the secrets of the configuration. The CLI writes
-//! them into the settings file.
+//! Prepares the stack for a run: selects and creates it, and encrypts the secret configuration values, which the CLI
+//! writes to the settings file.
 
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -13,11 +13,11 @@ use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::settings::Entry;
 
 impl Run {
-    /// Selects the stack before the first run in a pod, for commands of users in the pod. Also creates a missing stack,
-    /// because otherwise the run would fail, create the stack and run again. Errors are only logged: the run reports
-    /// problems with the stack or the backend.
+    /// Selects the stack before the first run in a pod, for commands that users run in the pod. Also creates a missing
+    /// stack, because otherwise a first attempt of the run would fail before the stack is created. Only logs errors,
+    /// because the run itself reports problems with the stack or the backend.
     pub(super) async fn select(&self) {
-        let stack = &self.wanted.stack;
+        let stack = &self.desired.stack;
         let arguments = match self.parameters.creates_stack() {
             true => arguments::stack_select_or_init(stack, self.parameters.secrets_provider()),
             false => arguments::stack_select(stack),
@@ -29,10 +29,11 @@ impl Run {
         }
     }
 
-    /// Creates the stack; returns an ending if that fails. Succeeds if another client has created the stack meanwhile.
+    /// Creates the stack; returns an ending if the creation fails. Succeeds if another client has created the stack
+    /// meanwhile.
     pub(super) async fn init(&self) -> Result<Option<Ending>, RunError> {
         let ended =
-            self.locking_call(arguments::stack_init(&self.wanted.stack, self.parameters.secrets_provider())).await;
+            self.locking_call(arguments::stack_init(&self.desired.stack, self.parameters.secrets_provider())).await;
         let ended = ended.map_err(|error| RunError::Call { action: "create the stack", error })?;
         if ended.exit.success() || failure::stack_exists(&ended.stderr.text()) {
             return Ok(None);
@@ -40,8 +41,8 @@ impl Run {
         Ok(Some(self.failed_call("failed to create the stack", &ended)))
     }
 
-    /// Encrypts the secrets of these keys; returns an ending if that fails. Encryption requires the stack, so a missing
-    /// one is created first.
+    /// Encrypts the secret values of these keys; returns an ending if the encryption fails. Encryption requires the
+    /// stack, so a missing stack is created first.
     pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<Ending>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {
             let mut ended = self.encrypting_call(entry).await?;
@@ -52,7 +53,7 @@ impl Run {
                 ended = self.encrypting_call(entry).await?;
             }
             if is_stack_missing(&ended) && self.parameters.kind == OperationKind::Destroy {
-                // The destroy reports the missing stack.
+                // The destroy itself reports the missing stack.
                 return Ok(None);
             }
             if !ended.exit.success() {
@@ -68,7 +69,7 @@ impl Run {
     }
 
     async fn encrypting_call(&self, entry: &Entry) -> Result<Ended, RunError> {
-        let arguments = arguments::set_secret(&self.wanted.stack, entry.is_path, &entry.key);
+        let arguments = arguments::set_secret(&self.desired.stack, entry.is_path, &entry.key);
         let ended = self.call_with(arguments, Some(input(&entry.value)), Stdout::Logged, &|_| {}).await;
         ended.map_err(|error| RunError::Call { action: "encrypt the secrets of the configuration", error })
     }
@@ -78,8 +79,8 @@ fn is_stack_missing(ended: &Ended) -> bool {
     !ended.exit.success() && classify(ended).kind == FailureKind::StackMissing
 }
 
-/// Returns the standard input for a value. The CLI encrypts only strings; programs parse an object from a secret
-/// string. The CLI removes one line feed from the end.
+/// Returns the standard input of the CLI call that encrypts a value. The CLI encrypts only strings, so other values are
+/// passed as JSON, which programs parse. The CLI removes one line feed from the end of the input.
 fn input(value: &Value) -> Zeroizing<Vec<u8>> {
     let mut text = match value {
         Value::String(text) => text.clone(),
@@ -104,8 +105,8 @@ mod tests {
             (json!(5), "5\n"),
             (json!({"f": "g"}), "{\"f\":\"g\"}\n"),
         ];
-        for (value, wanted) in rows {
-            assert_eq!(input(&value).as_slice(), wanted.as_bytes(), "{value}");
+        for (value, expected) in rows {
+            assert_eq!(input(&value).as_slice(), expected.as_bytes(), "{value}");
         }
     }
 }

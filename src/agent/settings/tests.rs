@@ -39,15 +39,17 @@ fn entries(config: &[(&str, &str)]) -> Vec<Entry> {
     config.iter().map(entry).collect()
 }
 
-/// Returns whether the CLI has to add secrets afterwards.
+/// Applies the settings and returns the keys of the secret values that the CLI must still write to the file.
 fn apply(
     settings: &Settings,
     config: &[(&str, &str)],
     digest: &str,
     tree: &CurrentSource,
 ) -> Result<Vec<String>, ApplyError> {
-    settings
-        .apply(&Wanted { stack: "organization/example/dev", digest, config: &entries(config), environments: &[] }, tree)
+    settings.apply(
+        &Desired { stack: "organization/example/dev", digest, config: &entries(config), environments: &[] },
+        tree,
+    )
 }
 
 fn text(layout: &Layout) -> String {
@@ -117,7 +119,7 @@ fn long_stack_names_are_supported() {
     let place = place(None);
     let settings = Settings::open(place.layout.clone());
     let stack = "a".repeat(200);
-    settings.apply(&Wanted { stack: &stack, digest: "one", config: &[], environments: &[] }, &tree("a")).unwrap();
+    settings.apply(&Desired { stack: &stack, digest: "one", config: &[], environments: &[] }, &tree("a")).unwrap();
     settings.keep(Some(&tree("a")));
     assert!(settings.kept(Path::new(&format!("Pulumi.{stack}.yaml"))).is_file());
 }
@@ -158,7 +160,7 @@ impl Mount {
     fn new(content: &[u8]) -> Mount {
         let directory = tempfile::tempdir().unwrap();
         let secret = directory.path().join("secrets/keys");
-        // The kubelet mounts keys as links into a directory.
+        // The kubelet mounts keys as symbolic links into a directory.
         std::fs::create_dir_all(secret.join("..data")).unwrap();
         std::fs::write(secret.join("..data/one"), content).unwrap();
         std::os::unix::fs::symlink("..data/one", secret.join("one")).unwrap();
@@ -174,8 +176,8 @@ impl Mount {
     fn read(&self, item: proto::ConfigItem) -> Result<(Value, Vec<String>), String> {
         let mut environment = Environment::default();
         environment.variables.insert("SET".into(), "[1]".into());
-        let wanted = proto::Settings { stack: "dev".into(), config: vec![item], environments: Vec::new() };
-        let entries = resolve_config(&self.layout, &mut environment, &wanted).map_err(|error| error.to_string())?;
+        let expected = proto::Settings { stack: "dev".into(), config: vec![item], environments: Vec::new() };
+        let entries = resolve_config(&self.layout, &mut environment, &expected).map_err(|error| error.to_string())?;
         let hidden = environment.secrets.iter().map(|secret| secret.to_string()).collect();
         Ok((entries[0].value.clone(), hidden))
     }
@@ -222,9 +224,9 @@ fn invalid_config_values_are_named_without_revealing_them() {
             "value of config key k is not valid JSON",
         ),
     ];
-    for (item, wanted) in rows {
+    for (item, expected) in rows {
         let error = mount.read(item).unwrap_err();
-        assert!(error.contains(wanted) && !error.contains("hidden"), "{error}");
+        assert!(error.contains(expected) && !error.contains("hidden"), "{error}");
     }
     assert!(Mount::new(b"\xff").read(mount.file("one")).is_ok(), "each mount has its own");
     let binary = Mount::new(b"\xff");

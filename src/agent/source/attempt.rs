@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::state::{Candidate, POLL, Source, State, Wanted};
+use super::state::{Candidate, Desired, POLL, Source, State};
 use super::swap::{CurrentSource, Record, Trial};
 use super::{receive, swap};
 use crate::agent::install::{self, InstallError, carry};
@@ -21,7 +21,7 @@ use crate::artifact::InPod;
 use crate::pulumi::install::{Carry, Plan};
 use crate::pulumi::project::Project;
 
-/// Time that an installation waits for the kubelet to mount the objects that its environment refers to.
+/// Maximum time that an installation waits until the kubelet has mounted the objects to which its environment refers.
 const MOUNT_LIMIT: Duration = Duration::from_secs(150);
 
 /// Cause of a failed attempt.
@@ -34,13 +34,13 @@ enum AttemptError {
     /// Another source is requested, or the agent is shutting down.
     #[error("the source is no longer requested")]
     Stopped,
-    /// The current source is unknown.
+    /// The previous source could not be restored, so there is no current source.
     #[error("failed to restore the previous source: {0}")]
     Lost(std::io::Error),
 }
 
-/// A source that was received, verified and unpacked. Its directory is removed after the last attempt only, because it
-/// contains the previous source during a trial.
+/// A source that was received, verified and unpacked. Its directory is removed only after the last attempt, because the
+/// directory contains the previous source during a trial.
 pub(super) struct Delivery {
     pub directory: PathBuf,
     pub archive: PathBuf,
@@ -59,7 +59,8 @@ impl Drop for End<'_> {
         let mut state = self.source.lock();
         state.candidate.take_if(|candidate| Arc::ptr_eq(candidate, self.candidate));
         if std::thread::panicking() {
-            // The panic may have interrupted a trial, so the current source is unknown until the next source or agent.
+            // The panic may have interrupted a trial, so there is no current source until another source is in place or
+            // the agent restarts.
             state.current_source = None;
         }
         drop(state);
@@ -84,21 +85,22 @@ impl Source {
             attempts += 1;
             guard = self.after(tried, attempts, &candidate).await;
             if guard.is_some()
-                && let Err(error) = renew(&delivery, &candidate.wanted).await
+                && let Err(error) = renew(&delivery, &candidate.desired).await
             {
                 candidate.fail(&error.to_string());
                 break;
             }
         }
         drop(end);
-        // After the answer: the directory can contain many files, including the source before the previous one.
+        // The directory is removed after the reply to the call, because it can contain many files, including the source
+        // that was kept before the previous source.
         let removed = tokio::task::spawn_blocking(move || durable::remove(&delivery.directory)).await;
         if let Err(error) = removed.map_err(std::io::Error::other).and_then(|removed| removed) {
             tracing::warn!(%error, "failed to remove an old source");
         }
     }
 
-    /// Installs the dependencies of a current source that was put in place without them.
+    /// Installs the dependencies of the current source if it was put in place without them.
     pub(super) async fn install_awaited(self: Arc<Self>, candidate: Arc<Candidate>, current_source: CurrentSource) {
         let _end = End { source: &self, candidate: &candidate };
         let mut attempts = 0;
@@ -120,7 +122,7 @@ impl Source {
     ) -> Option<WorkspaceGuard> {
         let error = match tried {
             Ok(()) => {
-                let Wanted { digest, directory, .. } = &candidate.wanted;
+                let Desired { digest, directory, .. } = &candidate.desired;
                 tracing::info!(%digest, directory = directory.as_str(), "source in place");
                 candidate.answer(Ok(()));
                 return None;
@@ -129,13 +131,13 @@ impl Source {
         };
         match error {
             AttemptError::Stopped | AttemptError::Install(InstallError::Stopped) => {
-                tracing::info!(digest = %candidate.wanted.digest, "the source is no longer requested");
+                tracing::info!(digest = %candidate.desired.digest, "the source is no longer requested");
                 candidate.answer(Err(Refusal::Precondition(
                     "another source is requested, or the agent is shutting down".to_owned(),
                 )));
                 None
             }
-            // The caller receives the error and retries.
+            // The caller of `PutSource` receives the error and retries.
             AttemptError::Refused(refusal) if !candidate.is_answered() => {
                 candidate.answer(Err(refusal));
                 None
@@ -163,7 +165,7 @@ impl Source {
             .map_err(Refusal::system("failed to record the trial of the source"))?;
         let needs_install = delivery.plan.is_some() && carried.is_none();
         let Err(error) = self.on_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
-        // When the agent ends, there is no time to wait for users.
+        // Waits only until the agent shuts down, because the shutdown must not wait for users.
         let _ = self.wait_for_sessions(candidate, &self.stop).await;
         if let Err(error) = swap::restore(&self.layout, before.as_ref(), &trial) {
             self.lock().current_source = None;
@@ -179,15 +181,15 @@ impl Source {
         trial: &Trial,
         needs_install: bool,
     ) -> Result<(), AttemptError> {
-        let wanted = &candidate.wanted;
-        swap::enter(&self.layout, trial, &wanted.directory)
+        let desired = &candidate.desired;
+        swap::enter(&self.layout, trial, &desired.directory)
             .map_err(Refusal::system("failed to exchange the source"))?;
         if needs_install && self.installs {
             self.install(candidate).await?;
         }
         let next = CurrentSource {
-            digest: wanted.digest.to_string(),
-            directory: wanted.directory.as_str().to_owned(),
+            digest: desired.digest.to_string(),
+            directory: desired.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
             boot_id: self.boot_id.clone(),
             awaits_install: needs_install && !self.installs,
@@ -199,8 +201,9 @@ impl Source {
         Ok(())
     }
 
-    /// Returns the directories to move if this source can use the dependencies of the previous one, or `None` if they
-    /// must be installed. In that case, copies can exist as a starting point for the installation.
+    /// Returns the directories to move if this source can use the dependencies of the previous one, or `None` if the
+    /// dependencies must be installed. In the latter case, the source can contain copies of the previous dependencies,
+    /// which make the installation faster.
     async fn carry(
         &self,
         candidate: &Candidate,
@@ -232,12 +235,12 @@ impl Source {
     }
 
     async fn attempt_awaited(&self, candidate: &Candidate, current_source: &CurrentSource) -> Result<(), AttemptError> {
-        let wanted = &candidate.wanted;
+        let desired = &candidate.desired;
         let project = Project::read(&self.layout.workspace()).map_err(|error| Refusal::Invalid(error.to_string()))?;
         // A source that is part of the pod is never replaced, so no later source can reuse its dependencies.
-        let plan = match InPod::of(&wanted.digest) {
+        let plan = match InPod::of(&desired.digest) {
             Some(_) => None,
-            None => self.plan(&self.layout.source(), wanted, project).await?,
+            None => self.plan(&self.layout.source(), desired, project).await?,
         };
         self.install(candidate).await?;
         let installed = plan.map(|plan| plan.installed);
@@ -250,10 +253,10 @@ impl Source {
         Ok(())
     }
 
-    /// Installs the dependencies of the current source and syncs them to the disk. Waits first until the objects that
-    /// its environment refers to are mounted.
+    /// Installs the dependencies of the current source and syncs them to the disk. First waits until the objects to
+    /// which the environment of the installation refers are mounted.
     async fn install(&self, candidate: &Candidate) -> Result<(), AttemptError> {
-        let Wanted { environment, required_directories, .. } = &candidate.wanted;
+        let Desired { environment, required_directories, .. } = &candidate.desired;
         if mounts::wait(&self.layout, required_directories, Duration::ZERO).await.is_err() {
             candidate.report("waiting for the Secrets and ConfigMaps of its environment to be mounted");
         }
@@ -270,20 +273,21 @@ impl Source {
         Ok(synced.map_err(Refusal::system("failed to sync the dependencies to disk"))?)
     }
 
-    /// Returns the planned installation; `None` if there is nothing to install.
-    pub(super) async fn plan(&self, tree: &Path, wanted: &Wanted, project: Project) -> Result<Option<Plan>, Refusal> {
-        if !project.needs_install() || project.is_without_program(&wanted.directory.under(tree)) {
+    /// Returns the plan of the installation; `None` if there is nothing to install.
+    pub(super) async fn plan(&self, tree: &Path, desired: &Desired, project: Project) -> Result<Option<Plan>, Refusal> {
+        if !project.needs_install() || project.is_without_program(&desired.directory.under(tree)) {
             return Ok(None);
         }
         let cli = if self.installs { self.version.get().await } else { String::new() };
-        let (tree, directory) = (tree.to_owned(), wanted.directory.clone());
+        let (tree, directory) = (tree.to_owned(), desired.directory.clone());
         let planning = tokio::task::spawn_blocking(move || install::plan(&tree, &directory, &project, &cli));
         let plan =
             planning.await.map_err(|error| Refusal::system("failed to read the project")(std::io::Error::other(error)));
         plan.map(Some)
     }
 
-    /// Waits for the end of interactive sessions: an exchange would remove the files that the user's CLI works with.
+    /// Waits until all interactive sessions have ended, because replacing the source would remove files that the user's
+    /// CLI uses.
     async fn wait_for_sessions(&self, candidate: &Candidate, stop: &CancellationToken) -> Result<(), AttemptError> {
         let mut reported = None;
         loop {
@@ -301,12 +305,12 @@ impl Source {
 }
 
 /// Unpacks the source again, because a failed attempt changes the tree.
-async fn renew(delivery: &Delivery, wanted: &Wanted) -> Result<(), Refusal> {
+async fn renew(delivery: &Delivery, desired: &Desired) -> Result<(), Refusal> {
     let tree = delivery.tree.clone();
     let removed = tokio::task::spawn_blocking(move || durable::remove(&tree)).await;
     removed
         .map_err(std::io::Error::other)
         .and_then(|removed| removed)
         .map_err(Refusal::system("failed to remove the source tree of the failed attempt"))?;
-    receive::unpack(&delivery.archive, &delivery.tree, wanted).await.map(drop)
+    receive::unpack(&delivery.archive, &delivery.tree, desired).await.map(drop)
 }

@@ -1,11 +1,11 @@
 //! Sources that are already in the pod: a directory of the image, or files that init containers put at the path of the
-//! project. They are neither received nor exchanged, and their dependencies are installed in place.
+//! project. These sources are neither received nor replaced, and their dependencies are installed in place.
 
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::state::{Candidate, Source, Wanted};
+use super::state::{Candidate, Desired, Source};
 use super::swap::{CurrentSource, Record};
 use crate::agent::durable;
 use crate::agent::layout::Layout;
@@ -15,8 +15,13 @@ use crate::artifact::{Directory, InPod};
 use crate::pulumi::project::{Project, ProjectError};
 
 impl Source {
-    /// Makes the files in the pod the current source. It is usable once its dependencies are installed.
-    pub(super) fn adopt(self: &Arc<Self>, source: InPod, wanted: Wanted, guard: WorkspaceGuard) -> Result<(), Refusal> {
+    /// Makes the files in the pod the current source. The source is ready for runs when its dependencies are installed.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        source: InPod,
+        desired: Desired,
+        guard: WorkspaceGuard,
+    ) -> Result<(), Refusal> {
         if let Some(archive) = &self.lock().current_source {
             let digest = &archive.digest;
             return Err(Refusal::Precondition(format!(
@@ -24,13 +29,13 @@ impl Source {
             )));
         }
         let project = match source {
-            InPod::Image => link(&self.layout, &wanted.directory)?,
+            InPod::Image => link(&self.layout, &desired.directory)?,
             InPod::InitContainers => prepared(&self.layout)?,
         };
         let awaits_install = project.needs_install() && !project.is_without_program(&self.layout.workspace());
         let next = CurrentSource {
-            digest: wanted.digest.to_string(),
-            directory: wanted.directory.as_str().to_owned(),
+            digest: desired.digest.to_string(),
+            directory: desired.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
             boot_id: self.boot_id.clone(),
             awaits_install,
@@ -41,17 +46,17 @@ impl Source {
             .write(&self.layout)
             .map_err(Refusal::system("failed to record the current source"))?;
         state.current_source = Some(next.clone());
-        // The installation takes the lock itself.
+        // The installation acquires the lock again.
         drop(guard);
         if awaits_install {
-            let candidate = Arc::new(Candidate::new(wanted, &self.stop).0);
+            let candidate = Arc::new(Candidate::new(desired, &self.stop).0);
             state.candidate = Some(candidate.clone());
             self.tasks.spawn(self.clone().install_awaited(candidate, next));
         }
         Ok(())
     }
 
-    /// Refuses to replace a source that is part of the pod. Another source requires another pod.
+    /// Returns an error if the current source is part of the pod, because another source then requires another pod.
     pub(super) fn refuse_replacing_pod_source(&self) -> Result<(), Refusal> {
         let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
         match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
@@ -63,7 +68,7 @@ impl Source {
     }
 }
 
-/// Links the path of the project to a directory of the image.
+/// Creates a symbolic link from the path of the project to a directory of the image.
 fn link(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
     let place = directory.under(Path::new("/"));
     let project = Project::read(&place).map_err(|error| match error {

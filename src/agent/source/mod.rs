@@ -1,9 +1,9 @@
-//! The source in the workspace: received, verified, unpacked next to the current one, and exchanged with it atomically.
-//! A failure leaves the current source intact.
+//! The source in the workspace. A new source is received, verified and unpacked next to the current source, and
+//! replaces it atomically. A failure leaves the current source intact.
 //!
-//! [`in_pod`] uses a source that is already in the pod. For all others, [`receive`] takes the bytes and unpacks them;
-//! [`attempt`] puts the tree in place with the steps of [`swap`], which are recorded on disk. Until then, the source is
-//! a candidate: see [`state`].
+//! [`in_pod`] uses a source that is already in the pod. For all other sources, [`receive`] receives and unpacks the
+//! archive, and [`attempt`] puts the unpacked tree in place with the steps of [`swap`], which are recorded on disk.
+//! Until the source is in place, it is a candidate: see [`state`].
 
 mod attempt;
 mod in_pod;
@@ -31,12 +31,12 @@ use crate::rpc::proto;
 use attempt::Delivery;
 pub use receive::Parts;
 pub use state::Source;
-use state::{Candidate, State, Wanted};
+use state::{Candidate, Desired, State};
 pub use swap::CurrentSource;
 use swap::Record;
 
 impl Source {
-    /// Loads the current source of a previous agent and reverts an unfinished exchange.
+    /// Loads the current source of a previous agent and reverts an unfinished replacement.
     pub fn open(
         layout: Layout,
         workspace_lock: WorkspaceLock,
@@ -47,7 +47,8 @@ impl Source {
         let current_source = recover(&layout, &boot_id);
         let staging = layout.staging();
         if let Err(error) = durable::remove(&staging) {
-            // Each source gets a new name in this directory. A failed start would only leave the pod without an agent.
+            // Not fatal: each source has a unique name in this directory, so the remaining files do not conflict with a
+            // new source.
             tracing::warn!(path = %staging.display(), %error, "failed to remove incomplete sources; ignoring them");
         }
         std::fs::create_dir_all(&staging)
@@ -67,7 +68,7 @@ impl Source {
         })
     }
 
-    /// Leaves the installation of dependencies to the agent that starts later.
+    /// Disables the installation of dependencies, which the agent performs after its start.
     pub fn without_installing(self) -> Self {
         Source { installs: false, ..self }
     }
@@ -77,25 +78,26 @@ impl Source {
         self.lock().current_source.clone().filter(|current_source| !current_source.awaits_install)
     }
 
-    /// Returns the name of the current project. Empty if there is none or its project file is invalid, which the run
-    /// reports.
+    /// Returns the name of the current project; empty if there is no project or the project file is invalid. A run
+    /// reports an invalid project file.
     pub fn project_name(&self) -> String {
         let project = self.current_source().and_then(|_| Project::read(&self.layout.workspace()).ok());
         project.map(|project| project.name).unwrap_or_default()
     }
 
-    /// Returns whether a source is in place and none is on its way. Its dependencies can still be missing.
+    /// Returns whether a source is in place and there is no candidate. The dependencies of the source may not be
+    /// installed yet.
     pub fn is_settled(&self) -> bool {
         let state = self.lock();
         state.current_source.is_some() && state.candidate.is_none()
     }
 
-    /// Returns the source that is on its way.
+    /// Returns the candidate, which is the source that is being put in place.
     pub fn candidate(&self) -> Option<proto::Candidate> {
         self.lock().candidate.as_ref().map(|candidate| candidate.to_proto())
     }
 
-    /// Installs missing dependencies of the current source.
+    /// Starts the installation of missing dependencies of the current source in the background.
     pub fn resume(self: &Arc<Self>) {
         let mut state = self.lock();
         let Some(current_source) =
@@ -107,30 +109,30 @@ impl Source {
             return;
         };
         let (limits, environment, required_directories) = Default::default();
-        let wanted = Wanted { digest, directory, size: 0, limits, environment, required_directories };
-        let candidate = Arc::new(Candidate::new(wanted, &self.stop).0);
+        let desired = Desired { digest, directory, size: 0, limits, environment, required_directories };
+        let candidate = Arc::new(Candidate::new(desired, &self.stop).0);
         state.candidate = Some(candidate.clone());
         self.tasks.spawn(self.clone().install_awaited(candidate, current_source));
     }
 
-    /// Receives a source and puts it in place, in the background if that takes longer. Returns whether it was in place
-    /// before.
+    /// Receives a source and puts it in place. Continues in the background if a step can take long, such as an
+    /// installation. Returns whether the source was already in place.
     pub async fn put(self: &Arc<Self>, mut parts: impl Parts) -> Result<bool, Refusal> {
-        let wanted = Wanted::try_from(receive::header(&mut parts).await?)?;
-        if let Some(was_in_place) = self.known(&wanted).await? {
+        let desired = Desired::try_from(receive::header(&mut parts).await?)?;
+        if let Some(was_in_place) = self.known(&desired).await? {
             return Ok(was_in_place);
         }
         let guard = self.workspace_lock.lock_for_source()?;
-        // Another call can have put it in place meanwhile.
-        if let Some(was_in_place) = self.known(&wanted).await? {
+        // Another call may have put the source in place meanwhile.
+        if let Some(was_in_place) = self.known(&desired).await? {
             return Ok(was_in_place);
         }
         self.refuse_replacing_pod_source()?;
-        if let Some(in_pod) = InPod::of(&wanted.digest) {
-            return self.adopt(in_pod, wanted, guard).map(|()| false);
+        if let Some(in_pod) = InPod::of(&desired.digest) {
+            return self.adopt(in_pod, desired, guard).map(|()| false);
         }
-        let delivery = self.deliver(&mut parts, &wanted).await?;
-        let (candidate, answer) = Candidate::new(wanted, &self.stop);
+        let delivery = self.deliver(&mut parts, &desired).await?;
+        let (candidate, answer) = Candidate::new(desired, &self.stop);
         let candidate = Arc::new(candidate);
         self.lock().candidate = Some(candidate.clone());
         self.tasks.spawn(self.clone().put_with_retries(candidate, delivery, guard));
@@ -142,47 +144,48 @@ impl Source {
         }
     }
 
-    /// Returns whether the source is in place (`true`) or on its way (`false`), and `None` otherwise. Cancels another
-    /// source that is on its way.
-    async fn known(&self, wanted: &Wanted) -> Result<Option<bool>, Refusal> {
+    /// Returns `true` if the source is in place, `false` if it is the candidate, and `None` otherwise. Cancels a
+    /// candidate that is another source.
+    async fn known(&self, desired: &Desired) -> Result<Option<bool>, Refusal> {
         let candidate = self.lock().candidate.clone();
         match candidate {
-            Some(candidate) if candidate.wanted.is_same(wanted) => return Ok(Some(false)),
+            Some(candidate) if candidate.desired.is_same(desired) => return Ok(Some(false)),
             Some(other) => other.supersede().await?,
             None => {}
         }
-        Ok(self.is_in_place(wanted).then_some(true))
+        Ok(self.is_in_place(desired).then_some(true))
     }
 
     /// Receives, verifies and unpacks a source.
-    async fn deliver(&self, parts: &mut impl Parts, wanted: &Wanted) -> Result<Delivery, Refusal> {
+    async fn deliver(&self, parts: &mut impl Parts, desired: &Desired) -> Result<Delivery, Refusal> {
         let staging = tempfile::tempdir_in(self.layout.staging())
             .map_err(Refusal::system("failed to create a staging directory"))?;
         let (archive, tree) = (staging.path().join("archive"), staging.path().join("tree"));
         tokio::select! {
-            received = receive::archive(parts, wanted, &archive) => received?,
+            received = receive::archive(parts, desired, &archive) => received?,
             () = self.stop.cancelled() => return Err(Refusal::Precondition("the agent is shutting down".to_owned())),
         }
-        let project = receive::unpack(&archive, &tree, wanted).await?;
-        let plan = self.plan(&tree, wanted, project).await?;
+        let project = receive::unpack(&archive, &tree, desired).await?;
+        let plan = self.plan(&tree, desired, project).await?;
         if plan.is_none() {
-            // Without an installation there are no retries, which would need the archive.
+            // The archive is needed only for retries of an installation.
             durable::remove(&archive).map_err(Refusal::system("failed to remove the archive"))?;
         }
         Ok(Delivery { directory: staging.keep(), archive, tree, plan })
     }
 
-    fn is_in_place(&self, wanted: &Wanted) -> bool {
+    fn is_in_place(&self, desired: &Desired) -> bool {
         let is_usable = |current_source: &CurrentSource| !(current_source.awaits_install && self.installs);
         self.lock().current_source.as_ref().is_some_and(|current_source| {
-            current_source.digest == wanted.digest.to_string()
-                && current_source.directory == wanted.directory.as_str()
+            current_source.digest == desired.digest.to_string()
+                && current_source.directory == desired.directory.as_str()
                 && is_usable(current_source)
         })
     }
 }
 
-/// Returns the current source. There is none without a record or the recorded tree, or after a reboot of the node.
+/// Returns the current source; `None` if the record or the recorded tree is missing, or if the node was rebooted after
+/// the source was put in place.
 fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     let Record { current_source, trial } = Record::read(layout);
     if let Some(trial) = &trial {
@@ -204,7 +207,8 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     });
     current_source.filter(|current_source| {
         match current_source.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
-            // A restarted container starts from the original image and loses the changes in the project.
+            // A restarted container starts from the original image, without the changes in the project such as
+            // dependencies.
             Some(InPod::Image) => false,
             Some(InPod::InitContainers) => layout.workspace().is_dir(),
             None => layout.source().is_dir() && is_link_to_directory(&layout.workspace()),

@@ -1,5 +1,4 @@
-//! Receives an archive, computes its digest at the same time, and unpacks it. Only an archive with the expected digest
-//! is unpacked.
+//! Receives an archive, computes its digest during the transfer, and unpacks the archive if it has the expected digest.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tonic::Status;
 
-use super::state::Wanted;
+use super::state::Desired;
 use crate::agent::durable;
 use crate::agent::refusal::Refusal;
 use crate::artifact::{self, Hasher, UnpackError};
@@ -19,12 +18,12 @@ use crate::rpc::proto::{PutSourceRequest, SourceHeader};
 
 /// Maximum size of a chunk in bytes.
 const MAX_CHUNK: usize = 256 * 1024;
-/// Maximum time between two messages.
+/// Maximum time between two messages of a call.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of file names that an error lists.
 const MAX_LISTED: usize = 20;
 
-/// The messages of a call.
+/// Stream of the messages of a call.
 pub trait Parts: Send {
     fn next(&mut self) -> impl Future<Output = Result<Option<PutSourceRequest>, Status>> + Send;
 }
@@ -58,17 +57,17 @@ pub(super) async fn header(parts: &mut impl Parts) -> Result<SourceHeader, Refus
 }
 
 /// Writes the archive to a file and verifies its size and digest.
-pub(super) async fn archive(parts: &mut impl Parts, wanted: &Wanted, to: &Path) -> Result<(), Refusal> {
-    let limit = wanted.limits.download_bytes;
-    if wanted.size > limit {
-        let size = wanted.size;
+pub(super) async fn archive(parts: &mut impl Parts, desired: &Desired, to: &Path) -> Result<(), Refusal> {
+    let limit = desired.limits.download_bytes;
+    if desired.size > limit {
+        let size = desired.size;
         return Err(Refusal::Invalid(format!(
             "the source of {size} bytes exceeds the limit of {limit} bytes (--artifact-max-size)"
         )));
     }
     let failed = || Refusal::system(format!("failed to write the source to {}", to.display()));
     let mut file = tokio::fs::File::create(to).await.map_err(failed())?;
-    let mut hasher = Hasher::new(wanted.digest.algorithm());
+    let mut hasher = Hasher::new(desired.digest.algorithm());
     let mut size: u64 = 0;
     while let Some(part) = next(parts).await? {
         let Part::Chunk(chunk) = part else {
@@ -78,40 +77,44 @@ pub(super) async fn archive(parts: &mut impl Parts, wanted: &Wanted, to: &Path) 
             return Err(Refusal::Invalid(format!("source chunk exceeds {MAX_CHUNK} bytes")));
         }
         size += chunk.len() as u64;
-        if size > wanted.size {
+        if size > desired.size {
             break;
         }
         hasher.update(&chunk);
         file.write_all(&chunk).await.map_err(failed())?;
     }
     file.flush().await.map_err(failed())?;
-    if size != wanted.size {
-        let found = if size > wanted.size { "more".to_owned() } else { size.to_string() };
+    if size != desired.size {
+        let found = if size > desired.size { "more".to_owned() } else { size.to_string() };
         return Err(Refusal::DataLoss(format!(
             "size of the source does not match: expected {} bytes, received {found}",
-            wanted.size
+            desired.size
         )));
     }
     let found = hasher.finish();
-    if !wanted.digest.verify(&found) {
+    if !desired.digest.verify(&found) {
         return Err(Refusal::DataLoss(format!(
             "digest of the source does not match: expected {}, received {found}",
-            wanted.digest
+            desired.digest
         )));
     }
     Ok(())
 }
 
-/// Unpacks an archive into a new directory and returns its project. All files are on the disk afterwards, because a
-/// file that a power loss has emptied could be a program without resources.
-pub(super) async fn unpack(archive: &Path, tree: &Path, wanted: &Wanted) -> Result<Project, Refusal> {
-    let (archive, tree, wanted) = (archive.to_owned(), tree.to_owned(), wanted.clone());
-    tokio::task::spawn_blocking(move || unpack_blocking(&archive, &tree, &wanted))
+/// Unpacks an archive into a new directory and returns its project. Syncs all files to the disk, because a file that is
+/// empty after a power loss could be a valid program without resources.
+pub(super) async fn unpack(archive: &Path, tree: &Path, desired: &Desired) -> Result<Project, Refusal> {
+    let (archive, tree, desired) = (archive.to_owned(), tree.to_owned(), desired.clone());
+    tokio::task::spawn_blocking(move || unpack_blocking(&archive, &tree, &desired))
         .await
         .map_err(|error| Refusal::system("failed to unpack the source")(std::io::Error::other(error)))?
 }
 
-fn unpack_blocking(archive: &Path, tree: &Path, Wanted { directory, limits, .. }: &Wanted) -> Result<Project, Refusal> {
+fn unpack_blocking(
+    archive: &Path,
+    tree: &Path,
+    Desired { directory, limits, .. }: &Desired,
+) -> Result<Project, Refusal> {
     let open = || File::open(archive).map_err(Refusal::system("failed to read the source"));
     artifact::survey(open()?, limits).map_err(refusal)?;
     std::fs::create_dir(tree).map_err(Refusal::system("failed to create the source directory"))?;
@@ -130,14 +133,14 @@ fn unpack_blocking(archive: &Path, tree: &Path, Wanted { directory, limits, .. }
             directory.as_str(),
             list(&place)
         )),
-        // The path of the tree differs in each attempt, so it is removed from the message.
+        // The path of the tree is removed from the message, because it differs in each attempt.
         other => Refusal::Invalid(format!("invalid project in the source: {}", other.relative_to(tree))),
     })?;
     durable::sync_tree(tree).map_err(Refusal::system("failed to sync the source to disk"))?;
     Ok(project)
 }
 
-/// Converts an error of the disk into a system error, and an error of the archive into an invalid request.
+/// Converts an I/O error into a system error, and an invalid archive into an invalid request.
 fn refusal(error: UnpackError) -> Refusal {
     match error {
         UnpackError::Write { name, cause } => Refusal::system(format!("failed to write {name} of the source"))(cause),

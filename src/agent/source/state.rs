@@ -1,4 +1,4 @@
-//! The current source and the candidate that will replace it: the requested source with its progress and its
+//! The current source and the candidate, which is the requested source that will replace it, with its progress and its
 //! cancellation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,13 +17,14 @@ use crate::agent::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::artifact::{Digest, DigestError, Directory, DirectoryError, Limits};
 use crate::rpc::proto;
 
-/// Delay before the second attempt. It doubles with each attempt up to [`MAX_BACKOFF`].
+/// Delay before the second attempt. The delay doubles with each attempt up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_secs(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// Interval at which conditions are polled.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
-/// Time that another source waits for this one to end. This one can wait for an interactive session.
+/// Maximum time that a new source waits until a canceled candidate has ended. The candidate may itself wait for an
+/// interactive session.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Puts sources in place.
@@ -33,12 +34,12 @@ pub struct Source {
     pub(super) settings: Arc<Settings>,
     pub(super) boot_id: String,
     pub(super) state: Mutex<State>,
-    /// Cancels the candidate when the agent ends.
+    /// Cancels the candidate when the agent shuts down.
     pub(super) stop: CancellationToken,
     /// Tasks that put sources in place.
     pub tasks: TaskTracker,
     pub version: CliVersion,
-    /// Whether dependencies are installed. The init container has no CLI to install them.
+    /// Whether to install dependencies. The `fetch` init container has no CLI to install them.
     pub(super) installs: bool,
 }
 
@@ -57,7 +58,7 @@ impl Source {
 
 /// The source that the controller requests.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct Desired {
     pub(super) digest: Digest,
     pub(super) directory: Directory,
     /// Size of the archive in bytes.
@@ -66,12 +67,12 @@ pub(super) struct Wanted {
     pub(super) limits: Limits,
     /// Environment of the installation of dependencies.
     pub(super) environment: Vec<proto::EnvironmentVariable>,
-    /// Mounted directories that the installation waits for.
+    /// Directories of mounted objects for which the installation waits.
     pub(super) required_directories: Vec<String>,
 }
 
-impl Wanted {
-    pub(super) fn is_same(&self, other: &Wanted) -> bool {
+impl Desired {
+    pub(super) fn is_same(&self, other: &Desired) -> bool {
         self.digest == other.digest && self.directory == other.directory
     }
 
@@ -80,13 +81,13 @@ impl Wanted {
     }
 }
 
-impl TryFrom<proto::SourceHeader> for Wanted {
+impl TryFrom<proto::SourceHeader> for Desired {
     type Error = Refusal;
 
     fn try_from(header: proto::SourceHeader) -> Result<Self, Refusal> {
         let limits = limits(&header);
         let artifact = header.artifact.ok_or_else(|| Refusal::Invalid("source header has no artifact".to_owned()))?;
-        Ok(Wanted {
+        Ok(Desired {
             digest: artifact.digest.parse().map_err(|error: DigestError| invalid(&error))?,
             directory: artifact.directory.parse().map_err(|error: DirectoryError| invalid(&error))?,
             size: header.size,
@@ -97,7 +98,8 @@ impl TryFrom<proto::SourceHeader> for Wanted {
     }
 }
 
-/// Returns the limits that the controller sets. Earlier versions of the controller set none.
+/// Returns the limits in the header, and the default for each limit that is 0. Earlier versions of the controller do
+/// not set limits.
 fn limits(header: &proto::SourceHeader) -> Limits {
     let or = |requested: u64, default: u64| if requested == 0 { default } else { requested };
     let default = Limits::default();
@@ -112,15 +114,15 @@ fn invalid(error: &dyn std::error::Error) -> Refusal {
     Refusal::Invalid(error.to_string())
 }
 
-/// Answer to the caller that delivered the source. It is sent once, when the source is in place, takes longer, or is
-/// refused.
+/// Sender of the reply to the caller that delivered the source. The reply is sent once: when the source is in place, is
+/// rejected, or requires a long step.
 type Answer = oneshot::Sender<Result<(), Refusal>>;
 
 pub(super) struct Candidate {
-    pub wanted: Wanted,
+    pub desired: Desired,
     /// Cancelled when another source is requested or the agent shuts down.
     pub cancel: CancellationToken,
-    /// Cancelled when the source is in place or abandoned.
+    /// Cancelled when the source is in place or its processing has ended without success.
     pub ended: CancellationToken,
     progress: Mutex<Progress>,
 }
@@ -132,33 +134,33 @@ struct Progress {
 }
 
 impl Candidate {
-    /// Creates a candidate and the receiver of its answer.
-    pub fn new(wanted: Wanted, stop: &CancellationToken) -> (Self, oneshot::Receiver<Result<(), Refusal>>) {
+    /// Creates a candidate and the receiver of the reply.
+    pub fn new(desired: Desired, stop: &CancellationToken) -> (Self, oneshot::Receiver<Result<(), Refusal>>) {
         let (answer, answered) = oneshot::channel();
         let doing = "replacing the previous source".to_owned();
         let progress = Mutex::new(Progress { doing, answer: Some(answer), failure: String::new() });
-        (Candidate { wanted, cancel: stop.child_token(), ended: CancellationToken::new(), progress }, answered)
+        (Candidate { desired, cancel: stop.child_token(), ended: CancellationToken::new(), progress }, answered)
     }
 
-    /// Reports a long step and answers the caller.
+    /// Records a long step in the status and replies to the caller, which does not wait for the step.
     pub fn report(&self, doing: impl Into<String>) {
         let doing = doing.into();
-        tracing::info!(digest = %self.wanted.digest, doing, "putting the source in place");
+        tracing::info!(digest = %self.desired.digest, doing, "putting the source in place");
         self.progress().doing = doing;
         self.answer(Ok(()));
     }
 
-    /// Cancels this candidate in favor of another source and waits for its end.
+    /// Cancels this candidate in favor of another source and waits until its processing has ended.
     pub async fn supersede(&self) -> Result<(), Refusal> {
         self.cancel.cancel();
         let ended = tokio::time::timeout(YIELD_TIMEOUT, self.ended.cancelled()).await;
         ended.map_err(|_| {
             let doing = self.progress().doing.clone();
-            Refusal::Precondition(format!("source {} is still being put in place: {doing}", self.wanted.digest))
+            Refusal::Precondition(format!("source {} is still being put in place: {doing}", self.desired.digest))
         })
     }
 
-    /// Answers the caller, unless it already has an answer.
+    /// Replies to the caller, unless the reply has already been sent.
     pub fn answer(&self, answer: Result<(), Refusal>) {
         if let Some(sender) = self.progress().answer.take() {
             // The caller may have disconnected.
@@ -172,17 +174,18 @@ impl Candidate {
 
     /// Records the error of the last attempt.
     pub fn fail(&self, failure: &str) {
-        tracing::warn!(digest = %self.wanted.digest, failure, "failed to put the source in place; retrying");
+        tracing::warn!(digest = %self.desired.digest, failure, "failed to put the source in place; retrying");
         self.progress().failure = failure.to_owned();
     }
 
     pub fn to_proto(&self) -> proto::Candidate {
         let progress = self.progress();
-        let artifact = Some(self.wanted.artifact());
+        let artifact = Some(self.desired.artifact());
         proto::Candidate { artifact, doing: progress.doing.clone(), failure: progress.failure.clone() }
     }
 
-    /// Waits for the backoff and then for the workspace lock. Returns `None` if the source is no longer requested.
+    /// Waits for the backoff delay and then for the workspace lock. Returns `None` if the source is no longer
+    /// requested.
     pub async fn pause(&self, attempts: u32, workspace_lock: &WorkspaceLock) -> Option<WorkspaceGuard> {
         let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX_BACKOFF);
         if !self.sleep(pause).await {
@@ -203,7 +206,7 @@ impl Candidate {
         }
     }
 
-    /// Sleeps; returns `false` if the source is no longer requested.
+    /// Sleeps for `time`; returns `false` early if the source is no longer requested.
     pub async fn sleep(&self, time: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(time) => !self.cancel.is_cancelled(),

@@ -1,5 +1,5 @@
-//! The current source: its record on disk, and its exchange with a tree that was unpacked next to it. Each step is
-//! recorded before it happens, so that a restarted agent finds and restores the valid source.
+//! The record of the current source on disk, and the replacement of the source by a tree that was unpacked next to it.
+//! The replacement is recorded before its first step, so that a restarted agent can restore the previous source.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -21,35 +21,36 @@ pub struct CurrentSource {
     pub digest: String,
     /// The project's directory in the archive.
     pub directory: String,
-    /// Random for each exchange, even with the same archive.
+    /// Random ID of the unpacked tree, which differs even for the same archive.
     pub tree: String,
-    /// Boot ID of the node during the exchange. After a reboot the source is not used, because a power loss may have
-    /// damaged it.
+    /// Boot ID of the node when the source was put in place. After a reboot, the source is not used, because a power
+    /// loss may have damaged it.
     #[serde(default)]
     pub boot_id: String,
-    /// Whether the dependencies are not installed yet. Until then, the source is not usable.
+    /// Whether the dependencies are not installed yet. Until then, no run uses the source.
     #[serde(default)]
     pub awaits_install: bool,
-    /// The installation of the source; `None` if there was nothing to install.
+    /// Record of the installed dependencies; `None` if there was nothing to install.
     #[serde(default)]
     pub installed: Option<Installed>,
 }
 
-/// A source that has replaced another one on trial. If it fails, the other one is restored.
+/// A source that has replaced the previous source on trial. If the trial fails, the previous source is restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Inode of its directory, which distinguishes it from the other one after any step.
+    /// Inode of the new source's directory, which distinguishes it from the previous source after any step.
     pub inode: u64,
-    /// Path where it was unpacked and where the other one is during the trial, relative to the share volume.
-    pub beside: PathBuf,
-    /// Directories that were moved into it from the other one.
+    /// Path at which the new source was unpacked and at which the previous source is during the trial, relative to the
+    /// share volume.
+    pub staged: PathBuf,
+    /// Directories that are moved from the previous source to the new source.
     pub carried: Vec<PathBuf>,
 }
 
-/// State of the source that survives a crash.
+/// State of the source on disk, which survives a restart of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The current source; during a trial, the previous one.
+    /// The current source; during a trial, the previous source.
     pub current_source: Option<CurrentSource>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
@@ -68,54 +69,54 @@ impl Record {
     }
 }
 
-/// Records that an unpacked tree is about to replace the source, with `carried` directories of the previous source.
-/// Nothing else has changed yet, so an error leaves the current source valid.
+/// Records that an unpacked tree is about to replace the source, with the directories `carried` of the previous source.
+/// Changes nothing else, so after an error the current source is still valid.
 pub(super) fn announce(
     layout: &Layout,
     before: Option<&CurrentSource>,
     tree: &Path,
     carried: Vec<PathBuf>,
 ) -> io::Result<Trial> {
-    let beside = tree.strip_prefix(layout.root()).map_err(io::Error::other)?.to_owned();
-    let trial = Trial { inode: std::fs::symlink_metadata(tree)?.ino(), beside, carried };
+    let staged = tree.strip_prefix(layout.root()).map_err(io::Error::other)?.to_owned();
+    let trial = Trial { inode: std::fs::symlink_metadata(tree)?.ino(), staged, carried };
     Record { current_source: before.cloned(), trial: Some(trial.clone()) }.write(layout)?;
     Ok(trial)
 }
 
-/// Puts the announced tree in place. After an error, [`restore`] must follow.
+/// Puts the tree in place. After an error, the caller must call [`restore`].
 pub(super) fn enter(layout: &Layout, trial: &Trial, directory: &Directory) -> io::Result<()> {
-    let tree = layout.root().join(&trial.beside);
+    let tree = layout.root().join(&trial.staged);
     carry::move_all(&layout.source(), &tree, &trial.carried)?;
     exchange(layout, &tree)?;
     point(layout, directory)
 }
 
-/// Makes the source on trial the current one. Keeps the previous source until the next exchange.
+/// Makes the source on trial the current source. Keeps the previous source until the next replacement.
 pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> io::Result<()> {
     Record { current_source: Some(next.clone()), trial: None }.write(layout)?;
-    keep_previous(layout, &layout.root().join(&trial.beside));
+    keep_previous(layout, &layout.root().join(&trial.staged));
     Ok(())
 }
 
-/// Restores the previous source with all its directories, at any step of the trial. Can be repeated.
+/// Restores the previous source with all its directories, after any step of the trial. A repeated call has no effect.
 pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
-    let (source, beside) = (layout.source(), layout.root().join(&trial.beside));
+    let (source, staged) = (layout.source(), layout.root().join(&trial.staged));
     let is_there = std::fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.ino() == trial.inode);
-    if is_there && beside.exists() {
-        exchange(layout, &beside)?;
+    if is_there && staged.exists() {
+        exchange(layout, &staged)?;
     } else if is_there {
-        std::fs::rename(&source, &beside)?;
+        std::fs::rename(&source, &staged)?;
         durable::sync_directory(layout.root())?;
     }
-    carry::move_all(&beside, &source, &trial.carried)?;
+    carry::move_all(&staged, &source, &trial.carried)?;
     match before.map(|before| before.directory.parse::<Directory>()) {
         Some(Ok(directory)) => point(layout, &directory)?,
-        // Before the first source, the container's working directory is an empty directory.
+        // Before the first source, the container's working directory is a link to an empty directory.
         _ if source.is_dir() => point(layout, &Directory::root())?,
         _ => durable::remove(&layout.workspace())?,
     }
     if let Err(error) = (Record { current_source: before.cloned(), trial: None }).write(layout) {
-        // The next agent repeats the restore, which has no effect then.
+        // Not fatal: the next agent restores the source again, which then has no effect.
         tracing::warn!(%error, "failed to record the restored source");
     }
     Ok(())
@@ -131,21 +132,21 @@ fn exchange(layout: &Layout, tree: &Path) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// Creates the link to the project. It is relative, so that it is valid wherever the volume is mounted.
+/// Creates the symbolic link to the project. The link is relative, so that it is valid at any mount path of the volume.
 fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
-    let beside = layout.staging().join("workspace");
-    durable::remove(&beside)?;
-    std::os::unix::fs::symlink(directory.under(Path::new(SOURCE_DIRECTORY)), &beside)?;
-    // The container runtime creates a directory if the container's working directory is missing.
+    let staged = layout.staging().join("workspace");
+    durable::remove(&staged)?;
+    std::os::unix::fs::symlink(directory.under(Path::new(SOURCE_DIRECTORY)), &staged)?;
+    // The container runtime creates a directory at this path if the container's working directory is missing.
     if layout.workspace().symlink_metadata().is_ok_and(|found| found.is_dir()) {
         std::fs::remove_dir(layout.workspace())?;
     }
-    std::fs::rename(&beside, layout.workspace())?;
+    std::fs::rename(&staged, layout.workspace())?;
     durable::sync_directory(layout.root())
 }
 
-/// Keeps the replaced tree until the next exchange. The previously kept tree takes its path and is removed with it.
-/// Errors are only logged, because they do not affect the new source.
+/// Keeps the replaced tree until the next replacement. The tree that was kept before is moved to the path of the
+/// replaced tree, which the caller removes. Only logs errors, because they do not affect the new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;

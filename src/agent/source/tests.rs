@@ -8,7 +8,7 @@ use crate::artifact::{Digest, pack};
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{Artifact, PutSourceRequest, SourceHeader};
 
-/// A call with these messages.
+/// A call that sends the given messages.
 struct Call(VecDeque<PutSourceRequest>);
 
 impl Parts for Call {
@@ -37,7 +37,7 @@ impl Place {
     async fn put(&self, archive: &[u8], directory: &str) -> Result<bool, Refusal> {
         let put =
             self.source.put(call(archive, &Digest::of(archive).to_string(), directory, archive.len() as u64)).await;
-        // The old source is removed after the answer.
+        // The old source is removed after the reply.
         self.source.tasks.close();
         self.source.tasks.wait().await;
         put
@@ -184,7 +184,7 @@ async fn source_limits_are_set_by_the_controller() {
 }
 
 #[tokio::test]
-async fn an_invalid_project_gives_the_same_error_on_each_attempt() {
+async fn an_invalid_project_causes_the_same_error_on_each_attempt() {
     let place = Place::new();
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("infra")).unwrap();

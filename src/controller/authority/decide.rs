@@ -1,4 +1,4 @@
-//! Decides the next step for the CA. Pure functions: no client, no clock.
+//! Decides the next step for the CA. All functions are pure: they use no client and no clock.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use super::generations::{Generations, Pending};
 use crate::rpc::identity::LEAF_VALIDITY;
 
-/// Time for which the next CA is trusted before it signs. Workspaces receive it within minutes, their pods a few minutes
-/// later.
+/// Time for which the next CA is trusted before it signs certificates. Workspaces receive the next CA within minutes, and
+/// their pods a few minutes later.
 pub(super) const TRUSTED_BEFORE_IT_SIGNS: Duration = Duration::from_secs(60 * 60);
-/// Time for which a replaced CA stays trusted: until the last of its certificates has expired, plus one day for clock skew.
+/// Time for which a replaced CA stays trusted: the validity of the certificates that it issued, plus one day for clock skew.
 pub(super) const TRUSTED_AFTER_IT_SIGNED: Duration = Duration::from_secs(LEAF_VALIDITY.as_secs() + 24 * 60 * 60);
 
 /// Content of the Secret.
@@ -26,30 +26,30 @@ pub(super) enum Found {
     },
 }
 
-/// Next step. All steps except `Use`, `KeepKnown` and `Refuse` write the Secret, which is then read again.
+/// Next step. All steps except `Use`, `KeepKnown` and `Refuse` write the Secret, and the Secret is then read again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     /// Create the first CA.
     Make,
-    /// The Secret was deleted: write the known CA to a new one.
+    /// Create the Secret again with the known CA, because the Secret was deleted.
     WriteAgain,
-    /// The Secret is unusable, for this reason: keep the known CA.
+    /// Keep the known CA, because the Secret is unusable for this reason.
     KeepKnown(String),
-    /// The Secret is unusable, for this reason, and no CA is known.
+    /// Fail, because the Secret is unusable for this reason and no CA is known.
     Refuse(String),
-    /// A user or another process replaced the CA: keep trusting the known one until `retire_at`.
+    /// Trust the known CA until `retire_at`, because a user or another process replaced it in the Secret.
     TrustReplaced { retire_at: Timestamp },
     /// Create the next CA, which signs from `promote_at` on.
     AddNext { promote_at: Timestamp },
-    /// Let the next CA sign, and keep trusting the current one until `retire_at`.
+    /// Promote the next CA to the current CA, and trust the replaced CA until `retire_at`.
     Promote { retire_at: Timestamp },
-    /// Stop trusting the previous CA.
+    /// Remove the previous CA, which is then no longer trusted.
     Retire,
-    /// Nothing to change.
+    /// No change is due.
     Use,
 }
 
-/// Decides from the content of the Secret and the CA known to this process.
+/// Returns the next step for the content of the Secret. `known` is the active CA of this process, or `None` at startup.
 pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp) -> Action {
     let (generations, rotation_requested) = match (found, known) {
         (Found::Nothing, None) => return Action::Make,
@@ -66,7 +66,7 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     let is_due = |pending: &Pending| pending.until.is_some_and(|until| until <= now);
     match generations.next() {
         Some(next) if is_due(next) => return Action::Promote { retire_at },
-        // The provider of an external CA renews it.
+        // Only a CA that the controller generated is renewed. The user who provides a CA renews it.
         None if rotation_requested || (current.is_generated() && current.renewal_due(now)) => {
             return Action::AddNext { promote_at: now + TRUSTED_BEFORE_IT_SIGNS };
         }
@@ -75,8 +75,8 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     if generations.previous().is_some_and(is_due) { Action::Retire } else { Action::Use }
 }
 
-/// Returns whether another CA signs and the known one is not trusted. A user may remove a previous CA from the Secret,
-/// because that CA no longer signs.
+/// Returns whether the CA in the Secret replaced the known CA without trusting it. The removal of a previous CA is not a
+/// replacement, because that CA no longer signs certificates.
 fn was_replaced(known: &Generations, found: &Generations) -> bool {
     !found.trusts(known.current().certificate())
 }
@@ -109,7 +109,7 @@ mod tests {
         Found::Usable { generations: Box::new(generations.clone()), rotation_requested: true }
     }
 
-    /// Returns a CA that another program created.
+    /// Returns the generations of a CA that another program created.
     fn foreign() -> Generations {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::default();

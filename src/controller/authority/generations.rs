@@ -1,4 +1,4 @@
-//! CA generations: the current CA, which signs, and the next and the previous CA, which are only trusted.
+//! CA generations: the current CA, which signs certificates, and the next and the previous CA, which are only trusted.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 
 use crate::rpc::identity::{Authority, IdentityError, Issued};
 
-/// CA generations in force. Cheap to clone.
+/// Current, next and previous CA. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Generations {
     current: Arc<Authority>,
@@ -16,7 +16,8 @@ pub struct Generations {
     bundle: String,
 }
 
-/// CA that does not sign, with the time of its promotion or retirement. Without a time, only a user promotes or removes it.
+/// Next or previous CA, and the time at which it is promoted or removed. Without a time, only a user promotes or removes the
+/// CA.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub authority: Arc<Authority>,
@@ -24,7 +25,7 @@ pub(super) struct Pending {
 }
 
 impl Generations {
-    /// Creates the generations of a new controller, with only a current CA.
+    /// Creates generations that contain only a current CA.
     pub fn first(authority: Authority) -> Self {
         Self::new(Arc::new(authority), None, None)
     }
@@ -40,13 +41,13 @@ impl Generations {
         &self.current
     }
 
-    /// Returns the certificates of all generations, which both ends of a connection must trust.
+    /// Returns the certificates of all generations. Both peers of a connection must trust all of them.
     pub fn bundle_pem(&self) -> &str {
         &self.bundle
     }
 
-    /// Issues client certificates for the controller: from the current CA, and from the previous one for pods that do not
-    /// trust the current CA yet.
+    /// Issues the client certificates of the controller: one from the current CA, and one from the previous CA for pods that
+    /// do not trust the current CA yet.
     pub(super) fn issue_clients(&self, now: Timestamp) -> Result<Vec<Issued>, IdentityError> {
         let previous = self.previous.as_ref().map(|pending| pending.authority.as_ref());
         std::iter::once(self.current.as_ref()).chain(previous).map(|authority| authority.issue_client(now)).collect()
@@ -66,14 +67,14 @@ impl Generations {
         std::iter::once(&self.current).chain(others).any(|authority| authority.certificate() == certificate)
     }
 
-    /// Returns the generations with a next CA that signs from `promote_at` on.
+    /// Returns the generations with a next CA, which is promoted at `promote_at`.
     pub(super) fn with_next(&self, next: Authority, promote_at: Timestamp) -> Self {
         let next = Pending { authority: Arc::new(next), until: Some(promote_at) };
         Self::new(self.current.clone(), Some(next), self.previous.clone())
     }
 
-    /// Returns the generations after promotion of the next CA. The current CA stays trusted until `retire_at`. Without a next
-    /// CA, nothing changes.
+    /// Returns the generations after the promotion of the next CA. The replaced CA stays trusted until `retire_at`. Without
+    /// a next CA, the generations are unchanged.
     pub(super) fn promoted(&self, retire_at: Timestamp) -> Self {
         match &self.next {
             Some(next) => Self::new(next.authority.clone(), None, Some(self.outgoing(retire_at))),
@@ -86,7 +87,7 @@ impl Generations {
         Self::new(self.current.clone(), self.next.clone(), None)
     }
 
-    /// Returns the generations after a replacement. The replaced CA stays trusted until `retire_at`.
+    /// Returns the generations with the current CA of `replaced` as the previous CA, which stays trusted until `retire_at`.
     pub(super) fn succeeding(&self, replaced: &Generations, retire_at: Timestamp) -> Self {
         Self::new(self.current.clone(), None, Some(replaced.outgoing(retire_at)))
     }
@@ -97,7 +98,7 @@ impl Generations {
 }
 
 impl PartialEq for Generations {
-    /// Whether both trust the same certificates and the same CA signs.
+    /// Returns whether both values trust the same certificates and sign with the same CA.
     fn eq(&self, other: &Self) -> bool {
         self.bundle == other.bundle && self.current.certificate() == other.current.certificate()
     }

@@ -1,4 +1,4 @@
-//! Format of the CA Secret: three pairs of certificate and key, and two times as annotations.
+//! Format of the CA Secret: three pairs of a certificate and a private key, and two times in annotations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,17 +18,18 @@ use crate::rpc::identity::Authority;
 /// Name of the Secret.
 pub const SECRET: &str = "pulumi-controller-authority";
 
-/// Keys of a certificate and its private key in the Secret. `ca.crt` may contain further certificates, which are trusted too.
+/// Data keys of the Secret for a certificate and its private key. `ca.crt` may contain further certificates, which are also
+/// trusted.
 type Pair = [&'static str; 2];
 const CURRENT: Pair = ["ca.crt", "ca.key"];
 const NEXT: Pair = ["next.crt", "next.key"];
 const PREVIOUS: Pair = ["previous.crt", "previous.key"];
 
-/// Time from which the next CA signs.
+/// Annotation with the time at which the next CA becomes the current CA.
 const PROMOTE_AT: &str = "pulumi.com/promote-at";
-/// Time until which the previous CA is trusted.
+/// Annotation with the time until which the previous CA is trusted.
 const RETIRE_AT: &str = "pulumi.com/retire-at";
-/// Set by a user to request a new CA.
+/// Annotation with which a user requests a new CA.
 const ROTATE: &str = "pulumi.com/rotate";
 
 /// Parses the Secret. An unreadable next or previous CA is ignored.
@@ -87,8 +88,8 @@ pub(super) fn new(generations: &Generations, namespace: &str) -> Secret {
     }
 }
 
-/// Returns the merge patch that stores these generations if the Secret is unchanged since it was read. The patch also removes
-/// a rotation request.
+/// Returns the merge patch that stores these generations. The API server rejects the patch if the Secret has changed since
+/// it was read. The patch also removes a rotation request.
 pub(super) fn patch(generations: &Generations, found: &Secret) -> Value {
     let bytes = |pem: Option<Zeroizing<String>>| pem.map(|pem| ByteString(pem.as_bytes().to_vec()));
     let data: BTreeMap<_, _> = data(generations).into_iter().map(|(key, pem)| (key, bytes(pem))).collect();
@@ -117,7 +118,7 @@ fn annotations(generations: &Generations) -> BTreeMap<&'static str, Option<Strin
     [(PROMOTE_AT, time(generations.next())), (RETIRE_AT, time(generations.previous())), (ROTATE, None)].into()
 }
 
-/// Formats a time in whole seconds, which are easier to read.
+/// Formats a time without fractional seconds, for readability.
 fn in_seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }

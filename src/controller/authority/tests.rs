@@ -1,4 +1,4 @@
-//! Changes of the CA Secret by users and other processes, with a fake API server that stores one Secret.
+//! Tests of changes to the CA Secret by users and other processes. A fake API server stores the Secret.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,30 +19,30 @@ use crate::telemetry::metrics::Metrics;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-/// The stored Secret and the number of its writes.
+/// Stored Secret, and the number of writes to it.
 #[derive(Clone, Default)]
 struct Api(Arc<Mutex<(Option<Value>, u64)>>);
 
 impl Api {
-    fn answer(&self, asked: &RecordedRequest) -> Answer {
+    fn answer(&self, request: &RecordedRequest) -> Answer {
         let mut api = self.0.lock().unwrap();
-        match (asked.method.as_str(), api.0.clone()) {
+        match (request.method.as_str(), api.0.clone()) {
             ("GET", Some(secret)) => Answer::Json(200, secret),
             ("GET" | "PATCH", None) => Answer::refusal(404, "NotFound"),
-            ("POST", None) => api.store(asked.body.clone()),
+            ("POST", None) => api.store(request.body.clone()),
             ("POST", Some(_)) => Answer::refusal(409, "AlreadyExists"),
             ("PATCH", Some(mut secret)) => {
-                if asked.body["metadata"]["resourceVersion"] != secret["metadata"]["resourceVersion"] {
+                if request.body["metadata"]["resourceVersion"] != secret["metadata"]["resourceVersion"] {
                     return Answer::refusal(409, "Conflict");
                 }
-                merge(&mut secret, &asked.body);
+                merge(&mut secret, &request.body);
                 api.store(secret)
             }
             other => panic!("{other:?}"),
         }
     }
 
-    /// Changes the Secret as another client would.
+    /// Changes the Secret like another client.
     fn change(&self, change: impl FnOnce(&mut Option<Value>)) {
         let mut api = self.0.lock().unwrap();
         let mut secret = api.0.take();
@@ -107,9 +107,9 @@ struct Kept {
 impl Kept {
     async fn start(api: Api) -> Result<Kept, String> {
         let answering = api.clone();
-        let (client, log) = client(move |asked| match asked.path.ends_with("/events") {
-            true => Answer::Json(201, asked.body.clone()),
-            false => answering.answer(asked),
+        let (client, log) = client(move |request| match request.path.ends_with("/events") {
+            true => Answer::Json(201, request.body.clone()),
+            false => answering.answer(request),
         });
         let metrics = Metrics::default();
         let limit = Duration::from_secs(5);
@@ -230,7 +230,7 @@ async fn an_invalid_secret_is_reported_once_and_changes_nothing() {
     assert!(kept.refresh(now()).await == before && kept.is_well());
     kept.task.run(end).await;
     let events: Vec<RecordedRequest> =
-        kept.log.all().into_iter().filter(|asked| asked.path.ends_with("/events")).collect();
+        kept.log.all().into_iter().filter(|request| request.path.ends_with("/events")).collect();
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].body["reason"], "AuthorityUnusable");
     assert!(events[0].body["message"].as_str().unwrap().contains("private key"), "{:?}", events[0].body);

@@ -1,30 +1,31 @@
-//! Merge keys of the Kubernetes pod template and of the objects of `auto.pulumi.com`, as tables.
+//! Merge rules for the Kubernetes pod template and for the objects of `auto.pulumi.com`.
 
-/// Merge rules for the fields of one kind of object. A field without a rule is merged if it is a map, and replaced otherwise.
+/// Merge rules for the fields of one kind of object. A field without a rule is merged if its value in the patch is a map,
+/// and replaced otherwise.
 #[derive(Debug)]
 pub struct KeyTable(pub &'static [(&'static str, Rule)]);
 
 /// Merge rule of one field.
 #[derive(Debug)]
 pub enum Rule {
-    /// Map, merged field by field.
+    /// Map that is merged field by field.
     Map(&'static KeyTable),
-    /// List of maps. Items with the same value of `key` are merged.
+    /// List of maps. Items of the base and the patch with the same value of `key` are merged.
     List { key: &'static str, items: &'static KeyTable },
-    /// List of scalars, merged as a union.
+    /// List of scalars that is merged as a union.
     Set,
-    /// Replaced as a whole, even if it is a map.
+    /// Value that is replaced as a whole, even if it is a map.
     Whole,
 }
 
 impl KeyTable {
-    /// Returns the rule for a field, or `None` if the table does not name the field.
+    /// Returns the rule for a field, or `None` if the table has no rule for the field.
     pub fn rule(&self, field: &str) -> Option<&'static Rule> {
         self.0.iter().find(|(name, _)| *name == field).map(|(_, rule)| rule)
     }
 }
 
-/// Merges maps and replaces lists.
+/// Rules for an object whose maps are merged and whose lists are replaced.
 pub static PLAIN: KeyTable = KeyTable(&[]);
 
 static METADATA: KeyTable =
@@ -49,10 +50,10 @@ static POD_SPEC: KeyTable = KeyTable(&[
     ("volumes", Rule::List { key: "name", items: &PLAIN }),
 ]);
 
-/// `PodTemplateSpec` of core/v1, with the `patchMergeKey`s of Kubernetes.
+/// Rules for `PodTemplateSpec` of core/v1, with the `patchMergeKey`s of Kubernetes.
 pub static POD_TEMPLATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA)), ("spec", Rule::Map(&POD_SPEC))]);
 
-/// `Service` of core/v1, limited to the fields of `serviceTemplate`.
+/// Rules for `Service` of core/v1, limited to the fields of `serviceTemplate`.
 pub static SERVICE_TEMPLATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA))]);
 
 static CONFIG_ITEM: KeyTable = KeyTable(&[("value", Rule::Whole)]);
@@ -65,8 +66,8 @@ static WORKSPACE_SPEC: KeyTable = KeyTable(&[
     ("stacks", Rule::List { key: "name", items: &STACK }),
 ]);
 
-/// `Update` of `auto.pulumi.com`.
+/// Rules for `Update` of `auto.pulumi.com`.
 pub static UPDATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA))]);
 
-/// `Workspace` of `auto.pulumi.com`.
+/// Rules for `Workspace` of `auto.pulumi.com`.
 pub static WORKSPACE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA)), ("spec", Rule::Map(&WORKSPACE_SPEC))]);

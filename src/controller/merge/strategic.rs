@@ -1,4 +1,4 @@
-//! Merging of maps, of lists by a key, and of values by their rule; sets of scalars, and the order of merged lists.
+//! Merges maps by field, lists by merge key and sets of scalars, and orders merged lists.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -14,7 +14,7 @@ const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 
 static PLAIN_MAP: Rule = Rule::Map(&PLAIN);
 
-/// Reason why a patch cannot be merged. Each variant names the path in the patch.
+/// Reason why a patch cannot be merged. Each variant contains the path in the patch.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MergeError {
     #[error("{path} must be an object")]
@@ -33,7 +33,7 @@ pub enum MergeError {
     NotRetained { path: String, field: String },
 }
 
-/// Value of `$patch`.
+/// Value of the `$patch` directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Directive {
     Merge,
@@ -41,7 +41,7 @@ enum Directive {
     Delete,
 }
 
-/// Path in the patch, for error messages.
+/// Path to a value in the patch, for error messages.
 #[derive(Clone, Debug)]
 struct Path(String);
 
@@ -65,7 +65,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Reads the `$patch` directive of a map. The default is merge.
+/// Returns the `$patch` directive of a map. The default is `merge`.
 fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, MergeError> {
     match patch.get(PATCH).map(|value| (value, value.as_str())) {
         None | Some((_, Some("merge"))) => Ok(Directive::Merge),
@@ -75,13 +75,13 @@ fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, Merge
     }
 }
 
-/// Merges `patch` over `base`. Maps are merged, null deletes a field, and lists are merged by the keys of the table or
-/// replaced. The directives `$patch`, `$retainKeys`, `$setElementOrder/…` and `$deleteFromPrimitiveList/…` are supported.
+/// Merges `patch` into `base`. Maps are merged, a null deletes the field, and lists are replaced or merged by the merge keys
+/// in `keys`. The directives `$patch`, `$retainKeys`, `$setElementOrder/…` and `$deleteFromPrimitiveList/…` are supported.
 pub fn merge(base: Value, patch: &Value, keys: &'static KeyTable) -> Result<Value, MergeError> {
     merge_value(Some(base), patch, &Rule::Map(keys), &Path::root())
 }
 
-/// Merges one value over the existing one. A base of another type is replaced, as in Kubernetes.
+/// Merges one value into the existing value. An existing value of another type is replaced, as in Kubernetes.
 fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
     match (rule, patch) {
         (Rule::Map(keys), Value::Object(patch)) => {
@@ -105,7 +105,7 @@ fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> 
     }
 }
 
-/// Merges a map over a map and applies the directives of the patch.
+/// Merges `patch` into `base` and applies the directives in `patch`.
 fn merge_map(
     mut base: Map<String, Value>,
     patch: &Map<String, Value>,
@@ -131,7 +131,7 @@ fn merge_map(
     Ok(base)
 }
 
-/// Returns the rule of the table. For a field without a rule, the type of the value decides.
+/// Returns the rule for a field. For a field without a rule, the rule depends on the type of `value`.
 fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     match keys.rule(field) {
         Some(rule) => rule,
@@ -140,8 +140,8 @@ fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     }
 }
 
-/// Merges items with the same key. An item with `$patch: delete` removes the items with its key. With an item `$patch:
-/// replace`, the other items of the patch replace the whole list, as in Kubernetes.
+/// Merges the items with the same key. An item with `$patch: delete` removes all items with its key. If the patch contains
+/// an item with `$patch: replace`, the other items of the patch replace the complete list, as in Kubernetes.
 fn merge_by_key(
     mut base: Vec<Value>,
     patch: &[Value],
@@ -173,8 +173,8 @@ fn merge_by_key(
     Ok(in_order(base, &patched, &order, Some(key)))
 }
 
-/// Returns the items of a patch that has no base list, with their directives applied. Items with the same key stay separate,
-/// such as a TCP port and a UDP port with the same number.
+/// Returns the items of a patch whose list does not exist in the base, with their directives applied. Items with the same
+/// key stay separate, such as a TCP port and a UDP port with the same number.
 fn take_by_key(patch: &[Value], key: &'static str, items: &KeyTable, path: &Path) -> Result<Vec<Value>, MergeError> {
     take(&Sorted::read(patch, key, path)?.merged, items)
 }
@@ -198,8 +198,8 @@ impl<'a> Sorted<'a> {
             let Value::Object(item) = item else {
                 return Err(MergeError::NotAnObject { path: place.to_string() });
             };
-            let asked = directive(item, &place)?;
-            if asked == Directive::Replace {
+            let requests = directive(item, &place)?;
+            if requests == Directive::Replace {
                 sorted.replace = true;
                 continue;
             }
@@ -207,7 +207,7 @@ impl<'a> Sorted<'a> {
             if value.is_none() {
                 return Err(MergeError::MissingKey { path: place.to_string(), key });
             }
-            match asked {
+            match requests {
                 Directive::Delete => {
                     sorted.deleted.insert(value);
                 }
@@ -218,7 +218,7 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// Applies `$retainKeys`: removes unlisted fields from the base and rejects unlisted fields in the patch.
+/// Applies `$retainKeys`: removes the fields that it does not list from the base, and rejects such fields in the patch.
 fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: &Path) -> Result<(), MergeError> {
     let Some(retained) = list_directive(patch, RETAIN_KEYS, path)? else {
         return Ok(());
@@ -296,8 +296,8 @@ fn merge_set(base: Vec<Value>, patch: &[Value]) -> Vec<Value> {
 }
 
 /// Orders a merged list as Kubernetes does. Items of the patch keep the order of the patch, and the other items keep the
-/// order of the base. One of the other items precedes the next patch item only if it precedes that item in the base, so new
-/// items of the patch move to the front.
+/// order of the base. An item that is not in the patch precedes a patch item only if it also precedes that item in the base.
+/// Items that exist only in the patch therefore move to the front.
 fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&str>) -> Vec<Value> {
     let (in_patch, in_base) = (positions(patch, key), positions(base, key));
     let index = |of: &HashMap<_, usize>, item: &Value| of.get(&identity(item, key)).copied();
@@ -317,9 +317,10 @@ fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&st
     ordered
 }
 
-/// Returns the index of each item. A map, because a list in a template can have tens of thousands of items.
+/// Returns the index of each item. A map keeps lookups fast, because a list in a template can have tens of thousands of
+/// items.
 fn positions<'a>(list: &'a [Value], key: Option<&str>) -> HashMap<Option<&'a Value>, usize> {
-    // Reversed, so that the first of several items with the same identity wins.
+    // In reverse order, so that the first of several items with the same identity takes precedence.
     list.iter().enumerate().rev().map(|(index, item)| (identity(item, key), index)).collect()
 }
 

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::auto::UpdateSpec;
 
-/// Results of `kubectl patch --local --type=strategic` (Kubernetes 1.35) for the same bases and patches.
+/// Test cases with the results of `kubectl patch --local --type=strategic` (Kubernetes 1.35).
 const KUBERNETES: &str = include_str!("kubernetes.json");
 
 #[test]
@@ -85,7 +85,7 @@ fn generated() -> Workspace {
         "spec": {
             "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
             "stacks": [{"name": "dev", "config": [{"key": "aws:region", "value": "one"}, {"key": "o", "value": {"a": 1}}]}],
-            "artifact": {"digest": "sha256:00", "revision": "main@sha1:1", "dir": ""},
+            "artifact": {"digest": crate::artifact::Digest::of(b"a"), "revision": "main@sha1:1", "dir": ""},
         },
     }))
     .expect("a workspace")
@@ -111,7 +111,7 @@ fn a_workspace_template_merges_lists_by_workspace_keys() {
             "env": [{"name": "B", "value": "3"}],
             "stacks": [{"name": "dev", "config": [{"key": "aws:region", "value": "one"}, {"key": "o", "value": {"b": 2}}]}],
             "resources": {"limits": {"memory": "1Gi"}},
-            "artifact": {"digest": "sha256:00", "revision": "main@sha1:1", "dir": ""},
+            "artifact": {"digest": crate::artifact::Digest::of(b"a"), "revision": "main@sha1:1", "dir": ""},
         })
     );
     let labels = merged.metadata.labels.expect("labels");
@@ -165,7 +165,7 @@ fn unsupported_fields_of_a_workspace_template_are_named() {
     assert!(error.to_string().starts_with("invalid workspaceTemplate: "), "{error}");
 }
 
-/// Tenants can write lists with tens of thousands of items, so the cost per item must not depend on their number.
+/// Users can write lists with tens of thousands of items, so the cost per item must not depend on the length of the list.
 #[test]
 fn large_lists_are_merged_in_linear_time() {
     let items = |count: usize, from: usize| -> Value {
@@ -203,8 +203,8 @@ fn an_update_template_sets_options_but_not_the_identity_of_a_run() {
         (json!({"metadata": {"name": "x"}}), "updateTemplate.metadata.name is not supported"),
         (json!({"spec": []}), "updateTemplate.spec must be an object"),
     ];
-    for (template, wanted) in rows {
-        assert_eq!(update_template(&generated, &template).expect_err("refused").to_string(), wanted);
+    for (template, expected) in rows {
+        assert_eq!(update_template(&generated, &template).expect_err("refused").to_string(), expected);
     }
     let wrong = update_template(&generated, &json!({"spec": {"parallel": "many"}})).expect_err("refused").to_string();
     assert!(wrong.starts_with("invalid updateTemplate: "), "{wrong}");

@@ -1,4 +1,4 @@
-//! Status of Programs, as tables.
+//! Tests of the status of Programs.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

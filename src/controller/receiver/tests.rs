@@ -1,4 +1,4 @@
-//! Status of StackReceivers, as tables, and a reconcile with a fake API server.
+//! Tests of the status of StackReceivers, and of a reconcile with a fake API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,9 +66,9 @@ fn conditions_report_why_a_receiver_has_no_path_and_clear_on_recovery() {
         (missing(), true, [some("False/TokenNotFound"), some("True/ProgressingWithRetry"), None]),
     ];
     let mut receiver = receiver(json!({}));
-    for (number, (token, is_served, wanted)) in steps.into_iter().enumerate() {
+    for (number, (token, is_served, expected)) in steps.into_iter().enumerate() {
         let status = status_after(&receiver, &decide(&receiver, is_served, &token), Timestamp::UNIX_EPOCH);
-        assert_eq!(messages(&status), wanted, "step {number}");
+        assert_eq!(messages(&status), expected, "step {number}");
         assert_eq!(status.webhook_path.is_some(), token.is_ok() && is_served, "step {number}");
         assert_eq!((status.observed_generation, status.last_handled_reconcile_at.as_deref()), (Some(3), Some("now")));
         receiver.status = Some(status);
@@ -94,7 +94,7 @@ async fn a_rotated_token_changes_the_path_at_the_next_reconcile() {
     let mut written = Vec::new();
     for secret in ["b25l", "b25l", "dHdv"] {
         let answer = (json!(live), secret);
-        let (client, log) = client(move |asked| match asked.path.rsplit('/').next() {
+        let (client, log) = client(move |request| match request.path.rsplit('/').next() {
             Some("push") => Answer::Json(200, answer.0.clone()),
             Some("hook") => Answer::Json(
                 200,
@@ -109,7 +109,7 @@ async fn a_rotated_token_changes_the_path_at_the_next_reconcile() {
         let outcome = reconcile(Arc::new(live.clone()), Arc::new(context)).await.expect("it works");
         assert_eq!(outcome, Outcome::After(600 * SECOND));
         let patches: Vec<Value> =
-            log.all().into_iter().filter(|asked| asked.method == "PATCH").map(|asked| asked.body).collect();
+            log.all().into_iter().filter(|request| request.method == "PATCH").map(|request| request.body).collect();
         if let Some(patch) = patches.last() {
             let mut object = json!(live);
             crate::runtime::fake_api::merge(&mut object, &json!({"status": patch["status"]}));

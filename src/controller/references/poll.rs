@@ -1,5 +1,5 @@
-//! References to objects. Polls for missing objects and wakes the objects that wait for them. Each missing object is polled once regardless of the
-//! number of waiters, namespaces take turns, and the request rate is bounded.
+//! Polls for missing Secrets and ConfigMaps and requeues the objects that wait for them. All waiters of a missing object
+//! share its polls, namespaces are served in rotation, and the request rate is limited.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -17,12 +17,13 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::{Update, Workspace};
 use crate::runtime::reads::{ReadError, Reader};
 
-/// Bounds of the interval between two polls for an object, which is one eighth of the time since the first poll.
+/// Bounds of the interval between two polls for an object. The interval is one eighth of the time since the first waiter was
+/// registered.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(3);
-/// Time after which a waiter that has not renewed its request is removed. Reconcilers renew it every 30 seconds.
+/// Time after which a waiter is removed unless it is registered again. Reconcilers register their object every 30 seconds.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(90);
-/// Maximum number of objects per batch, and pause between two batches.
+/// Maximum number of objects per batch, and the pause between two batches.
 const BATCH: usize = 10;
 const BATCH_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -64,7 +65,7 @@ pub enum Waiter {
     Workspace(ObjectRef<Workspace>),
 }
 
-/// Missing object to poll for.
+/// Missing object that is polled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Object {
     namespace: String,
@@ -85,7 +86,7 @@ pub struct Poll(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    // Locked only for short sections, never across an await.
+    // The lock is held only for short sections and never across an `.await`.
     entries: Mutex<HashMap<Object, Entry>>,
     added: Notify,
 }
@@ -97,7 +98,7 @@ impl fmt::Debug for Poll {
 }
 
 impl Poll {
-    /// Wakes `waiter` once the object exists.
+    /// Requeues `waiter` once the object exists. The registration expires after [`FORGOTTEN_AFTER`].
     pub(super) fn wait(&self, namespace: &str, kind: ReferencedKind, name: &str, waiter: &Waiter) {
         let now = Instant::now();
         let object = Object { namespace: namespace.to_owned(), kind, name: name.to_owned() };
@@ -144,7 +145,8 @@ impl Poll {
         }
     }
 
-    /// Returns the objects to poll now: one of each namespace, then a second one of each namespace, and so on.
+    /// Returns the objects to poll now, at most [`BATCH`]: first one object of each namespace, then a second object of each
+    /// namespace, and so on.
     fn take_due(&self, now: Instant) -> Vec<Object> {
         let mut entries = self.lock();
         entries.retain(|_, entry| {
@@ -155,13 +157,13 @@ impl Poll {
         let mut due: Vec<(Instant, Object)> = due.map(|(object, entry)| (entry.due, object.clone())).collect();
         due.sort();
         let mut taken_of: HashMap<String, usize> = HashMap::new();
-        let mut turns: BTreeSet<(usize, Instant, Object)> = BTreeSet::new();
+        let mut queue: BTreeSet<(usize, Instant, Object)> = BTreeSet::new();
         for (since, object) in due {
             let turn = taken_of.entry(object.namespace.clone()).or_default();
-            turns.insert((*turn, since, object));
+            queue.insert((*turn, since, object));
             *turn += 1;
         }
-        let taken: Vec<Object> = turns.into_iter().take(BATCH).map(|(_, _, object)| object).collect();
+        let taken: Vec<Object> = queue.into_iter().take(BATCH).map(|(_, _, object)| object).collect();
         for object in &taken {
             if let Some(entry) = entries.get_mut(object) {
                 entry.due = now + ((now - entry.since) / 8).clamp(MIN_INTERVAL, MAX_INTERVAL);
@@ -179,7 +181,7 @@ impl Poll {
     }
 }
 
-/// Wakes a waiter. Dropping a wake-up is safe if the queue is full: the periodic requeue covers it.
+/// Requeues a waiter. If the queue is full, the request is dropped, because the waiter is also requeued periodically.
 fn wake(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces: &mpsc::Sender<ObjectRef<Workspace>>) {
     let woken = match waiter {
         Waiter::Update(update) => updates.clone().try_send(update).is_ok(),
@@ -236,16 +238,16 @@ mod tests {
         poll.wait("apps", ReferencedKind::Secret, "aws", &update("b"));
         poll.wait("apps", ReferencedKind::Secret, "aws", &Waiter::Workspace(ObjectRef::new("w").within("apps")));
         tokio::time::sleep(Duration::from_secs(60)).await;
-        let asked = log.all().len();
-        assert!((18..=40).contains(&asked), "one object, every one to three seconds: {asked}");
+        let requests = log.all().len();
+        assert!((18..=40).contains(&requests), "one object, every one to three seconds: {requests}");
         exists.store(true, std::sync::atomic::Ordering::Relaxed);
         let names = woken.take(2).map(|update| update.name).collect::<BTreeSet<_>>();
         let names = tokio::time::timeout(Duration::from_secs(5), names).await.expect("in time");
         assert_eq!(names, ["a".to_owned(), "b".to_owned()].into());
         assert_eq!(woken_workspaces.take(1).map(|workspace| workspace.name).collect::<Vec<_>>().await, ["w"]);
-        let asked = log.all().len();
+        let requests = log.all().len();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(log.all().len(), asked, "no object waits anymore");
+        assert_eq!(log.all().len(), requests, "no object waits anymore");
         end.cancel();
         polling.await.expect("it ends");
     }

@@ -1,4 +1,4 @@
-//! Performs the actions of a Stack's reconcile. Only this module and its helpers write.
+//! Performs the actions of a Stack's reconcile. Only this module and its helpers write to the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
-/// Event reason for content of a Git repository that the artifact lacks, such as submodules and Git LFS files.
+/// Event reason: the artifact lacks content of the Git repository, for example submodules or Git LFS files.
 const SOURCE_WARNING: &str = "SourceIncomplete";
 /// Maximum number of completed Updates that a Stack keeps.
 const MAX_UPDATES: usize = 5;
@@ -39,7 +39,7 @@ pub async fn act(
     match action {
         Action::TakeOver => take_over(stack, context).await,
         Action::AdoptBaseline(status) => again(stack, &status, context).await,
-        Action::ReplaceWorkspace(wanted) => replace_workspace(observed, &wanted, context, now).await,
+        Action::ReplaceWorkspace(desired) => replace_workspace(observed, &desired, context, now).await,
         Action::WaitForDependents(message, wait) => {
             rest(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
         }
@@ -68,7 +68,7 @@ pub async fn act(
         Action::Conflict(message) => report_conflict(stack, message, context, now).await,
         Action::AwaitSource(message) => fetch::await_source(stack, message, context, now).await,
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
-        Action::ApplyWorkspace(wanted, message) => apply_workspace(observed, &wanted, message, context, now).await,
+        Action::ApplyWorkspace(desired, message) => apply_workspace(observed, &desired, message, context, now).await,
         Action::WaitForWorkspace(message) => rest(stack, &State::Working(message), None, context, now).await,
         Action::WorkspaceFailed(message) => rest(stack, &State::WorkspaceFailed(message), None, context, now).await,
         Action::VersionTooLow(message) => rest(stack, &State::VersionTooLow(message), None, context, now).await,
@@ -76,7 +76,7 @@ pub async fn act(
         Action::WaitForDependencies(message, stale) => {
             wait_for_dependencies(stack, message, &stale, context, now).await
         }
-        // No status is written: the status is part of the Stack that the expression reads, so a change would require another evaluation.
+        // No status is written, because the expression can read the status and would have to be evaluated again after a change.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
         Action::RecordBaseline(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
@@ -85,8 +85,8 @@ pub async fn act(
     }
 }
 
-/// Records the current values of the Flux annotations before the operator's field managers are renamed. Those field managers trigger the
-/// migration, so it does not run again afterwards.
+/// Records the current values of the Flux annotations, then renames the operator's field managers. The operator's field managers trigger
+/// the migration, so it does not run again after they are renamed.
 async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, &pko_migration::adopted(stack), context).await?;
     let stack = written.unwrap_or_else(|| stack.clone());
@@ -102,7 +102,8 @@ async fn add_finalizer(stack: &Stack, context: &Context) -> Result<Next, Reconci
     Ok(live.map_or(Next::Rest(None), |stack| Next::Again(Box::new(stack))))
 }
 
-/// Announces the run in the status before it creates the Update. After a crash, the next reconcile creates the same Update.
+/// Announces the run in the status, then creates the Update. After a crash between the two writes, the next reconcile creates the same
+/// Update.
 async fn start(
     observed: &Observed,
     current: &CurrentUpdate,
@@ -141,7 +142,7 @@ async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) ->
     rest(stack, &State::Denied(message), None, context, now).await
 }
 
-/// Reports the conflict in one event, and in the conditions for as long as it lasts.
+/// Reports the conflict in a single event, and in the conditions until the conflict is resolved.
 async fn report_conflict(
     stack: &Stack,
     message: String,
@@ -156,8 +157,8 @@ async fn report_conflict(
     rest(stack, &State::Conflict(message), None, context, now).await
 }
 
-/// Deletes the Update unless it has started meanwhile. The annotation is set first to tell a revocation from a deletion by a user, which
-/// cancels the run.
+/// Deletes the Update unless it has started in the meantime. The annotation is set first to distinguish the revocation from a deletion by a
+/// user, which cancels the run.
 async fn revoke_update(
     observed: &Observed,
     message: String,
@@ -175,7 +176,7 @@ async fn revoke_update(
     rest(&observed.stack, &State::Working(message), None, context, now).await
 }
 
-/// Passes the user's answer to the Update, because only the Update controller ends a run.
+/// Copies the user's decision to the Update, because only the Update controller can end a run.
 async fn pass_answer(observed: &Observed, answer: String, context: &Context) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
         let mark = [(names::ANNOTATION_RESOLVE.to_owned(), Some(answer))].into();
@@ -184,7 +185,8 @@ async fn pass_answer(observed: &Observed, answer: String, context: &Context) -> 
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
-/// Cancels the Update first, then records the value as handled. A crash in between repeats the annotation, which is idempotent.
+/// Cancels the Update, then records the value of the annotation as handled. After a crash between the two writes, the Update is annotated
+/// again, which has no effect.
 async fn cancel_update(observed: &Observed, value: String, context: &Context) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
         let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some(value.clone()))].into();
@@ -230,13 +232,13 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
 
 async fn apply_workspace(
     observed: &Observed,
-    wanted: &Workspace,
+    desired: &Workspace,
     message: String,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
-    match put_workspace(observed, wanted, context).await {
+    match put_workspace(observed, desired, context).await {
         Ok(()) => {
             failpoint::hit("stack-workspace-applied");
             rest(stack, &State::Working(message), None, context, now).await
@@ -245,27 +247,27 @@ async fn apply_workspace(
     }
 }
 
-/// Replaces the Workspace without a status write, because the state of the Stack does not change.
+/// Replaces the Workspace without writing the status, because the state of the Stack does not change.
 async fn replace_workspace(
     observed: &Observed,
-    wanted: &Workspace,
+    desired: &Workspace,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    match put_workspace(observed, wanted, context).await {
+    match put_workspace(observed, desired, context).await {
         Ok(()) => Ok(Next::Again(Box::new(observed.stack.clone()))),
         Err(error) => workspace_rejected(&observed.stack, error, context, now).await,
     }
 }
 
-/// Applies the Workspace. Fields of a Workspace that the Pulumi Kubernetes Operator created are taken over first, so that the apply removes
-/// those that the Stack does not set.
-async fn put_workspace(observed: &Observed, wanted: &Workspace, context: &Context) -> Result<(), WriteError> {
+/// Applies the Workspace. The ownership of fields that the Pulumi Kubernetes Operator applied is taken over first, so that the apply
+/// removes the fields that the Stack does not set.
+async fn put_workspace(observed: &Observed, desired: &Workspace, context: &Context) -> Result<(), WriteError> {
     if let Some(workspace) = &observed.workspace {
         context.writer.take_over(workspace).await?;
     }
-    let applied = context.writer.apply::<Workspace>(wanted).await?;
-    context.mutated_workspaces.record(wanted, &applied);
+    let applied = context.writer.apply::<Workspace>(desired).await?;
+    context.mutated_workspaces.record(desired, &applied);
     Ok(())
 }
 
@@ -282,7 +284,7 @@ async fn workspace_rejected(
     write_rejected(stack, error, context, now).await
 }
 
-/// Reports the unmet dependencies, and requests a run of the stale ones.
+/// Reports the unmet dependencies, and requests a run of each stale dependency.
 async fn wait_for_dependencies(
     stack: &Stack,
     message: String,
@@ -299,7 +301,7 @@ async fn wait_for_dependencies(
     rest(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
 }
 
-/// Deletes the Workspace once, and only after the status reports success.
+/// Deletes the Workspace after the status reports success.
 async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     let next = rest(stack, &State::Done, Some(WATCHED_RETRY), context, now).await?;
@@ -339,13 +341,15 @@ async fn settle(
     Ok(next)
 }
 
-/// Removes the Stack's finalizer from completed Updates, whose result is in the status, and deletes all but the newest.
+/// Removes the Stack's finalizer from completed Updates, whose results are recorded in the status, and deletes all completed Updates except
+/// the newest ones.
 async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Result<(), ReconcileError> {
     let mut complete: Vec<_> = observed.updates.iter().filter(|u| u.is_complete()).collect();
     complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
     for update in &complete {
         match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
-            // The Update controller removes its own finalizer at the same time. That change wakes this Stack again.
+            // The write can conflict with the removal of the Update controller's own finalizer. The watch event of that removal wakes this
+            // Stack, which then retries.
             Err(error) if error.is_invalid() || error.is_conflict() => {}
             other => other?,
         }

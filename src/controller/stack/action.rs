@@ -16,7 +16,7 @@ pub enum Action {
     /// Takes over a Stack that the Pulumi Kubernetes Operator manages.
     TakeOver,
     AddFinalizer,
-    /// Records that the last run used the artifact that the source has now, which the record of that run does not show yet.
+    /// Records the current artifact of the source as the artifact of the last run, because both have the same revision or the same content.
     AdoptBaseline(Box<StackStatus>),
     /// Applies the Workspace although no run is due: the Pulumi Kubernetes Operator created it, or the source repacked its archive.
     ReplaceWorkspace(Box<Workspace>),
@@ -26,12 +26,12 @@ pub enum Action {
     CreateUpdate(CurrentUpdate),
     /// Drops an announced run from the status because its inputs have changed and its Update was never created.
     ForgetUpdate,
-    /// Deletes an Update that has not started because its inputs have changed or it waits for something that cannot happen any more.
+    /// Deletes an Update that has not started, because its inputs have changed or it can no longer start.
     RevokeUpdate(String),
     AwaitUpdate(String),
-    /// Reports that the controller cannot tell whether the open run is still running. Contains the message of the Update.
+    /// Reports that the controller cannot determine whether the open run is still running. Contains the message of the Update.
     Doubt(String),
-    /// Passes the user's answer about a run in doubt to the Update.
+    /// Copies the user's decision about a run with an unknown outcome to the Update. Contains the value of the annotation.
     Answer(String),
     /// Cancels the open run. Contains the value of the annotation.
     CancelUpdate(String),
@@ -39,7 +39,7 @@ pub enum Action {
     RejectCancel(String, String),
     /// Records the result of the completed run in the status.
     RecordResult,
-    /// Reports that the spec or an object that it names is invalid.
+    /// Reports that the spec or an object that the spec names is invalid.
     Invalid(String),
     /// Reports a reference to another namespace that the controller does not allow.
     Denied(String),
@@ -47,13 +47,13 @@ pub enum Action {
     WaitForSource(String, Option<Duration>),
     /// Reports a source that does not exist or is not usable, and requires a change by a user.
     SourceStalled(String),
-    /// Waits for the lookup of the source, which wakes the Stack when it completes.
+    /// Waits for the lookup of the source. The Stack is woken when the lookup completes.
     AwaitSource(String),
     /// Reports another Stack that manages the same Pulumi stack and takes precedence.
     Conflict(String),
-    /// Waits for dependencies. Contains the message and the dependencies to run again.
+    /// Waits for dependencies. Contains the message and the stale dependencies, which have to run again.
     WaitForDependencies(String, Vec<Stale>),
-    /// Waits for the evaluation of a dependency's expression, which wakes the Stack when it completes.
+    /// Waits for the evaluation of the expression of a dependency. The Stack is woken when the evaluation completes.
     AwaitExpression,
     Fetch(Resolved),
     ApplyWorkspace(Box<Workspace>, String),
@@ -123,7 +123,7 @@ pub struct Baseline {
 /// State of a Stack for which no run is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// Time until the next run, if the Stack runs at an interval.
+    /// The last run succeeded. Contains the time until the next run, if the Stack runs at an interval.
     Done(Option<SignedDuration>),
     Suspended,
     /// The Stack was deleted while suspended, and its resources are not destroyed yet.
@@ -132,8 +132,8 @@ pub enum Settled {
     GivenUp,
     /// The outcome of the last run requires a decision by a user. Contains the reason.
     Unanswered(&'static str),
-    /// The last run was abandoned by a user.
+    /// A user abandoned the last run.
     Abandoned,
-    /// The last run was canceled by a user.
+    /// A user canceled the last run.
     Canceled,
 }

@@ -10,7 +10,8 @@ use crate::api::resolve::{Answer, parse};
 use crate::controller::stack::action::Action;
 use crate::controller::stack::observed::Observed;
 
-/// Maximum length of the recorded value in bytes. It is written to the status, an event and the Update; longer values are cut.
+/// Maximum length of the recorded value of `pulumi.com/cancel`, in bytes. The value is written to the status, an event and the Update.
+/// Longer values are truncated.
 const MAX_VALUE: usize = 256;
 /// Failure reasons that a user can resolve with `pulumi.com/resolve`.
 const ANSWERABLE: [&str; 4] = [
@@ -34,8 +35,8 @@ pub fn force_and_reset_requests(stack: &Stack) -> (Option<String>, Option<String
     (value(names::ANNOTATION_FORCE_AT), value(names::ANNOTATION_RESET_AT))
 }
 
-/// Returns the action for a new value of `pulumi.com/cancel`. Each value is handled once: the name of an Update cancels that Update, any other
-/// value cancels the currently open run.
+/// Returns the action for a new value of `pulumi.com/cancel`. Each value is handled once: the name of an Update cancels that Update, and
+/// any other value cancels the currently open run.
 pub fn cancel(observed: &Observed) -> Option<Action> {
     let stack = &observed.stack;
     let value = cancel_value(stack)?;
@@ -50,7 +51,8 @@ pub fn cancel(observed: &Observed) -> Option<Action> {
         let message = format!("ignored annotation {ANNOTATION_CANCEL}={value}: the open run is {}", open.name);
         return Some(Action::RejectCancel(value, message));
     }
-    // An announced run is created before it is canceled, and a completed run is recorded first.
+    // The Update of an announced run is created before it can be canceled. The result of a completed run is recorded before the annotation
+    // is handled.
     observed.update.as_ref().filter(|update| !update.is_complete())?;
     Some(Action::CancelUpdate(value))
 }
@@ -67,8 +69,8 @@ fn names_update(stack: &Stack, value: &str) -> bool {
     hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether a user canceled the run by annotating or deleting its Update. The deletion of an Update together with its Stack does not count,
-/// nor does that of an Update that the controller revoked. The controller revokes only Updates without a run.
+/// Whether a user canceled the run by annotating or deleting its Update. The deletion of an Update together with its Stack does not count.
+/// Neither does the deletion of an Update that the controller revoked; the controller revokes only Updates without a run.
 pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     let has = |name: &str| update.annotations().contains_key(name);
     let is_deleted = update.metadata.deletion_timestamp.is_some() && stack.metadata.deletion_timestamp.is_none();
@@ -77,7 +79,8 @@ pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     has(ANNOTATION_CANCEL) || (is_deleted && !is_revoked)
 }
 
-/// Returns the reason for which a Stack waits for a decision after a run that failed with `failure`.
+/// Returns the condition reason of a Stack that waits for a user's decision after a run that failed with the reason `failure`. Returns
+/// `None` if the failure requires no decision.
 pub fn pending_reason(failure: &str) -> Option<&'static str> {
     match failure {
         update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
@@ -87,8 +90,8 @@ pub fn pending_reason(failure: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the decision about the last run that is in force. A handled decision is no longer in force, except for an abandoned run, which
-/// stays abandoned.
+/// Returns the user's decision about the last run, if the decision is still effective. A handled decision is no longer effective, except
+/// that an abandoned run stays abandoned.
 pub fn resolution(stack: &Stack) -> Option<Answer> {
     let value = resolve_value(stack)?;
     let parsed = parse(value).ok()?;
@@ -100,7 +103,7 @@ pub fn resolution(stack: &Stack) -> Option<Answer> {
     (!is_handled(stack, value) || parsed.answer == Answer::Abandon).then_some(parsed.answer)
 }
 
-/// Whether the destroy did not find the Pulumi stack, and the user decided to leave the resources.
+/// Whether the destroy did not find the Pulumi stack, and the user decided to keep the resources.
 pub fn is_abandoned_destroy(stack: &Stack) -> bool {
     is_stack_not_found(stack) && resolution(stack) == Some(Answer::Abandon)
 }
@@ -110,17 +113,17 @@ pub fn is_stack_not_found(stack: &Stack) -> bool {
     last(stack).is_some_and(|last| last.reason.as_deref() == Some(update_reason::STACK_NOT_FOUND))
 }
 
-/// Returns the annotation value to record as handled.
+/// Returns the value of `pulumi.com/resolve` to record as handled.
 pub fn handled_resolution(stack: &Stack) -> Option<String> {
     resolution(stack).and_then(|_| resolve_value(stack)).map(str::to_owned)
 }
 
-/// Returns the annotation value if it names this Update, whose run is open.
+/// Returns the value of `pulumi.com/resolve` if it names this Update, whose run is open.
 pub fn resolution_of_open_run<'a>(stack: &'a Stack, update: &str) -> Option<&'a str> {
     resolve_value(stack).filter(|value| parse(value).is_ok_and(|parsed| parsed.update == update))
 }
 
-/// Returns the message about an annotation value that has no effect.
+/// Returns the warning about a value of `pulumi.com/resolve` that has no effect.
 pub fn resolution_warning(stack: &Stack) -> Option<String> {
     let value = resolve_value(stack).filter(|value| !is_handled(stack, value))?;
     let parsed = match parse(value) {
@@ -141,7 +144,7 @@ pub fn resolution_warning(stack: &Stack) -> Option<String> {
         Some(expected) => {
             format!("annotation {ANNOTATION_RESOLVE} names {named}, but the run to resolve is {expected}")
         }
-        None => format!("annotation {ANNOTATION_RESOLVE} names {named}, which needs no resolution"),
+        None => format!("annotation {ANNOTATION_RESOLVE} names {named}, which does not require a decision"),
     })
 }
 

@@ -3,11 +3,11 @@
 use crate::api::auto::UpdateKind;
 use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack};
-use crate::controller::stack::run::inputs_of;
+use crate::controller::stack::run::Candidate;
 use crate::controller::stack::{identity, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
-/// The metadata keys of an event start with the API group of the object, as in Flux.
+/// Event metadata key for the revision. As in Flux, metadata keys start with the API group of the object.
 const REVISION: &str = "pulumi.com/revision";
 const ORIGIN_REVISION: &str = "pulumi.com/originRevision";
 /// Event reason: resources remain in a Pulumi stack that the Stack no longer uses.
@@ -16,24 +16,25 @@ const RESOURCES_ORPHANED: &str = "ResourcesOrphaned";
 const CANCELED: &str = "StackUpdateCanceled";
 /// Event reason: another update holds the lock of the Pulumi stack, or another Stack manages it.
 pub const CONFLICT: &str = "StackUpdateConflictDetected";
-/// Event metadata with which Flux's notification-controller updates the status of the commit and sends no chat message.
+/// Event metadata that makes Flux's notification-controller update the commit status without sending a chat message.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
 /// Returns the event for the start of a run. Scheduled runs and retries send no notification.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    let is_repetition = schedule::is_repetition(last, &inputs_of(current));
+    let is_repetition = schedule::is_repetition(last, &Candidate::announced(current));
     let kind = if is_repetition { EventKind::Trace } else { EventKind::Normal };
     let event = Event::new(stack, kind, "StackUpdateDetected", current.message.as_str());
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
 }
 
-/// Returns the warning event if the announced run uses another Pulumi stack than the last one, whose resources remain.
+/// Returns a warning event if the announced run uses another Pulumi stack than the applied one, because the resources in the applied Pulumi
+/// stack remain.
 pub fn left_behind(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
 
-/// The Stack is deleted without a destroy, because it only previews now.
+/// Returns the warning event for a Stack that is deleted without a destroy because `spec.preview` is set.
 pub fn left_by_preview(stack: &Stack, applied: &PulumiStack) -> Event {
     let message = format!(
         "the Stack was deleted without a destroy because spec.preview is set; its resources in {applied} remain. To delete them, run \
@@ -60,7 +61,7 @@ fn resources_remain(
 /// Returns the events for the end of a run. `stack` is the Stack before the result is recorded.
 pub fn ended(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    // Only the agent knows a backend URL that is in a Secret, so the change may show only after the run.
+    // Only the agent reads a backend URL that is in a Secret, so a change of the backend may become visible only after the run.
     let orphaned = current
         .zip(last.pulumi_stack.as_ref())
         .and_then(|(current, next)| resources_remain(stack, current, next, current.pulumi_stack.as_ref()));
@@ -70,7 +71,7 @@ pub fn ended(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
 fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     let before = stack.status.as_ref();
     let current = before.and_then(|status| status.current_update.as_ref());
-    // The record of the last update may have the revision in the format of the Pulumi Kubernetes Operator.
+    // The revision in `last` may have the format of the Pulumi Kubernetes Operator, so the revision of the announcement is used.
     let revision = current.and_then(|current| current.commit.as_deref());
     let origin = current.and_then(|current| current.origin_revision.as_deref());
     let event = |kind, reason: &str, message: String| {
@@ -102,7 +103,7 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     std::iter::once(done).chain(summary).collect()
 }
 
-/// Whether both runs found the same lock, which is reported only once. The message identifies the lock.
+/// Whether both runs found the same lock, which the message identifies. Only the first run that finds a lock is reported.
 fn is_same_lock(previous: &LastUpdate, last: &LastUpdate) -> bool {
     status::is_conflict(previous) && previous.message == last.message
 }
@@ -135,8 +136,8 @@ fn succeeded(last: &LastUpdate) -> String {
     }
 }
 
-/// Returns the notification about a successful run, if it changed resources, would change some, or succeeded after a failure. Alerts send
-/// it to chats and pull requests.
+/// Returns the message of the notification about a successful run, if the run is a preview, has changed resources, or follows a failure.
+/// Flux Alerts send the notification to chats and pull requests.
 fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
     let changed = if is_kind(last, UpdateKind::Preview) {
         Some(format!("Preview: {}", status::changes(last)))

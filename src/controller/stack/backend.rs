@@ -1,4 +1,4 @@
-//! The location of a Stack's state, as far as the Stack itself names it.
+//! The location of a Stack's Pulumi state, derived only from the fields of the Stack.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,17 +16,17 @@ const TOKEN: &str = "PULUMI_ACCESS_TOKEN";
 /// namespace of the pod.
 const LABELS_OF_ABSOLUTE_NAME: usize = 3;
 
-/// Backend, organization and name of a Pulumi stack in one string. The project is compared separately.
+/// The backend, the organization and the name of a Pulumi stack as comparable strings. The project is compared separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// Equal for Stacks of one namespace with the same settings.
+    /// Equal for Stacks in the same namespace with the same settings.
     pub(super) in_namespace: String,
-    /// Equal for Stacks in any namespace that manage the same Pulumi stack. `None` if that is uncertain: the Stack does not name the
-    /// backend, or the location is relative to the namespace or the pod.
+    /// Equal for Stacks in any namespace that manage the same Pulumi stack. `None` if the controller cannot determine the location: the
+    /// Stack does not contain the backend URL, or the location is relative to the namespace or the pod.
     pub(super) in_cluster: Option<String>,
 }
 
-/// Returns the address of a Stack; `None` if only this Stack can reach the state, which is in a file of its own pod.
+/// Returns the address of a Stack; `None` if the state is in a file in the pod of the Stack, which no other Stack can access.
 pub(super) fn address(stack: &Stack) -> Option<Address> {
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&stack.spec.stack);
     let variables = variables(stack);
@@ -36,13 +36,13 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     }
     let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
-    // The environment variables can complete the URL.
+    // Environment variables can contain parts of the location that the URL does not contain.
     let completing = match scheme {
         "file" => return None,
         "s3" => with("AWS_ENDPOINT"),
         "azblob" => with("AZURE_STORAGE"),
         "gs" => with("STORAGE_EMULATOR"),
-        // Without an explicit organization, the access token determines it.
+        // Without an explicit organization, the access token determines the organization.
         "" | "http" | "https" if organization.is_none() => json!(variables.get(TOKEN)),
         "" | "http" | "https" => json!(organization),
         _ => Value::Null,
@@ -66,8 +66,8 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     Some(Address { in_namespace: in_namespace.to_string(), in_cluster })
 }
 
-/// Returns an address that is equal for Stacks of one namespace that have applied the same Pulumi stack, regardless of where the backend
-/// URL is set. `None` if the URL does not completely define the location.
+/// Returns an address that is equal for Stacks in the same namespace that have applied the same Pulumi stack, even if their backend URLs
+/// are set in different places. Returns `None` if the URL does not completely define the location.
 pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
     let url = applied.backend.as_deref()?;
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&applied.name);
@@ -88,7 +88,7 @@ fn parameters<'a>(url: &'a str, parameter: &'static str) -> impl Iterator<Item =
     query.split('&').filter_map(move |pair| pair.strip_prefix(parameter)?.strip_prefix('='))
 }
 
-/// Returns the values in a list of variables; empty for a value that is not in the Stack, which is no valid host.
+/// Returns the values in a list of variables. A value that is not in the Stack is returned as an empty string, which is not a valid host.
 fn values(variables: &Value) -> impl Iterator<Item = &str> {
     variables
         .as_array()
@@ -121,7 +121,7 @@ pub(super) fn url(stack: &Stack) -> Option<String> {
     backend::without_credentials(variables(stack).get(URL)?.as_str()?)
 }
 
-/// Returns the individual environment variables of the Stack, each with its value or the reference to it.
+/// Returns the environment variables of the Stack that are set individually, each with its value or the reference to its value.
 fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut variables = BTreeMap::new();

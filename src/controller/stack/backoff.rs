@@ -11,11 +11,11 @@ use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
 const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
 /// Default upper bound of the backoff.
 const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
-/// Pause after the first run that finds a lock of another update. It doubles with each further run that finds the same lock.
+/// Pause after the first run that finds a lock of another update. The pause doubles with each further run that finds the same lock.
 const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
-/// Upper bound of the pause after a lock.
+/// Upper bound of the pause after a run that finds a lock.
 const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
-/// Pause after 1, 2, 3, … interruptions in a row. The last value applies to all further interruptions.
+/// Pause after 1, 2, 3, … consecutive interruptions. The last value applies to all further interruptions.
 const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
     SignedDuration::ZERO,
     SignedDuration::from_secs(10),
@@ -33,18 +33,18 @@ const MIN_RESYNC: i64 = 60;
 pub struct StackBackoff {
     /// Interval at which a run is repeated without a change of its inputs.
     pub resync: Option<SignedDuration>,
-    /// Jitter that is added to `resync`; may be negative. It keeps Stacks that were created together from running together.
+    /// Jitter that is added to `resync`, so that Stacks that were created at the same time do not run at the same time. Can be negative.
     pub spread: SignedDuration,
-    /// Fixed retry interval for failed runs. Retries continue indefinitely.
+    /// Fixed interval between retries of a failed run. The number of retries is not limited.
     retry: Option<SignedDuration>,
     longest_cooldown: SignedDuration,
-    /// Whether to wait for a lock of another update, instead of counting it as a failure.
+    /// Whether the Stack waits for a lock of another update, so that a lock does not count as a failure.
     pub waits_for_locks: bool,
 }
 
 impl StackBackoff {
-    /// Returns the backoff of a Stack. A deleted Stack has no resync interval: a successful destroy is not repeated, a failed one is
-    /// retried with backoff.
+    /// Returns the backoff of a Stack. A deleted Stack has no resync interval: a successful destroy is not repeated, and a failed destroy
+    /// is retried with backoff.
     pub fn of_stack(stack: &Stack) -> StackBackoff {
         let backoff = StackBackoff::of(&stack.spec);
         match stack.metadata.deletion_timestamp {
@@ -90,14 +90,14 @@ impl StackBackoff {
             Some(update_reason::ABORTED) => pause_after_interruptions(last.interruptions),
             _ => match (self.retry, self.resync) {
                 (Some(retry), _) => retry,
-                // A failing Stack runs at least as often as a healthy one.
+                // A failing Stack runs at least as often as a Stack that does not fail.
                 (None, Some(resync)) => self.cooldown(last.failures).min(resync),
                 (None, None) => self.cooldown(last.failures),
             },
         }
     }
 
-    /// Returns the backoff after this number of failures in a row.
+    /// Returns the backoff after this number of consecutive failures.
     fn cooldown(&self, failures: i64) -> SignedDuration {
         let factor = u32::try_from(failures.saturating_sub(1).max(0))
             .ok()
@@ -108,7 +108,7 @@ impl StackBackoff {
     }
 }
 
-/// Parses a duration; `None` if it is invalid or zero.
+/// Parses a duration. Returns `None` if the duration is invalid or zero.
 fn interval(text: &Option<String>) -> Option<SignedDuration> {
     let seconds = duration::seconds(text.as_deref()?).filter(|seconds| *seconds > 0)?;
     Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
@@ -125,7 +125,7 @@ pub fn was_refused(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
 }
 
-/// Returns the pause after this number of runs in a row that found the same lock.
+/// Returns the pause after this number of consecutive runs that found the same lock.
 fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
     let doublings = u32::try_from(conflicts.saturating_sub(1).max(0)).unwrap_or(u32::MAX);
     let factor = 2_i32.checked_pow(doublings).unwrap_or(i32::MAX);
@@ -133,8 +133,8 @@ fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
     wait.min(MAX_CONFLICT_RETRY)
 }
 
-/// Returns the pause after this number of interruptions in a row. The first retry is immediate because an evicted pod is no fault of the
-/// program. Later ones are delayed so that a pod that is evicted each time does not load the cluster.
+/// Returns the pause after this number of consecutive interruptions. The first retry is immediate, because the eviction of a pod is not an
+/// error of the program. Later retries are delayed, so that a pod that is evicted repeatedly does not overload the cluster.
 fn pause_after_interruptions(interruptions: i64) -> SignedDuration {
     let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();
     let longest = INTERRUPTION_PAUSES.last().copied().unwrap_or_default();

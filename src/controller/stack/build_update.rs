@@ -10,8 +10,8 @@ use crate::controller::stack::build_workspace::PlanError;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
 
-/// Returns the Update of an announced run. Both finalizers are set on creation, so that the Update exists until its run has ended and its
-/// result is in the Stack's status.
+/// Returns the Update of an announced run. Both finalizers are set on creation, so that the Update exists until the run has ended and the
+/// result is recorded in the Stack's status.
 ///
 /// # Errors
 ///
@@ -24,7 +24,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         workspace_name: stack.name_any(),
         stack_name: stack.spec.stack.clone(),
         kind: current.kind,
-        artifact: Some(artifact_of(current)),
+        artifact: artifact_of(current),
         message: Some(message(current)),
         refresh: stack.spec.refresh.filter(|_| !is_destroy),
         expect_no_refresh_changes: expects_no_drift.then_some(true),
@@ -38,7 +38,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         timeout: stack.spec.timeout.clone(),
         idle_timeout: stack.spec.idle_timeout.clone(),
         lock_recovery: stack.spec.lock_recovery,
-        // A preview creates nothing.
+        // A preview creates no resources.
         pending_creates: current.pending_creates.filter(|_| current.kind != UpdateKind::Preview),
         ..UpdateSpec::default()
     };

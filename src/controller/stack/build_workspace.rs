@@ -15,7 +15,7 @@ use crate::controller::merge;
 use crate::controller::stack::ownership;
 use crate::pulumi::{backend, stack_name};
 
-/// Error in the spec of a Stack that prevents a run. Only a change of the spec resolves it.
+/// Error in the spec of a Stack that prevents a run. Only a change of the spec resolves the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     #[error("invalid spec.{field}.{name}: {what}")]
@@ -72,7 +72,8 @@ fn must_exist(spec: &StackSpec) -> bool {
     spec.use_local_stack_only.unwrap_or_default() || spec.init_on_create == Some(false)
 }
 
-/// Checks the names of stack and backend. The CLI would report an error only after the pod has started, and again with each retry.
+/// Checks the stack name and the backend URL. Without this check, the CLI would report an error only after the pod has started, and again
+/// on each retry.
 pub fn check_address(stack: &Stack) -> Result<(), PlanError> {
     let field = |field| move |what| PlanError::Field { field, what };
     stack_name::check(&stack.spec.stack).map_err(field("stack"))?;
@@ -102,8 +103,8 @@ pub fn check_times(stack: &Stack) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Sets name, namespace, owner and hash after the template is merged, so that a template cannot override them. Also removes the template's
-/// source fields, because the source is delivered as an artifact.
+/// Sets the name, the namespace, the owner and the hash after the template is merged, so that a template cannot override them. Also removes
+/// the template's source fields, because the source is delivered as an artifact.
 fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanError> {
     workspace.spec = WorkspaceSpec { git: None, flux: None, local: None, project_info: None, ..workspace.spec };
     let hash = hex::encode(Sha256::digest(json!([workspace.metadata, workspace.spec]).to_string()));
@@ -111,7 +112,7 @@ fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanErro
     workspace.metadata.namespace = Some(stack.namespace().ok_or(PlanError::Metadata("namespace"))?);
     stack.uid().ok_or(PlanError::Metadata("UID"))?;
     workspace.metadata.owner_references = ownership::references(stack);
-    workspace.metadata.annotations.get_or_insert_default().insert(ownership::ANNOTATION_WANTED.to_owned(), hash);
+    workspace.metadata.annotations.get_or_insert_default().insert(ownership::ANNOTATION_DESIRED_HASH.to_owned(), hash);
     Ok(workspace)
 }
 

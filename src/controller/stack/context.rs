@@ -1,4 +1,4 @@
-//! The dependencies of a Stack's reconcile.
+//! The clients, caches and settings that the reconciles of Stacks share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,8 +28,9 @@ use crate::source::git::Git;
 use crate::source::kinds::GroupKind;
 use crate::telemetry::metrics::Metrics;
 
-/// Limits of the cache. A Stack that exceeds the size, in bytes of JSON, is read each time.
+/// Maximum number of Stacks in [`StackCache`].
 const MAX_STACKS: usize = 256;
+/// Maximum size of a cached Stack, in bytes of JSON. A larger Stack is read from the API server each time.
 const MAX_STACK_SIZE: usize = 32 * 1024;
 
 pub struct Context {
@@ -57,13 +58,13 @@ pub struct Context {
     pub watched: Option<Selector>,
     /// Maximum jitter of intervals, in percent.
     pub interval_jitter: u8,
-    /// ServiceAccount for the pods of Stacks that do not name one.
+    /// ServiceAccount for the pods of Stacks that do not set a ServiceAccount.
     pub default_service_account: Option<String>,
     /// Namespaces and shard that the controller watches.
     pub scope: Scope,
-    /// Whether a Stack may not refer to objects in other namespaces.
+    /// Whether Stacks are forbidden to refer to objects in other namespaces.
     pub no_cross_namespace_refs: bool,
-    /// Kinds of sources whose artifacts of one revision have equal content, even if their digests differ.
+    /// Kinds of sources whose artifacts with the same revision have the same content, even if their digests differ.
     pub same_revision_kinds: Arc<[GroupKind]>,
     /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: std::time::Duration,
@@ -92,19 +93,19 @@ impl Context {
     }
 }
 
-/// Cache with one version per Stack. Cheap to clone; all clones share the entries.
+/// Cache of complete Stacks, with one version per Stack. Cheap to clone; all clones share the entries.
 #[derive(Clone, Default)]
 pub struct StackCache(Arc<Mutex<HashMap<ObjectKey, Arc<Stack>>>>);
 
 impl StackCache {
-    /// Returns the Stack if the cached version is that of `part`.
+    /// Returns the cached Stack if its version is that of `part`.
     pub fn get(&self, key: &ObjectKey, part: &Stack) -> Option<Arc<Stack>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()?;
         let version = |stack: &Stack| (stack.uid(), stack.resource_version());
         (version(&known) == version(part)).then_some(known)
     }
 
-    /// Caches a Stack, replacing an older version.
+    /// Caches a Stack and replaces an older version of it.
     pub fn keep(&self, key: &ObjectKey, stack: &Arc<Stack>) {
         if serde_json::to_vec(stack.as_ref()).map_or(usize::MAX, |bytes| bytes.len()) > MAX_STACK_SIZE {
             return;

@@ -1,4 +1,5 @@
-//! Decides the next action of a Stack. A pure function without I/O or clock that covers every observed state.
+//! Decides the next action of a Stack. The decision is a pure function of the observed state and the time: it performs no I/O and does not
+//! read the clock.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::controller::stack::{annotations, build_workspace, deletion, identity,
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
 
-/// Time for which a missing source does not stall the Stack.
+/// Grace period during which a missing source does not stall the Stack.
 const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Returns the next action for the observed state.
@@ -81,11 +82,11 @@ fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
     }
 }
 
-/// Returns the action for the run named in the status.
+/// Returns the action for the open run, which `status.currentUpdate` names.
 fn open_run(observed: &Observed) -> Option<Action> {
     let current = observed.stack.status.as_ref()?.current_update.as_ref()?;
     let Some(update) = &observed.update else {
-        return Some(match still_wanted(observed, current) {
+        return Some(match is_current(observed, current) {
             true => Action::CreateUpdate(current.clone()),
             false => Action::ForgetUpdate,
         });
@@ -123,7 +124,7 @@ fn open_run(observed: &Observed) -> Option<Action> {
     }))
 }
 
-/// Returns the message about the progress of an open run. The number of resources is estimated from the previous run.
+/// Returns the message about the progress of an open run. The total number of resources is estimated from the previous run.
 fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
     let status = update.status.as_ref();
     let word = match status.and_then(|status| status.phase) {
@@ -140,19 +141,19 @@ fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&L
     format!("{word} {what} ({}): {done} of {} resources", current.name, so_far.max(before))
 }
 
-/// Returns the message of the Update if the controller cannot tell whether the open run is still running.
+/// Returns the message of the Update if the controller cannot determine whether the open run is still running.
 fn doubt(update: &Update) -> Option<&str> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
     (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
 }
 
-/// Returns the `Progressing` condition of an Update that has not started.
+/// Returns the `Progressing` condition of the Update if its status is `False`, which means that the Update is waiting.
 fn waiting(update: &Update) -> Option<&Condition> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING);
     progressing.filter(|progressing| progressing.status == "False")
 }
 
-/// Returns the reason to revoke a run that has not started.
+/// Returns the reason to revoke a run that has not started, if there is one.
 fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
@@ -164,7 +165,9 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
         () if deleting && current.kind != UpdateKind::Destroy => Some("the Stack is being deleted"),
         () if deletion::has_dependents_in_deletion(observed) => Some("dependent Stacks are destroyed first"),
         () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
-        () if stack.metadata.generation.is_some_and(|g| g != current.generation) => Some("the Stack has changed"),
+        () if stack.metadata.generation.is_some_and(|g| g != current.inputs.generation) => {
+            Some("the Stack has changed")
+        }
         () if gone => Some("the Workspace was deleted"),
         () if has_newer_source && current.kind != UpdateKind::Destroy => Some("the source has a newer revision"),
         () if current.kind == UpdateKind::Destroy && deletion::has_another_source(observed, current) => {
@@ -174,42 +177,43 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
     }
 }
 
-/// Whether the source has another artifact than the run. An artifact with the same selected files, or a repacked archive of the
-/// same revision, does not count if the pod already has the artifact of the run. Otherwise the run cannot start, because the source no
-/// longer offers its artifact.
+/// Whether the artifact of the source differs from that of the run. If the pod already has the artifact of the run, an artifact with the
+/// same selected files or a repacked archive of the same revision does not count as different. If the pod does not have the artifact of the
+/// run, the run cannot start, because the source no longer provides that artifact.
 fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
-    let is_of_run = |artifact: &Resolved| Some(artifact.digest.to_string()) == current.digest;
-    let is_same_selection = current.paths_digest.is_some() && resolved.selection() == current.paths_digest.as_deref();
+    let run = &current.inputs;
+    let is_of_run = |artifact: &Resolved| Some(&artifact.digest) == run.digest.as_ref();
+    let is_same_selection = run.paths_digest.is_some() && resolved.selection() == run.paths_digest.as_deref();
     let is_placed = observed.workspace.as_ref().and_then(in_place).is_some_and(|placed| is_of_run(&placed));
     let is_repacked = resolved.content_id.is_some()
-        && resolved.content_id == current.content_id
+        && resolved.content_id == run.content_id
         && current.commit.as_ref() == Some(&resolved.revision);
     !(is_of_run(resolved) || (is_same_selection || is_repacked) && is_placed)
 }
 
-/// Fetches the artifact of the run if a new pod needs it and the store has lost it.
+/// Returns `Action::Fetch` if a new pod needs the artifact of the run and the store no longer has it.
 fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
     let placed = observed.workspace.as_ref().and_then(in_place).is_some();
-    let is_wanted = |resolved: &&Resolved| Some(resolved.digest.to_string()) == current.digest;
+    let is_desired = |resolved: &&Resolved| Some(&resolved.digest) == current.inputs.digest.as_ref();
     let source = observed.source.as_ref().and_then(|source| source.as_ref().ok());
-    let missing = source.filter(|_| !observed.in_store).filter(is_wanted);
-    let missing = missing.or_else(|| deletion::missing(observed).filter(is_wanted));
+    let missing = source.filter(|_| !observed.in_store).filter(is_desired);
+    let missing = missing.or_else(|| deletion::missing(observed).filter(is_desired));
     missing.filter(|_| !placed).cloned().map(Action::Fetch)
 }
 
 /// Whether an announced run whose Update was never created still matches the Stack and the artifact in the Workspace's spec.
-fn still_wanted(observed: &Observed, current: &CurrentUpdate) -> bool {
+fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
     let deleting = observed.stack.metadata.deletion_timestamp.is_some();
     let kind = if deleting { UpdateKind::Destroy } else { forward(&observed.stack) };
     if observed.stack.spec.suspend.unwrap_or_default() {
         return false;
     }
-    let asked = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());
-    current.kind == kind && asked == Some(&artifact_of(current))
+    let requested = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());
+    current.kind == kind && requested.is_some() && requested == artifact_of(current).as_ref()
 }
 
-/// Takes over the Workspace while a run that the Pulumi Kubernetes Operator started is open. Such a run counts as ended when its pod is
-/// gone, and the takeover replaces the pod.
+/// Returns the action that takes over the Workspace while a run that the Pulumi Kubernetes Operator started is open. Such a run counts as
+/// ended when its pod is gone, and the takeover replaces the pod.
 fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Action> {
     if !update.is_started_by_operator() {
         return None;
@@ -221,10 +225,10 @@ fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Ac
     operators_workspace(observed, &resolved, in_store, &Due::GivenUp)
 }
 
-/// Returns the action for a duplicate, or `None` if the Stack continues normally.
+/// Returns the action for a duplicate; `None` if the Stack is not a duplicate, or if the duplicate is handled like any other Stack.
 ///
-/// A duplicate does not run. When it is deleted, it destroys the Pulumi stack if it has applied it itself, unless a Stack in the same
-/// namespace has applied it too. A Stack in another namespace cannot prevent the destroy.
+/// A duplicate does not run. When a duplicate is deleted, it destroys the Pulumi stack only if it has applied the Pulumi stack itself and
+/// the Stack that takes precedence is in another namespace.
 fn duplicate(observed: &Observed) -> Option<Action> {
     let (stack, first) = (&observed.stack, observed.duplicate.as_ref()?);
     let managed =

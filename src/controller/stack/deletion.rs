@@ -1,4 +1,4 @@
-//! Deletion of a Stack: whether it is destroyed, with which artifact, and after which dependents.
+//! Deletion of a Stack: whether its resources are destroyed, which artifact the destroy uses, and for which dependents the destroy waits.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::source::{Origin, Resolved, Unavailable};
 
 /// Placeholder for the revision of a destroy without a source.
 const STATE_ONLY: &str = "state-alone";
-/// Time to wait for the deletion of dependents. A client that deletes several Stacks deletes them one after the other.
+/// Time to wait for dependents that are not being deleted yet. A client that deletes several Stacks deletes them one after the other.
 const DELETION_GRACE: SignedDuration = SignedDuration::from_secs(3);
 /// Requeue interval while dependents are being deleted; watch events normally wake the Stack earlier.
 const DEPENDENTS_RETRY: SignedDuration = SignedDuration::from_secs(10);
@@ -57,8 +57,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Whether a deleted Stack destroys its resources. It does not if no run has changed resources or a destroy has succeeded, because another
-/// Stack may manage the Pulumi stack that the spec names.
+/// Whether a deleted Stack destroys its resources. It does not if no run may have changed resources or if a destroy has succeeded, because
+/// another Stack may manage the Pulumi stack that the spec names.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_default()
@@ -67,23 +67,27 @@ pub fn has_to_destroy(stack: &Stack) -> bool {
         && !annotations::is_abandoned_destroy(stack)
 }
 
-/// The Pulumi stack whose resources remain because the Stack only previews now: another Stack may have taken it over.
+/// Returns the Pulumi stack whose resources remain because `spec.preview` is set. They are not destroyed, because another Stack may have
+/// taken over the Pulumi stack.
 pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
     let is_kept = stack.spec.destroy_on_finalize.unwrap_or_default() && stack.spec.preview.unwrap_or_default();
     is_kept.then(|| identity::recorded(stack)).flatten()
 }
 
-/// Returns the artifact for the destroy, and whether its bytes are available. Prefers the artifact in the pod, then that in the Workspace's
-/// spec, then that of the source, then the generated project, which destroys from the state alone.
+/// Returns the artifact for the destroy, and whether its bytes are available. The order of preference is: the artifact in the pod, the
+/// artifact in the Workspace's spec, the artifact of the source, and the generated project, which destroys from the state without the
+/// source. Artifacts whose bytes are available take precedence over all others.
 ///
 /// # Errors
 ///
-/// None of them is available; the message names the reason.
+/// No artifact is available. The message contains the reason.
 pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     if let Some(placed) = observed.workspace.as_ref().and_then(last_in_place) {
         return Ok((placed, true));
     }
-    let Some(deletion) = &observed.deletion else { return Err("the deletion was not observed".to_owned()) };
+    let Some(deletion) = &observed.deletion else {
+        return Err("the source of the destroy has not been determined yet".to_owned());
+    };
     let is_fit = |resolved: &&Resolved| !is_unfit(observed, resolved);
     let requested = deletion.requested.as_ref().filter(is_fit);
     let found = observed.source.as_ref().and_then(|source| source.as_ref().ok()).filter(is_fit);
@@ -95,8 +99,8 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     chosen.ok_or_else(|| no_source(observed))
 }
 
-/// Returns the message about a pending source lookup that the destroy has to wait for. The destroy from the state alone is only for a
-/// source that does not exist.
+/// Returns the message about a pending source lookup for which the destroy has to wait. The destroy from the state without the source is
+/// only for a source that is not available.
 fn awaited(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
     let requested = observed.deletion.as_ref().and_then(|deletion| deletion.requested.as_ref());
@@ -110,12 +114,12 @@ fn awaited(observed: &Observed) -> Option<&str> {
     }
 }
 
-/// Whether the pod cannot use the artifact because it rejected the archive or could not install the dependencies.
+/// Whether the pod cannot use the artifact, because the pod rejected the archive or could not install the dependencies.
 fn is_unfit(observed: &Observed, resolved: &Resolved) -> bool {
-    let asked = observed.workspace.as_ref().filter(|w| w.spec.artifact.as_ref() == Some(&reference(resolved)));
+    let requested = observed.workspace.as_ref().filter(|w| w.spec.artifact.as_ref() == Some(&reference(resolved)));
     let is_made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref()) == Some(resolved);
     !is_made
-        && asked.is_some_and(|workspace| {
+        && requested.is_some_and(|workspace| {
             matches!(readiness(workspace), Readiness::SourceRefused(_) | Readiness::NotInstalled(_))
         })
 }
@@ -133,8 +137,8 @@ fn no_source(observed: &Observed) -> String {
     format!("{why}; {how}")
 }
 
-/// Returns a generated project without a program: a destroy reads the resources from the state. `None` if the destroy has to run the
-/// program, or the name of the project is unknown.
+/// Returns a generated project without a program, because a destroy reads the resources from the state. Returns `None` if the destroy has
+/// to run the program, or if the name of the project is unknown.
 pub fn without_source(stack: &Stack) -> Option<Resolved> {
     if stack.spec.run_program.unwrap_or_default() {
         return None;
@@ -144,7 +148,7 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     let name = known.filter(|name| !name.is_empty()).or_else(named)?;
     let purpose = format!("Made to destroy the stack of {} without its source", stack.uid().unwrap_or_default());
     let applied = stack.status.as_ref().and_then(|status| status.applied_stack.as_ref()?.backend.clone());
-    // The environment of the run takes precedence over this URL.
+    // A backend URL in the environment variables of the run takes precedence over this URL.
     let backend = applied.map(|url| ("backend", json!({"url": url})));
     let sections: Vec<_> = [("description", Value::from(purpose))].into_iter().chain(backend).collect();
     let text = project::yaml_program(&name, &sections);
@@ -159,9 +163,9 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     })
 }
 
-/// Whether a destroy that has not started needs an artifact that is no longer available, while another one is.
+/// Whether a destroy that has not started would now use another artifact, because its own artifact is no longer available.
 pub fn has_another_source(observed: &Observed, current: &CurrentUpdate) -> bool {
-    let is_another = |chosen: &Resolved| Some(chosen.digest.to_string()) != current.digest;
+    let is_another = |chosen: &Resolved| Some(&chosen.digest) != current.inputs.digest.as_ref();
     awaited(observed).is_none() && source(observed).is_ok_and(|(chosen, _)| is_another(&chosen))
 }
 
@@ -178,7 +182,8 @@ pub fn has_dependents_in_deletion(observed: &Observed) -> bool {
         .is_some_and(|deletion| deletion.dependents.iter().any(|dependent| is_being_deleted(dependent)))
 }
 
-/// Waits for dependents that are being deleted. Other dependents do not delay the deletion after a short grace period.
+/// Returns the action that waits for dependents that are being deleted. Other dependents delay the destroy only during a short grace
+/// period.
 fn waiting_for_dependents(observed: &Observed, now: Timestamp) -> Option<Action> {
     let dependents = &observed.deletion.as_ref()?.dependents;
     let names = |dependents: &[&Arc<Stack>]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");

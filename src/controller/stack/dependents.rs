@@ -58,14 +58,14 @@ pub struct Dependents {
     stacks: Stacks,
     /// Whether references to other namespaces are ignored. Otherwise a user could delay the deletion of a Stack in another namespace.
     no_cross_namespace_refs: bool,
-    /// Locked for short sections only, never across an await.
+    /// The lock is held only briefly, never across an `await`.
     known: Arc<Mutex<Known>>,
     wake: mpsc::Sender<ObjectRef<Stack>>,
 }
 
 #[derive(Default)]
 struct Known {
-    /// Hash of the fields of each Stack that its dependents wait for.
+    /// For each Stack, the hash of the fields that its dependents wait for.
     standings: HashMap<ObjectKey, u64>,
     /// The cached Stacks from before a relist, while the relist is in progress.
     before_list: Vec<Arc<Stack>>,
@@ -146,7 +146,7 @@ impl Dependents {
         self.of(stack).iter().map(|dependent| key(dependent)).collect()
     }
 
-    /// Returns a Stack from the cache, reduced to some fields.
+    /// Returns a Stack from the cache, with only some of its fields.
     pub fn cached(&self, (namespace, name): &ObjectKey) -> Option<Arc<Stack>> {
         self.stacks.store().get(&ObjectRef::new(name).within(namespace))
     }
@@ -157,11 +157,12 @@ impl Dependents {
         }
     }
 
-    /// Returns the names in the shortest dependency cycle that contains the Stack, relative to its namespace.
+    /// Returns the names in the shortest dependency cycle that contains the Stack. The names of Stacks in other namespaces include the
+    /// namespace.
     pub fn cycle(&self, stack: &Stack) -> Option<Vec<String>> {
         let of = key(stack);
         let is_needed = self.stacks.has_group(&StackGroup::Needs(of.clone()));
-        // Most Stacks have no dependents and so are in no cycle, which saves the search.
+        // A Stack without dependents is in no cycle. Most Stacks have no dependents, so the search is skipped for them.
         if !is_needed && !self.needs(stack).any(|(namespace, name)| (namespace, name) == (&*of.0, &*of.1)) {
             return None;
         }
@@ -181,7 +182,7 @@ impl Dependents {
         Some(named)
     }
 
-    /// Returns the dependencies of a Stack that it is allowed to name.
+    /// Returns the dependencies of a Stack, without those in namespaces that the Stack is not allowed to refer to.
     fn needs<'a>(&self, stack: &'a Stack) -> impl Iterator<Item = (&'a str, &'a str)> {
         let own = stack.metadata.namespace.as_deref().unwrap_or_default();
         let own_only = self.no_cross_namespace_refs;
@@ -205,8 +206,8 @@ fn key(stack: &Stack) -> ObjectKey {
     (stack.namespace().unwrap_or_default(), stack.name_any())
 }
 
-/// Returns the hash of the fields that dependents wait for. The reason of the `Ready` condition is excluded: it changes often and unblocks
-/// no dependent.
+/// Returns the hash of the fields that dependents wait for. The reason of the `Ready` condition is excluded, because it changes often and
+/// its changes unblock no dependent.
 fn standing(stack: &Stack) -> u64 {
     let mut hasher = DefaultHasher::new();
     (stack.metadata.generation, stack.metadata.deletion_timestamp.is_some(), stack.finalizers()).hash(&mut hasher);
@@ -214,8 +215,8 @@ fn standing(stack: &Stack) -> u64 {
     hasher.finish()
 }
 
-/// Returns the shortest path from a Stack through its dependencies back to itself. `needs` passes namespace and name of each dependency of
-/// a Stack to its second argument. Runs in linear time: each Stack is visited once, and its name is copied only on that visit.
+/// Returns the shortest path from a Stack through its dependencies back to itself. For each dependency of a Stack, `needs` calls its second
+/// argument with the namespace and the name. Runs in linear time: each Stack is visited once, and its name is copied only on that visit.
 fn find_cycle(of: &ObjectKey, needs: impl Fn(&ObjectKey, &mut dyn FnMut(&str, &str))) -> Option<Vec<ObjectKey>> {
     let mut visited: HashMap<String, HashSet<String>> = HashMap::new();
     // All visited Stacks, each with the position of its predecessor.

@@ -1,6 +1,6 @@
-//! Detects duplicates: Stacks that manage the same Pulumi stack and would revert each other's changes. Only one of them runs: a Stack that
-//! has applied the Pulumi stack takes precedence, then the oldest. The others are stalled until it is deleted or manages another Pulumi
-//! stack.
+//! Detects duplicates: Stacks that manage the same Pulumi stack and would revert each other's changes. Only one of them runs: the oldest of
+//! those that have applied the Pulumi stack, or the oldest of all if none has applied it. The other Stacks are stalled until that Stack is
+//! deleted or manages another Pulumi stack.
 //!
 //! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and never with `--no-cross-namespace-refs`.
 //! Otherwise a user could block a Stack in another namespace by naming its Pulumi stack.
@@ -21,17 +21,18 @@ use crate::controller::stack::identity;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::{ReadError, Reader};
 
-/// The Pulumi stack that a Stack manages, as far as the Stack itself names it.
+/// The Pulumi stack that a Stack manages, and the fields that determine the precedence of the Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Claim {
     /// Two Stacks with the same address and the same project manage the same Pulumi stack.
     address: Address,
-    /// Address derived from the applied Pulumi stack, comparable within a namespace. It covers backend URLs from Secrets.
+    /// Address that is derived from `status.appliedStack` and comparable within a namespace. It also identifies backend URLs that are in
+    /// Secrets.
     applied_address: Option<String>,
     project: Option<String>,
-    /// Whether the Stack itself names the project, instead of its source.
+    /// Whether the Stack itself contains the name of the project.
     names_project: bool,
-    /// Whether the project was already looked up in the Workspace. Later changes arrive with the reconciles of that Stack.
+    /// Whether the project was already looked up in the Workspace. Later changes are recorded by the reconciles of that Stack.
     was_asked: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,
@@ -39,7 +40,7 @@ struct Claim {
 }
 
 impl Claim {
-    /// Returns the sort key. The smallest claim takes precedence.
+    /// Returns the sort key. The claim with the smallest key takes precedence.
     fn order<'a>(&self, key: &'a ObjectKey) -> (bool, Timestamp, &'a ObjectKey) {
         (!self.has_applied, self.created, key)
     }
@@ -109,7 +110,7 @@ pub struct DuplicateStacks {
     /// Whether Stacks in different namespaces are never compared.
     no_cross_namespace_refs: bool,
     claims: Arc<Mutex<Claims>>,
-    /// The Stacks that wait for each Stack that takes precedence.
+    /// For each Stack that takes precedence, the Stacks that wait for it.
     waiting: Arc<Mutex<HashMap<ObjectKey, HashSet<ObjectKey>>>>,
     wake: mpsc::Sender<ObjectRef<Stack>>,
 }
@@ -138,13 +139,13 @@ impl DuplicateStacks {
         }
     }
 
-    /// Removes a deleted Stack.
+    /// Removes a deleted Stack from the index.
     pub fn forget(&self, key: &ObjectKey) {
         lock(&self.claims).replace(key, None);
         self.wake_waiting(key);
     }
 
-    /// Returns the Stack that takes precedence over this one, if any. A Stack whose project is unknown is not compared.
+    /// Returns the Stack that takes precedence over this one, if any. A Stack whose project is unknown is not compared with other Stacks.
     pub async fn first(
         &self,
         stack: &Stack,
@@ -221,7 +222,8 @@ fn project_in(workspace: Option<&Workspace>) -> Option<String> {
     workspace?.status.as_ref()?.project_name.clone()
 }
 
-/// Returns the claim of a Stack. A preview has none: it changes nothing, and may cover a Pulumi stack that another Stack manages.
+/// Returns the claim of a Stack. A Stack with `spec.preview` has no claim: it changes no resources, and may preview a Pulumi stack that
+/// another Stack manages.
 fn claim(stack: &Stack, before: Option<&Claim>) -> Option<Claim> {
     if stack.spec.preview.unwrap_or_default() {
         return None;

@@ -25,9 +25,9 @@ const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Retry policy after a failed fetch.
 #[derive(Debug, PartialEq, Eq)]
 enum RetryPolicy {
-    /// After the delay that the server requests, else after the requeue interval of a missing source.
+    /// Retry after the delay that the server requests, else after the requeue interval for unavailable sources.
     After(Option<Duration>),
-    /// With backoff: the whole artifact was downloaded and is invalid, and the next download is likely the same.
+    /// Retry with backoff, because the complete artifact was downloaded and is invalid, and the next download is likely to be invalid too.
     Backoff,
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn fetch(
             context.git.fetch_again(origin);
             return rest(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
         }
-        // The source is inside the pod, so nothing can be missing.
+        // The source is already in the pod, so no bytes have to be fetched.
         Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
     };
     match fetched {
@@ -85,7 +85,7 @@ pub(super) async fn fetch(
     }
 }
 
-/// Stores the generated project for a destroy whose source cannot be fetched. Returns whether the store now has it.
+/// Stores the generated project for a destroy whose source cannot be fetched. Returns whether the project is now in the store.
 async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context) -> bool {
     let made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref());
     let Some(made) = made.filter(|made| *made != failed) else { return false };
@@ -96,7 +96,7 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
     }
 }
 
-/// Whether a user has to change the source, its size or its URL.
+/// Whether only a user can resolve the error, by changing the source, its size or its URL.
 fn is_stalled(error: &FetchError) -> bool {
     matches!(error, FetchError::TooLarge { .. } | FetchError::RefusedHost { .. } | FetchError::Url { .. })
 }
@@ -109,7 +109,8 @@ fn retry_policy(error: &FetchError) -> RetryPolicy {
     }
 }
 
-/// Keeps the current conditions while the lookup is in progress: after a controller restart, the lookup usually confirms the known state.
+/// Waits for the lookup of the source. Conditions of the current generation are kept, because after a controller restart the lookup usually
+/// confirms them.
 pub(super) async fn await_source(
     stack: &Stack,
     message: String,
@@ -165,8 +166,8 @@ mod tests {
             (FetchError::DigestMismatch { url: url(), expected: digest(), bytes: 7 }, RetryPolicy::Backoff),
             (FetchError::TooLarge { url: url(), limit: 7 }, RetryPolicy::Backoff),
         ];
-        for (error, wanted) in rows {
-            assert_eq!(retry_policy(&error), wanted, "{error}");
+        for (error, expected) in rows {
+            assert_eq!(retry_policy(&error), expected, "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The Pulumi stack that a Stack uses, and whether it may have resources there.
+//! Determines which Pulumi stack a Stack uses, and whether the Stack may have resources in it.
 
 use crate::api::auto::{TerminationEvidence, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions;
@@ -8,8 +8,8 @@ use crate::controller::stack::backend;
 pub use crate::controller::differ;
 pub use crate::pulumi::stack_name::parts;
 
-/// Returns the Pulumi stack of the next run, as far as the Stack and its Workspace name it.
-pub fn wanted(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
+/// Returns the Pulumi stack of the next run. The project and the backend are `None` if they are unknown before the run.
+pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     let in_place = workspace.and_then(|workspace| workspace.status.as_ref()?.project_name.clone());
     PulumiStack {
         name: stack.spec.stack.clone(),
@@ -18,10 +18,10 @@ pub fn wanted(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     }
 }
 
-/// Returns the Pulumi stack of a completed run: the agent's report, completed with the announcement. The environment of the run may name
-/// another backend than the Stack.
+/// Returns the Pulumi stack of a completed run, which is derived from the announcement of the run and the agent's report. The reported
+/// backend takes precedence, because the environment variables of the run may set another backend than the Stack.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
-    let announced = current.pulumi_stack.clone().unwrap_or_else(|| wanted(stack, None));
+    let announced = current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None));
     PulumiStack {
         project: announced.project.or_else(|| result.project_info.as_ref().map(|project| project.name.clone())),
         backend: result.backend.clone().or(announced.backend),
@@ -29,7 +29,7 @@ pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -
     }
 }
 
-/// Whether the Stack may have resources: an `up` has succeeded, or a failed one may have changed resources.
+/// Whether the Stack may have resources: an `up` has succeeded, or a failed `up` may have changed resources.
 pub fn has_applied(stack: &Stack) -> bool {
     let Some(status) = &stack.status else { return false };
     let last = status.last_update.as_ref();
@@ -40,7 +40,7 @@ pub fn has_applied(stack: &Stack) -> bool {
         // Earlier versions do not record `appliedStack`, and the Pulumi Kubernetes Operator records no digest.
         || status.last_applied_revision.is_some()
         || !status.outputs.is_empty()
-        || last.is_some_and(|last| last.digest.is_none() && (last.kind.is_none() || is(last, UpdateKind::Up)))
+        || last.is_some_and(|last| last.inputs.digest.is_none() && (last.kind.is_none() || is(last, UpdateKind::Up)))
 }
 
 fn is(last: &LastUpdate, kind: UpdateKind) -> bool {
@@ -51,14 +51,15 @@ fn is(last: &LastUpdate, kind: UpdateKind) -> bool {
 /// spec if the spec has not changed since the last run.
 pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     let status = stack.status.as_ref()?;
-    let is_of_spec = status.last_update.as_ref().is_some_and(|last| Some(last.generation) == stack.metadata.generation);
+    let is_of_spec =
+        status.last_update.as_ref().is_some_and(|last| Some(last.inputs.generation) == stack.metadata.generation);
     let project = status.project_info.as_ref().map(|project| project.name.clone());
-    let of_spec = PulumiStack { project, ..wanted(stack, None) };
+    let of_spec = PulumiStack { project, ..desired(stack, None) };
     status.applied_stack.clone().or_else(|| (is_of_spec && has_applied(stack)).then_some(of_spec))
 }
 
-/// Returns the Pulumi stack to record after a run that may have changed resources. An interrupted run may not report project and backend;
-/// they are copied from the recorded Pulumi stack unless that is known to be another one.
+/// Returns the Pulumi stack to record after a run that may have changed resources. If an interrupted run does not report the project and
+/// the backend, they are copied from the recorded Pulumi stack, unless that is known to be a different Pulumi stack.
 pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     match recorded(stack) {
         Some(before) if !differ(&before, &worked_on) => PulumiStack {
@@ -72,10 +73,10 @@ pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
 
 /// Whether the Stack may have resources in the Pulumi stack of the next run.
 pub fn has_applied_here(stack: &Stack, workspace: Option<&Workspace>) -> bool {
-    recorded(stack).is_some_and(|applied| !differ(&applied, &wanted(stack, workspace)))
+    recorded(stack).is_some_and(|applied| !differ(&applied, &desired(stack, workspace)))
 }
 
-/// Whether a run may have changed resources. A run that the agent did not report to its end counts.
+/// Whether a run may have changed resources. This includes a run whose end the agent did not report.
 pub fn may_have_changed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Up
@@ -85,8 +86,8 @@ pub fn may_have_changed(update: &Update) -> bool {
             || result.changes.iter().any(|(operation, count)| operation != "same" && *count > 0))
 }
 
-/// Whether a destroy with an unknown result may have removed the Pulumi stack from the backend, because it was interrupted or its end was
-/// not observed.
+/// Whether a destroy with an unknown result may have removed the Pulumi stack from the backend, because the destroy was interrupted or its
+/// end was not observed.
 pub fn may_have_removed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Destroy
@@ -97,9 +98,9 @@ pub fn may_have_removed(update: &Update) -> bool {
 
 /// Whether an earlier destroy removed the Pulumi stack that this destroy did not find.
 ///
-/// The earlier destroy must be a failed one that may have removed it, and name, project and backend of both runs and of the recorded Pulumi
-/// stack must be equal. Services such as Pulumi Cloud also return "not found" for stacks that the access token cannot read, so there a user
-/// has to decide.
+/// The earlier destroy must have failed and may have removed the Pulumi stack. The name, the project and the backend must be equal in both
+/// runs and in the recorded Pulumi stack. Services such as Pulumi Cloud are excluded: they also return "not found" for Pulumi stacks that
+/// the access token cannot read, so a user has to decide.
 pub fn was_removed_before(
     stack: &Stack,
     kind: UpdateKind,
@@ -108,7 +109,7 @@ pub fn was_removed_before(
 ) -> bool {
     let removed = previous.filter(|last| is(last, UpdateKind::Destroy) && last.stack_may_be_removed == Some(true));
     let is_same = |last: &LastUpdate| last.pulumi_stack.as_ref().is_some_and(|removed| !differ(removed, looked_up));
-    // The state of a file backend may be lost together with its volume.
+    // The state in a file backend may be lost together with the volume of the backend.
     let is_storage = looked_up.backend.as_ref().is_some_and(|url| !url.starts_with("http") && !url.starts_with("file"));
     kind == UpdateKind::Destroy
         && is_storage
@@ -116,8 +117,8 @@ pub fn was_removed_before(
         && recorded(stack).as_ref() == Some(looked_up)
 }
 
-/// Returns the Pulumi stack whose resources remain when a run uses another one. `None` if the last run or the announcement of this one has
-/// already shown the change, so that it is reported once.
+/// Returns the Pulumi stack whose resources remain because a run uses another Pulumi stack. Returns `None` if the last run or the
+/// announcement of this run already used the other Pulumi stack, so that the change is reported only once.
 pub fn left_behind<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,

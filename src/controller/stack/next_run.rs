@@ -10,13 +10,13 @@ use crate::controller::stack::annotations;
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, Standing};
-use crate::controller::stack::run::{current_inputs, current_update, named, reference};
+use crate::controller::stack::run::{Candidate, current_update, named, reference};
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
 use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, status};
 use crate::source::Resolved;
 
-/// Returns the next step towards a run if one is due, else the action for a settled Stack.
+/// Returns the next action towards a run if a run is due, else the action of a Stack for which no run is due.
 pub fn run_if_due(
     observed: &Observed,
     resolved: &Resolved,
@@ -31,7 +31,7 @@ pub fn run_if_due(
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
     let backoff = StackBackoff::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
     let due =
-        schedule::due(last, annotations::resolution(stack), &current_inputs(observed, resolved), kind, &backoff, now);
+        schedule::due(last, annotations::resolution(stack), &Candidate::new(observed, resolved), kind, &backoff, now);
     if !matches!(due, Due::Now(_)) {
         let without_run = operators_workspace(observed, resolved, in_store, &due);
         let without_run = without_run.or_else(|| adopt_repacked_archive(observed, resolved, in_store, kind));
@@ -51,7 +51,8 @@ pub fn run_if_due(
     }
 }
 
-/// Takes over a Workspace that the Pulumi Kubernetes Operator created although no run is due, unless the reclaim policy deletes it anyway.
+/// Returns the action that takes over a Workspace of the Pulumi Kubernetes Operator without a run. A Workspace that the reclaim policy
+/// deletes is not taken over.
 pub fn operators_workspace(observed: &Observed, resolved: &Resolved, in_store: bool, due: &Due) -> Option<Action> {
     pko_migration::workspace(observed.workspace.as_ref())?;
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
@@ -65,20 +66,20 @@ fn replace_workspace(observed: &Observed, resolved: &Resolved, in_store: bool) -
     match build_workspace::workspace(&observed.stack, &reference(resolved)) {
         Err(error) => Action::Invalid(error.to_string()),
         Ok(_) if !in_store => Action::Fetch(resolved.clone()),
-        Ok(wanted) => Action::ReplaceWorkspace(Box::new(wanted)),
+        Ok(desired) => Action::ReplaceWorkspace(Box::new(desired)),
     }
 }
 
-/// Delivers and records another archive with the content of the last run. No run is needed.
+/// Returns the action that delivers and records another archive with the same content as that of the last run. No run is needed.
 fn adopt_repacked_archive(
     observed: &Observed,
     resolved: &Resolved,
     in_store: bool,
     kind: UpdateKind,
 ) -> Option<Action> {
-    let (stack, inputs) = (&observed.stack, current_inputs(observed, resolved));
+    let (stack, candidate) = (&observed.stack, Candidate::new(observed, resolved));
     let last = stack.status.as_ref()?.last_update.as_ref()?;
-    if kind == UpdateKind::Destroy || !schedule::is_repacked(last, &inputs) {
+    if kind == UpdateKind::Destroy || !schedule::is_repacked(last, &candidate) {
         return None;
     }
     let is_kept = stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
@@ -86,11 +87,11 @@ fn adopt_repacked_archive(
     let workspace = observed.workspace.as_ref().filter(|_| is_kept).filter(is_ours);
     Some(match workspace.filter(|w| w.spec.artifact.as_ref() != Some(&reference(resolved))) {
         Some(_) => replace_workspace(observed, resolved, in_store),
-        None => Action::AdoptBaseline(Box::new(status::with_repacked_archive(stack, &inputs))),
+        None => Action::AdoptBaseline(Box::new(status::with_repacked_archive(stack, &candidate.inputs))),
     })
 }
 
-/// Returns the next step towards a run that is due.
+/// Returns the next action towards a run that is due.
 fn run(
     observed: &Observed,
     resolved: &Resolved,
@@ -101,7 +102,7 @@ fn run(
 ) -> Action {
     let stack = &observed.stack;
     let artifact = reference(resolved);
-    // The Update and the durations are validated before the Workspace is touched.
+    // The Update and the durations are validated before the Workspace is changed.
     let current = current_update(observed, resolved, kind, reason);
     let run = || build_update::update(stack, &current).map(drop);
     if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
@@ -110,8 +111,8 @@ fn run(
     if let Some(action) = blocked_by_dependencies(observed, &resolved.revision, kind, now) {
         return action;
     }
-    let wanted = match build_workspace::workspace(stack, &artifact) {
-        Ok(wanted) => wanted,
+    let desired = match build_workspace::workspace(stack, &artifact) {
+        Ok(desired) => desired,
         Err(error) => return Action::Invalid(error.to_string()),
     };
     if !in_store && observed.workspace.as_ref().is_none_or(|workspace| needs_bytes(workspace, &artifact)) {
@@ -125,14 +126,14 @@ fn run(
         ));
     }
     let Some(workspace) = observed.workspace.as_ref() else {
-        return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
+        return Action::ApplyWorkspace(Box::new(desired), format!("preparing the workspace for {step}"));
     };
     if workspace.metadata.deletion_timestamp.is_some() {
         return Action::WaitForWorkspace("waiting for the deletion of the previous Workspace".to_owned());
     }
-    let has_drifted = || !observed.is_workspace_mutated && has_drifted(&wanted, workspace);
-    if ownership::wanted_hash(workspace) != ownership::wanted_hash(&wanted) || has_drifted() {
-        return Action::ApplyWorkspace(Box::new(wanted), format!("preparing the workspace for {step}"));
+    let has_drifted = || !observed.is_workspace_mutated && has_drifted(&desired, workspace);
+    if ownership::desired_hash(workspace) != ownership::desired_hash(&desired) || has_drifted() {
+        return Action::ApplyWorkspace(Box::new(desired), format!("preparing the workspace for {step}"));
     }
     match readiness(workspace) {
         Readiness::Ready => Action::Start(current),
@@ -167,8 +168,9 @@ fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind
     }
 }
 
-/// Returns the action when no run is due. Deletes the Workspace if the reclaim policy requires it, delivers the source again to a pod that
-/// has lost it, and resets a Workspace whose pod rejected a newer source to the source of the last run.
+/// Returns the action after a successful run if no further run is due. The action deletes the Workspace if the reclaim policy requires it,
+/// fetches the source for a pod that has lost it, or, if the pod rejected a newer source, resets the Workspace to the source of the last
+/// run.
 fn settled_on(
     observed: &Observed,
     resolved: &Resolved,
@@ -178,7 +180,7 @@ fn settled_on(
 ) -> Action {
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
-    // A destroyed Stack is finalized, which deletes its Workspace.
+    // After a destroy, the Workspace is deleted before the finalizer of the Stack is removed.
     let stays = is_there && kind != UpdateKind::Destroy;
     if !is_kept && stays {
         return Action::ReclaimWorkspace;
@@ -191,9 +193,9 @@ fn settled_on(
     let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));
     let stuck = observed.workspace.as_ref().filter(asks_for_another).filter(refused);
     match stuck.and_then(|_| build_workspace::workspace(&observed.stack, &reference(resolved)).ok()) {
-        Some(wanted) => {
+        Some(desired) => {
             let step = named(kind, &resolved.revision);
-            Action::ApplyWorkspace(Box::new(wanted), format!("restoring the source of the last {step}"))
+            Action::ApplyWorkspace(Box::new(desired), format!("restoring the source of the last {step}"))
         }
         None => Action::Settled(Settled::Done(again)),
     }

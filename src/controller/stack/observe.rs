@@ -25,7 +25,7 @@ use crate::runtime::reads::ReadError;
 use crate::source::git::{Known, Lookup};
 use crate::source::{self, Resolved, Unavailable};
 
-/// Reads the state for one reconcile step and nothing else.
+/// Reads only the state that one reconcile step needs.
 pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, ReadError> {
     let account = &mut stack.spec.service_account_name;
     *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
@@ -100,7 +100,7 @@ async fn observe_source(
     None
 }
 
-/// Reads the state for a destroy: the artifacts that it can use, and the dependents that have to be destroyed first.
+/// Reads the state for a destroy: the artifacts that the destroy can use, and the dependents that have to be destroyed first.
 async fn observe_deletion(
     stack: &Stack,
     workspace: Option<&Workspace>,
@@ -165,7 +165,8 @@ where
     }
 }
 
-/// Returns the dependencies of the Stack. Most come from the cache, whose watch wakes this Stack when they change.
+/// Returns the dependencies of the Stack. Most dependencies are read from the cache, whose watch wakes this Stack when a dependency
+/// changes.
 async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<Dependency>, ReadError> {
     let own = stack.namespace().unwrap_or_default();
     let mut dependencies = Vec::new();
@@ -180,8 +181,8 @@ async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<De
     Ok(dependencies)
 }
 
-/// Reads a dependency from the API server only if the cache cannot provide it: an expression may use any field, the cache holds only some
-/// fields, and Stacks of other shards are not cached.
+/// Reads a dependency from the cache, or from the API server if the cache is not sufficient: an expression may use any field, but the cache
+/// contains only some of the fields, and Stacks of other shards are not cached.
 async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<Option<Arc<Stack>>, ReadError> {
     let cached = context.dependents.cached(key);
     let is_gone = cached.is_none() && context.scope.watches_all_of(&key.0);
@@ -197,16 +198,16 @@ async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Res
     Ok(whole)
 }
 
-/// Resolves the source of the Stack and watches it from then on.
+/// Resolves the source of the Stack and ensures that the kind of the source is watched.
 async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailable> {
     let follower = (stack.namespace().unwrap_or_default(), stack.name_any());
     let without_object = source::without_object(&stack.spec);
-    let wanted = match &without_object {
+    let desired = match &without_object {
         Ok(None) => source::repository(&stack.spec, &follower.0),
         _ => Ok(None),
     };
-    match wanted {
-        Ok(Some(wanted)) => return context.git.look(&follower, &wanted, &git_lookup(stack)),
+    match desired {
+        Ok(Some(desired)) => return context.git.look(&follower, &desired, &git_lookup(stack)),
         other => {
             context.git.forget(&follower);
             other?;
@@ -236,11 +237,12 @@ fn git_lookup(stack: &Stack) -> Lookup {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     let is_new = |request: &Option<String>, handled: Option<&String>| request.is_some() && request.as_ref() != handled;
     let is_new = last.is_some_and(|last| {
-        is_new(&reconcile_request, last.reconcile_request.as_ref()) || is_new(&requested_at, last.requested_at.as_ref())
+        is_new(&reconcile_request, last.inputs.reconcile_request.as_ref())
+            || is_new(&requested_at, last.inputs.requested_at.as_ref())
     });
-    let known = last.filter(|last| Some(last.generation) == stack.metadata.generation).and_then(|last| {
-        let digest = last.digest.as_ref()?.parse().ok()?;
-        Some(Known { revision: last.last_attempted_commit.clone()?, digest, selection: last.paths_digest.clone() })
+    let known = last.filter(|last| Some(last.inputs.generation) == stack.metadata.generation).and_then(|last| {
+        let (digest, selection) = (last.inputs.digest.clone()?, last.inputs.paths_digest.clone());
+        Some(Known { revision: last.last_attempted_commit.clone()?, digest, selection })
     });
     let request = [reconcile_request, requested_at].map(Option::unwrap_or_default).join("\n");
     Lookup { request: Some(request), is_new, known }
@@ -257,9 +259,10 @@ async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Resu
     Ok(secret.filter(|secret| is_outputs_of(secret, update)))
 }
 
-/// Whether this step needs the source. A run that has started does not, and a deleted Stack prefers the artifact that its pod has.
+/// Whether this step needs the source. The source is not needed after a run has started, or if the Stack is deleted and its pod has an
+/// artifact.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
-    // An Update that has not started may be revoked when the source changes. A started one runs to its end with its own artifact.
+    // An Update that has not started may be revoked when the source changes. A started Update uses its own artifact until the end.
     if update.is_some_and(|u| u.is_complete() || u.status.as_ref().is_some_and(|s| s.run.is_some())) {
         return false;
     }

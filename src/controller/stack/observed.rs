@@ -24,13 +24,13 @@ pub struct Observed {
     pub is_workspace_mutated: bool,
     /// The Update named in `status.currentUpdate`.
     pub update: Option<Update>,
-    /// The outputs of that Update, once it is complete.
+    /// The outputs Secret of that Update, if the Update is complete.
     pub outputs: Option<Secret>,
     /// The Stacks named in `dependsOn` and `prerequisites`.
     pub dependencies: Vec<Dependency>,
     /// The dependency cycle that contains this Stack.
     pub cycle: Option<Vec<String>>,
-    /// Message about a dependency in another namespace that the controller does not allow.
+    /// Message about a dependency in another namespace that the controller does not allow Stacks to refer to.
     pub denied_dependency: Option<String>,
     /// Secrets and ConfigMaps that have changed in the pod since the last run and whose change triggers a run.
     pub watched: BTreeSet<String>,
@@ -46,7 +46,7 @@ pub struct Observed {
 
 #[cfg(test)]
 impl Observed {
-    /// Returns the state of a Stack about which nothing else is known.
+    /// Returns an observed state that contains only the Stack.
     pub fn of(stack: Stack) -> Self {
         Observed {
             stack,
@@ -68,14 +68,14 @@ impl Observed {
     }
 }
 
-/// State that is observed only because the Stack is being deleted.
+/// State that is observed only while the Stack is being deleted.
 #[derive(Clone, Debug, Default)]
 pub struct Deletion {
     /// The artifact in the Workspace's spec, if its bytes are available.
     pub requested: Option<Resolved>,
     /// The generated project that destroys the stack without its source, if the name of the project is known.
     pub without_source: Option<Resolved>,
-    /// Whether the store has the bytes of the generated project. They are stored only after a fetch of the source failed.
+    /// Whether the store has the bytes of the generated project. The bytes are stored only after a fetch of the source has failed.
     pub is_stored: bool,
     /// The Stacks that depend on this one.
     pub dependents: Vec<Arc<Stack>>,

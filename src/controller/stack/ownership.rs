@@ -9,12 +9,12 @@ use crate::api::auto::Workspace;
 use crate::api::names;
 use crate::api::pulumi::Stack;
 
-/// Annotation of a Workspace with the hash of the wanted metadata and spec.
-pub const ANNOTATION_WANTED: &str = "pulumi.com/wanted-hash";
+/// Annotation of a Workspace that contains the hash of the desired metadata and spec.
+pub const ANNOTATION_DESIRED_HASH: &str = "pulumi.com/desired-hash";
 
-/// Returns the ownerReferences for the objects of a Stack. `None` for a Stack that is being deleted: with foreground deletion the garbage
-/// collector would immediately delete the objects that the destroy needs. The Stack deletes these objects itself before it removes its
-/// finalizer.
+/// Returns the owner references for the objects of a Stack. Returns `None` if the Stack is being deleted: with foreground deletion, the
+/// garbage collector would immediately delete the objects that the destroy needs. The controller deletes these objects itself before it
+/// removes the finalizer of the Stack.
 pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     let reference = OwnerReference {
         api_version: Stack::api_version(&()).into_owned(),
@@ -39,8 +39,8 @@ pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
     own.into_iter().chain(shard).collect()
 }
 
-/// Returns the name of the Stack that owns an object. Falls back to the labels, because a deletion with orphaned dependents removes the
-/// ownerReferences.
+/// Returns the name of the Stack that owns an object. Falls back to the labels, because a deletion of the Stack with the propagation policy
+/// `Orphan` removes the owner references.
 pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     let is_stack = |o: &&OwnerReference| o.kind == "Stack" && o.api_version.starts_with("pulumi.com/");
     let owner = object.owner_references().iter().find(is_stack).map(|owner| owner.name.clone());
@@ -49,14 +49,14 @@ pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     owner.or_else(|| label(names::LABEL_WORKSPACE_NAME).filter(|_| is_made).cloned())
 }
 
-/// Whether the Workspace with the name of a Stack belongs to the Stack.
+/// Whether a Workspace with the name of the Stack belongs to the Stack.
 pub fn owns(stack: &Stack, workspace: &Workspace) -> bool {
-    wanted_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
+    desired_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
 }
 
-/// Returns the hash that a generated or live Workspace carries.
-pub fn wanted_hash(workspace: &Workspace) -> Option<&str> {
-    workspace.metadata.annotations.as_ref()?.get(ANNOTATION_WANTED).map(String::as_str)
+/// Returns the hash in the annotation of a generated or live Workspace.
+pub fn desired_hash(workspace: &Workspace) -> Option<&str> {
+    workspace.metadata.annotations.as_ref()?.get(ANNOTATION_DESIRED_HASH).map(String::as_str)
 }
 
 #[cfg(test)]
@@ -83,12 +83,12 @@ mod tests {
             ("owned as an older version", owner("Stack", "pulumi.com/v1alpha1"), true),
             ("another's kind", owner("Stack", "example.com/v1"), false),
             ("orphaned", labels, true),
-            ("with its hash alone", json!({"annotations": {"pulumi.com/wanted-hash": "a"}}), true),
+            ("with its hash alone", json!({"annotations": {"pulumi.com/desired-hash": "a"}}), true),
             ("a user's", json!({}), false),
             ("a user's, with a label", json!({"labels": {"auto.pulumi.com/workspace-name": "app"}}), false),
         ];
-        for (name, metadata, wanted) in rows {
-            assert_eq!(owns(&stack, &workspace(metadata)), wanted, "{name}");
+        for (name, metadata, expected) in rows {
+            assert_eq!(owns(&stack, &workspace(metadata)), expected, "{name}");
         }
     }
 

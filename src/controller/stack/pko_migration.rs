@@ -1,11 +1,12 @@
-//! Interprets the state that the Pulumi Kubernetes Operator has recorded, so that the migration starts no run that the operator would not
-//! have started.
+//! Interprets the state that the Pulumi Kubernetes Operator has recorded, so that the migration does not start a run that the operator
+//! would not have started.
 
 use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, RunInputs, Stack, StackStatus};
 use crate::artifact::Revision;
 use crate::controller::stack::annotations::{force_and_reset_requests, requests};
 use crate::controller::stack::identity;
+use crate::controller::stack::run::Candidate;
 use crate::runtime::field_managers;
 use crate::source::Resolved;
 
@@ -15,26 +16,29 @@ const PKO_MAX_FAILURES: i64 = 3;
 /// Minimum length of the hash of a commit or archive.
 const MIN_HASH: usize = 40;
 
-/// Whether the last run used this artifact, or another archive with the same content. The operator records no digest; its commit is a Flux
-/// revision, a bare commit, a digest or the generation of a Program.
-pub fn is_same_artifact(last: &LastUpdate, revision: &str, digest: &str, content_id: Option<&str>) -> bool {
+/// Whether the last run used this artifact, or another archive with the same content. The operator records no digest. Its
+/// `lastAttemptedCommit` contains a Flux revision, a commit hash, a digest or the generation of a Program.
+pub fn is_same_artifact(last: &LastUpdate, candidate: &Candidate) -> bool {
+    let Candidate { revision, inputs: RunInputs { digest, content_id, .. } } = candidate;
     // A source without a source object has no revision.
     let commit = last.last_attempted_commit.as_deref().unwrap_or_default();
-    match &last.digest {
+    match &last.inputs.digest {
         // For a Git repository that the controller polls itself, only the commit hash is recorded.
         Some(last_digest) => {
             (commit == revision || hash(revision) == Some(commit))
-                && (last_digest == digest || is_same_content(last, revision, content_id))
+                && (digest.as_ref() == Some(last_digest) || is_same_content(last, revision, content_id.as_deref()))
         }
-        None => is_same_revision(commit, revision) || commit == digest,
+        None => {
+            is_same_revision(commit, revision) || digest.as_ref().is_some_and(|digest| commit == digest.to_string())
+        }
     }
 }
 
-/// Records of earlier versions have no content ID. For these the checksum of the revision is compared, which is the content ID of a source
-/// without options.
+/// Whether the last run used an artifact with the same content ID. Records of earlier versions have no content ID. For these records, the
+/// checksum of the revision is compared, which equals the content ID of a source without options.
 fn is_same_content(last: &LastUpdate, revision: &str, content_id: Option<&str>) -> bool {
     let revision = Revision::parse(revision);
-    content_id.is_some() && last.content_id.as_deref().or_else(|| revision.checksum()) == content_id
+    content_id.is_some() && last.inputs.content_id.as_deref().or_else(|| revision.checksum()) == content_id
 }
 
 fn is_same_revision(commit: &str, revision: &str) -> bool {
@@ -51,24 +55,27 @@ fn hash(revision: &str) -> Option<&str> {
 /// handled.
 pub fn adopted(stack: &Stack) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
-    if let Some(last) = status.last_update.as_mut().filter(|last| is_operators(last) && last.requested_at.is_none()) {
-        last.requested_at = requests(stack).1;
-        (last.force_at, last.reset_at) = force_and_reset_requests(stack);
+    if let Some(last) =
+        status.last_update.as_mut().filter(|last| is_operators(last) && last.inputs.requested_at.is_none())
+    {
+        last.inputs.requested_at = requests(stack).1;
+        (last.inputs.force_at, last.inputs.reset_at) = force_and_reset_requests(stack);
     }
     status.applied_stack = identity::recorded(stack);
     status
 }
 
-/// Returns the status with the digest of the operator's last run, if the source still has that revision. From then on another digest
-/// triggers a run.
+/// Returns the status with the digest of the operator's last run, if the source still has the revision of that run. After that, another
+/// digest triggers a run.
 pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let mut status = stack.status.clone()?;
-    let digest = resolved.digest.to_string();
+    let digest = Some(resolved.digest.clone());
     let last = status.last_update.as_mut()?;
-    if !is_operators(last) || !is_same_artifact(last, &resolved.revision, &digest, None) {
+    let inputs = RunInputs { digest: digest.clone(), ..RunInputs::default() };
+    if !is_operators(last) || !is_same_artifact(last, &Candidate { revision: resolved.revision.clone(), inputs }) {
         return None;
     }
-    last.digest = Some(digest);
+    last.inputs.digest = digest;
     let is_applied =
         last.kind.as_deref() == Some(UpdateKind::Up.as_str()) && last.state.as_deref() == Some("succeeded");
     if is_applied && status.last_applied_revision.is_none() {
@@ -78,21 +85,21 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     Some(status)
 }
 
-/// Whether the operator stopped retrying, which it does after a fixed number of failures and without recording a reason.
+/// Whether the operator stopped retrying. It stops after a fixed number of failures and records no reason.
 pub fn has_given_up(last: &LastUpdate) -> bool {
     last.state.as_deref() == Some("failed") && last.reason.is_none() && last.failures >= PKO_MAX_FAILURES
 }
 
 fn is_operators(last: &LastUpdate) -> bool {
-    last.digest.is_none()
+    last.inputs.digest.is_none()
 }
 
 /// Whether the operator announced this run. Runs of this controller have a digest.
 pub fn is_operators_run(current: &CurrentUpdate) -> bool {
-    current.digest.is_none()
+    current.inputs.digest.is_none()
 }
 
-/// Takes the completed run out of the status. The operator records the type of the run only in the Update.
+/// Removes the completed run from the status and returns it. The operator records the type of the run only in the Update.
 pub fn take_run(status: &mut StackStatus, of_update: UpdateKind) -> Option<CurrentUpdate> {
     let current = status.current_update.take()?;
     let kind = if is_operators_run(&current) { of_update } else { current.kind };
@@ -104,7 +111,7 @@ pub fn workspace(workspace: Option<&Workspace>) -> Option<&Workspace> {
     workspace.filter(|w| w.metadata.deletion_timestamp.is_none() && field_managers::is_applied_by_operator(*w))
 }
 
-/// Returns the name of the outputs Secret of an Update. The operator writes an empty name if there is none.
+/// Returns the name of the outputs Secret of an Update. The operator writes an empty name if there is no such Secret.
 pub fn outputs_name(status: &UpdateStatus) -> Option<&str> {
     status.outputs.as_deref().filter(|name| !name.is_empty())
 }

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::api::conditions::{self, READY};
-use crate::api::pulumi::{LastUpdate, Stack, StackSpec, StackStatus};
+use crate::api::pulumi::{LastUpdate, RunInputs, Stack, StackSpec, StackStatus};
 use crate::api::{duration, names};
 use crate::runtime::backoff::ObjectKey;
 use crate::source;
@@ -17,10 +17,10 @@ use crate::source;
 pub mod evaluator;
 pub mod expression;
 
-/// A dependency. `stack` is `None` if it does not exist.
+/// A dependency of a Stack. `stack` is `None` if the dependency does not exist.
 #[derive(Clone, Debug)]
 pub struct Dependency {
-    /// The name, with the namespace if that differs from the namespace of the Stack.
+    /// The name of the dependency, preceded by its namespace if that differs from the namespace of the Stack.
     pub name: String,
     pub rule: Rule,
     pub stack: Option<Arc<Stack>>,
@@ -31,7 +31,7 @@ pub struct Dependency {
 /// The condition that a dependency has to meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The last run succeeded for the current spec and request, and ended within this time.
+    /// The last run succeeded with the current spec and the current request. If `within` is set, the run ended at most this long ago.
     Succeeded { within: Option<SignedDuration> },
     /// The Stack is Ready for its current generation and, if both use the same source, has applied the same revision.
     Ready,
@@ -43,18 +43,19 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     Satisfied,
-    /// A dependency is unmet. Contains the message and the stale dependencies to run again.
+    /// A dependency is unmet. Contains the message and the stale dependencies, which have to run again.
     Unmet {
         message: String,
         stale: Vec<Stale>,
     },
     /// An expression is being evaluated. The Stack is woken when the result is known.
     Evaluating,
-    /// An expression is invalid and can never become true.
+    /// An expression is invalid or exceeds a limit, so another evaluation with the same objects would fail too.
     Invalid(String),
 }
 
-/// A dependency to run again. The value of the request depends only on its last run, so repeated requests have no effect.
+/// A dependency that has to run again. The value of the request is derived from the last run of the dependency, so repeated requests have
+/// no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
     pub name: String,
@@ -66,7 +67,7 @@ pub fn rules(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     let prerequisites = spec.prerequisites.iter().map(|prerequisite| {
         let within = prerequisite.requirement.as_ref().and_then(|r| r.succeeded_within_duration.as_deref());
         let within = within.and_then(duration::seconds).map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
-        // No run is as fresh as zero seconds: the prerequisite would run again and again.
+        // No run can meet a duration of zero seconds, so the prerequisite would run repeatedly.
         let within = within.map(|seconds| seconds.max(1));
         let rule = Rule::Succeeded { within: within.map(SignedDuration::from_secs) };
         ((own.to_owned(), prerequisite.name.clone()), rule)
@@ -92,9 +93,12 @@ pub fn part_of_status(status: StackStatus) -> StackStatus {
     let ready = status.conditions.into_iter().filter(|condition| condition.type_ == READY);
     let last = status.last_update.map(|last| LastUpdate {
         name: last.name,
-        generation: last.generation,
         state: last.state,
-        reconcile_request: last.reconcile_request,
+        inputs: RunInputs {
+            generation: last.inputs.generation,
+            reconcile_request: last.inputs.reconcile_request,
+            ..RunInputs::default()
+        },
         last_resync_time: last.last_resync_time,
         ..LastUpdate::default()
     });
@@ -116,8 +120,9 @@ pub fn standing(stack: &Stack) -> impl Hash {
         let is_ready = conditions::is_true(&status.conditions, READY);
         (status.observed_generation, is_ready, status.last_applied_revision.clone())
     });
-    let ended =
-        last.map(|last| (last.name.clone(), last.state.clone(), last.generation, last.reconcile_request.clone()));
+    let ended = last.map(|last| {
+        (last.name.clone(), last.state.clone(), last.inputs.generation, last.inputs.reconcile_request.clone())
+    });
     (request, seen, ended)
 }
 
@@ -132,7 +137,8 @@ pub fn display_name((namespace, name): &ObjectKey, own: &str) -> String {
     if namespace == own { name.clone() } else { format!("{namespace}/{name}") }
 }
 
-/// Checks whether a run of this Stack with this revision may start. Checks all dependencies, so that all stale ones are requested at once.
+/// Checks whether a run of this Stack with this revision may start. The check continues after an unmet dependency, so that runs of all
+/// stale dependencies are requested at once.
 pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> Standing {
     let mut stale = Vec::new();
     let mut problems = Vec::new();
@@ -180,7 +186,7 @@ fn not_ready(stack: &Stack) -> Option<String> {
     }
 }
 
-/// Checks that a dependency with the same source has applied the revision of the run.
+/// Returns a message if a dependency with the same source has not applied the revision of the run.
 fn is_behind(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
     let source = |stack: &Stack| {
         let source = stack.spec.flux_source.as_ref()?;
@@ -198,10 +204,10 @@ fn not_succeeded(stack: &Stack) -> Option<String> {
         return Some("has not run".to_owned());
     };
     let request = stack.annotations().get(names::ANNOTATION_RECONCILIATION_REQUEST);
-    if Some(last.generation) != stack.metadata.generation {
+    if Some(last.inputs.generation) != stack.metadata.generation {
         return Some("spec has changed since the last run".to_owned());
     }
-    if request.is_some() && request != last.reconcile_request.as_ref() {
+    if request.is_some() && request != last.inputs.reconcile_request.as_ref() {
         return Some("requested run has not ended".to_owned());
     }
     (last.state.as_deref() != Some("succeeded")).then(|| "last run failed".to_owned())

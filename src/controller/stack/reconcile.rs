@@ -1,4 +1,4 @@
-//! The controller of Stacks: its watches, and the reconcile loop: observe, decide, act.
+//! The Stack controller: its watches, and its reconcile loop, which observes, decides and acts.
 
 use std::sync::Arc;
 
@@ -25,14 +25,15 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch::only_changes;
 
-/// Maximum number of steps before the Stack is requeued, so that other Stacks get their turn.
+/// Maximum number of steps before the Stack is requeued, so that other Stacks are reconciled too.
 const STEPS: usize = 8;
 
-/// Reconciles a Stack: observe, decide, act. Each action also writes the status.
+/// Reconciles a Stack in steps. Each step observes the state, decides on an action and performs the action.
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     context.metrics.stacks(context.stacks.store().len());
-    // The cache may lag behind the controller's own last write, but the record of runs has to be current.
+    // The Stack is not read from the cache, because the cache may lag behind the controller's own last write and the record of runs has to
+    // be current.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
         return Ok(Outcome::Settled);
@@ -52,7 +53,7 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
     Ok(Outcome::After(std::time::Duration::from_secs(1)))
 }
 
-/// Wake-up streams of the controller.
+/// Streams of Stacks that have to be reconciled.
 pub struct Feeds<W, D> {
     /// Stacks whose sources have changed.
     pub woken: W,
@@ -91,7 +92,7 @@ pub async fn controller(
                 owner(&update).filter(|_| !is_untouched(&update))
             })
             .watches_stream(only_changes(workspaces.default_backoff(), workspace_state), |workspace: Workspace| {
-                // A foreign Workspace blocks the Stack of the same name.
+                // A Workspace that belongs to no Stack blocks the Stack with the same name.
                 owner(&workspace)
                     .or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
             })
@@ -101,8 +102,8 @@ pub async fn controller(
     start.run(noted, seen, triggers, reconcile, context).await;
 }
 
-/// Returns the fields of an Update that the Stack's status reflects: for an open Update the waiting condition, start, cancellation and
-/// progress; for a completed or deleted one the resource version.
+/// Returns the fields of an Update that the Stack's status reflects. For an open Update, these are the waiting condition, the start, the
+/// cancellation and the progress; for a completed or deleted Update, the resource version.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
         return format!("{:?}", update.metadata.resource_version);
@@ -117,13 +118,13 @@ fn update_state(update: &Update) -> String {
     format!("{:?}", (waits, has_begun, is_canceling, resources.unwrap_or_default()))
 }
 
-/// Whether the Update is as the Stack created it, so that the event brings no change.
+/// Whether the Update has not changed since the Stack controller created it, so that its event requires no reconcile.
 fn is_untouched(update: &Update) -> bool {
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions.is_empty() && update.metadata.deletion_timestamp.is_none()
 }
 
-/// Returns the fields of a Workspace that a Stack reads.
+/// Returns the fields of a Workspace that the Stack controller reads.
 fn workspace_state(workspace: &Workspace) -> String {
     let metadata = &workspace.metadata;
     format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))

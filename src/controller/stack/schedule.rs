@@ -1,54 +1,59 @@
-//! Decides whether a run is due and when the next one is. Follows the Pulumi Kubernetes Operator v2, with these differences: retries have
-//! no limit, a new artifact resets the backoff, and an artifact is identified by both its revision and its digest.
+//! Decides whether a run is due, and when the next run is due. The schedule is that of the Pulumi Kubernetes Operator v2 with these
+//! differences: the number of retries is not limited, a new artifact resets the backoff, and an artifact is identified by both its revision
+//! and its digest.
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::auto::UpdateKind;
 use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::duration;
-use crate::api::pulumi::LastUpdate;
+use crate::api::pulumi::{LastUpdate, RunInputs};
 use crate::api::resolve::Answer;
+use crate::artifact::Digest;
 use crate::controller::stack::backoff::{self, StackBackoff};
-use crate::controller::stack::run::{self, Inputs};
+use crate::controller::stack::run::{self, Candidate};
 use crate::controller::stack::{annotations, pko_migration};
 
 /// Decision about the next run of a Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// A run is due. The text is the reason and becomes the message of the Update.
+    /// A run is due. Contains the reason, which becomes the message of the Update.
     Now(String),
-    /// The last run failed. Retry after this time.
+    /// The last run failed. Contains the time until the next run.
     After(SignedDuration),
     /// The Pulumi Kubernetes Operator stopped retrying the last run. Only a changed input triggers another run.
     GivenUp,
-    /// The last run could not start because of this error. Only a change of the spec resolves it.
+    /// The last run could not start because the spec is invalid. Contains the error message. Only a change of the spec resolves the error.
     Invalid(String),
-    /// The last run ended for this reason. Only a changed input or the annotation `pulumi.com/resolve` triggers another run.
+    /// The last run requires a decision by a user. Contains the reason. Only a changed input or the annotation `pulumi.com/resolve`
+    /// triggers another run.
     Unanswered(&'static str),
-    /// The last run was abandoned by a user. Only a changed input triggers another run.
+    /// A user abandoned the last run. Only a changed input triggers another run.
     Abandoned,
-    /// The last run was canceled by a user. Only a changed input triggers another run.
+    /// A user canceled the last run. Only a changed input triggers another run.
     Canceled,
-    /// The last run succeeded with these inputs. Contains the time until the next run, if the Stack runs at an interval.
+    /// The last run succeeded with the current inputs. Contains the time until the next run, if the Stack runs at an interval.
     Done(Option<SignedDuration>),
 }
 
-/// Decides whether a run of this type is due, given the last run and the user's decision about it.
+/// Decides whether a run of type `kind` is due. `answer` is the user's decision about the last run.
 pub fn due(
     last: Option<&LastUpdate>,
     answer: Option<Answer>,
-    inputs: &Inputs,
+    candidate: &Candidate,
     kind: UpdateKind,
     backoff: &StackBackoff,
     now: Timestamp,
 ) -> Due {
     let Some(last) = last else { return Due::Now("Initial stack update".to_owned()) };
+    let inputs = &candidate.inputs;
     if let Some(reason) = changed_request(last, inputs, kind) {
         return Due::Now(reason);
     }
     // A destroy uses the artifact in the pod. A newer artifact does not trigger another destroy.
-    if kind != UpdateKind::Destroy && !is_same_source(last, inputs) {
-        let name = if inputs.revision.is_empty() { &inputs.digest } else { &inputs.revision };
+    if kind != UpdateKind::Destroy && !is_same_source(last, candidate) {
+        let digest = || inputs.digest.as_ref().map(Digest::to_string).unwrap_or_default();
+        let name = if candidate.revision.is_empty() { digest() } else { candidate.revision.clone() };
         return Due::Now(format!("New commit detected: \"{name}\""));
     }
     if let Some(reason) = run::changed_input(last, inputs).filter(|_| kind != UpdateKind::Destroy) {
@@ -67,7 +72,7 @@ pub fn due(
         (_, None) if last.canceled_by_user.unwrap_or_default() => Due::Canceled,
         (_, None) => match last.reason.as_deref() {
             Some(reason) if let Some(pending) = annotations::pending_reason(reason) => Due::Unanswered(pending),
-            _ if inputs.reset_at.is_some() && last.reset_at != inputs.reset_at => {
+            _ if inputs.reset_at.is_some() && last.inputs.reset_at != inputs.reset_at => {
                 Due::Now(format!("Failure count reset at: \"{}\"", inputs.reset_at.as_deref().unwrap_or_default()))
             }
             Some(update_reason::SPEC_INVALID) => Due::Invalid(last.message.clone().unwrap_or_default()),
@@ -77,27 +82,27 @@ pub fn due(
     }
 }
 
-/// Returns the message of a run that a change of the Stack or its annotations triggers, if any.
-fn changed_request(last: &LastUpdate, inputs: &Inputs, kind: UpdateKind) -> Option<String> {
+/// Returns the message of the Update if a change of the Stack or of its annotations triggers a run.
+fn changed_request(last: &LastUpdate, inputs: &RunInputs, kind: UpdateKind) -> Option<String> {
     if kind == UpdateKind::Destroy && last.kind.as_deref() != Some(UpdateKind::Destroy.as_str()) {
         return Some("Stack marked for deletion".to_owned());
     }
-    if last.generation != inputs.generation {
+    if last.inputs.generation != inputs.generation {
         return Some(format!("New stack generation: {}", inputs.generation));
     }
-    if inputs.reconcile_request.is_some() && last.reconcile_request != inputs.reconcile_request {
+    if inputs.reconcile_request.is_some() && last.inputs.reconcile_request != inputs.reconcile_request {
         return Some(format!("Sync request: \"{}\"", inputs.reconcile_request.as_deref().unwrap_or_default()));
     }
-    if inputs.force_at.is_some() && last.force_at != inputs.force_at {
+    if inputs.force_at.is_some() && last.inputs.force_at != inputs.force_at {
         return Some(format!("Forced at: \"{}\"", inputs.force_at.as_deref().unwrap_or_default()));
     }
-    if inputs.requested_at.is_some() && last.requested_at != inputs.requested_at {
+    if inputs.requested_at.is_some() && last.inputs.requested_at != inputs.requested_at {
         return Some(format!("Requested at: \"{}\"", inputs.requested_at.as_deref().unwrap_or_default()));
     }
     None
 }
 
-/// Checks whether the interval since the last run has elapsed.
+/// Returns `Due::Now` if the interval since the last run has elapsed, else `Due::After` with the remaining time.
 fn resync(last: &LastUpdate, every: SignedDuration, spread: SignedDuration, now: Timestamp) -> Due {
     let pause = every.saturating_add(spread);
     match pause.saturating_sub(since(last, now).unwrap_or(pause)) {
@@ -125,9 +130,9 @@ fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
     Due::After(wait - since)
 }
 
-/// Returns the number of interruptions in a row after a run that ended for this reason. Runs that found a lock or could not start in their
-/// workspace neither increase nor reset the number.
-pub fn interruptions_after(previous: Option<&LastUpdate>, current: &Inputs, reason: Option<&str>) -> i64 {
+/// Returns the number of consecutive interrupted runs after a run that ended for this reason. A run that found a lock or could not start in
+/// its workspace neither increases nor resets the number.
+pub fn interruptions_after(previous: Option<&LastUpdate>, current: &Candidate, reason: Option<&str>) -> i64 {
     let before = previous.filter(|last| had_inputs(last, current)).map_or(0, |last| last.interruptions);
     match reason {
         Some(update_reason::ABORTED) => before.saturating_add(1),
@@ -136,8 +141,8 @@ pub fn interruptions_after(previous: Option<&LastUpdate>, current: &Inputs, reas
     }
 }
 
-/// Reasons that do not increase the failure count: interruptions, and failures that wait for a decision. Locks do not either, if the Stack
-/// waits for them.
+/// Failure reasons that do not increase the failure count: interruptions, and failures that require a decision by a user. A lock of another
+/// update does not increase the count either if `waits_for_locks` is set.
 const UNCOUNTED: [&str; 4] = [
     update_reason::ABORTED,
     update_reason::PENDING_CREATES,
@@ -145,9 +150,9 @@ const UNCOUNTED: [&str; 4] = [
     update_reason::STACK_NOT_FOUND,
 ];
 
-/// Returns the number of failures in a row after a run that failed for this reason. The count restarts after a changed input. Runs that
-/// could not start are counted separately from runs that failed.
-pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, reason: &str, backoff: &StackBackoff) -> i64 {
+/// Returns the number of consecutive failures after a run that failed for this reason. A changed input resets the number. Runs that could
+/// not start in their workspace are counted separately from runs that started and failed.
+pub fn failures_after(previous: Option<&LastUpdate>, current: &Candidate, reason: &str, backoff: &StackBackoff) -> i64 {
     let same_kind = |last: &&LastUpdate| backoff::was_refused(last) == (reason == update_reason::RUN_REFUSED);
     let counts = match reason {
         update_reason::UPDATE_CONFLICT => !backoff.waits_for_locks,
@@ -157,35 +162,34 @@ pub fn failures_after(previous: Option<&LastUpdate>, current: &Inputs, reason: &
     before.map_or(0, |last| last.failures).saturating_add(i64::from(counts))
 }
 
-/// Whether the run has the same inputs as the last one, so that it is scheduled or a retry.
-pub fn is_repetition(last: Option<&LastUpdate>, inputs: &Inputs) -> bool {
-    last.is_some_and(|last| had_inputs(last, inputs))
+/// Whether the run has the same inputs as the last run, so it is either a scheduled run or a retry.
+pub fn is_repetition(last: Option<&LastUpdate>, candidate: &Candidate) -> bool {
+    last.is_some_and(|last| had_inputs(last, candidate))
 }
 
-/// Whether the run had exactly these inputs.
-fn had_inputs(last: &LastUpdate, inputs: &Inputs) -> bool {
-    last.generation == inputs.generation
-        && last.reconcile_request == inputs.reconcile_request
-        && last.requested_at == inputs.requested_at
-        && last.force_at == inputs.force_at
-        && last.reset_at == inputs.reset_at
-        && is_same_source(last, inputs)
-        && run::changed_input(last, inputs).is_none()
+/// Whether the last run had the same inputs as the candidate.
+fn had_inputs(last: &LastUpdate, candidate: &Candidate) -> bool {
+    let (before, now) = (&last.inputs, &candidate.inputs);
+    before.generation == now.generation
+        && before.reconcile_request == now.reconcile_request
+        && before.requested_at == now.requested_at
+        && before.force_at == now.force_at
+        && before.reset_at == now.reset_at
+        && is_same_source(last, candidate)
+        && run::changed_input(last, now).is_none()
 }
 
-/// Whether the run used this artifact, or one with the same selected files or content.
-fn is_same_source(last: &LastUpdate, inputs: &Inputs) -> bool {
-    let is_same_selection = inputs.selection.is_some() && last.paths_digest == inputs.selection;
-    is_same_selection || is_same_artifact(last, inputs)
+/// Whether the last run used the artifact of the candidate, or an artifact with the same selected files or the same content.
+fn is_same_source(last: &LastUpdate, candidate: &Candidate) -> bool {
+    let selection = &candidate.inputs.paths_digest;
+    (selection.is_some() && last.inputs.paths_digest == *selection) || pko_migration::is_same_artifact(last, candidate)
 }
 
-fn is_same_artifact(last: &LastUpdate, inputs: &Inputs) -> bool {
-    pko_migration::is_same_artifact(last, &inputs.revision, &inputs.digest, inputs.content_id.as_deref())
-}
-
-/// Whether the source has another archive with the content of the last run. It is delivered without a run.
-pub fn is_repacked(last: &LastUpdate, inputs: &Inputs) -> bool {
-    last.digest.as_ref().is_some_and(|digest| *digest != inputs.digest) && is_same_artifact(last, inputs)
+/// Whether the artifact of the candidate is another archive with the same content as that of the last run. Such an archive is delivered to
+/// the pod without a run.
+pub fn is_repacked(last: &LastUpdate, candidate: &Candidate) -> bool {
+    let (before, now) = (&last.inputs.digest, &candidate.inputs.digest);
+    before.is_some() && before != now && pko_migration::is_same_artifact(last, candidate)
 }
 
 #[cfg(test)]

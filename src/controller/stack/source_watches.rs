@@ -1,5 +1,5 @@
-//! Watches the kinds of sources that Stacks refer to. A watch starts when a Stack reads a source of that kind, and stops when no Stack
-//! refers to the kind or the API server no longer serves it.
+//! Watches the kinds of sources that Stacks refer to. The watch on a kind starts when a Stack uses a source of that kind. It stops when no
+//! Stack refers to the kind any more, or when the API server no longer serves the kind.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -32,7 +32,7 @@ const WAITING: usize = 1024;
 /// Interval at which a watch checks whether a Stack still refers to its kind.
 const REVIEW: Duration = Duration::from_secs(5 * 60);
 
-/// The watches. Cheap to clone; all clones share them.
+/// The watches on kinds of sources. Cheap to clone; all clones share the watches.
 #[derive(Clone)]
 pub struct SourceWatches(Arc<Shared>);
 
@@ -44,14 +44,14 @@ struct Shared {
     wake: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// Locked for short sections only, never across an await.
+    /// The lock is held only briefly, never across an `await`.
     watched: Mutex<HashMap<GroupKind, Watched>>,
 }
 
 /// State of the watch on a kind.
 #[derive(Debug, Default)]
 struct Watched {
-    /// Message of the API server while it refuses the watch.
+    /// Message with which the API server rejected the watch; `None` if the watch is allowed.
     refused: Option<String>,
 }
 
@@ -85,11 +85,11 @@ impl SourceWatches {
         (SourceWatches(Arc::new(shared)), woken)
     }
 
-    /// Watches this kind of source and wakes its Stacks on changes.
+    /// Starts a watch on this kind of source, unless it is already running. The watch wakes the Stacks whose source changes.
     ///
     /// # Errors
     ///
-    /// The API server refuses the watch.
+    /// The API server rejects the watch.
     pub fn keep(&self, resource: &ApiResource) -> Result<(), Unavailable> {
         let kind = GroupKind::new(&resource.group, &resource.kind);
         let mut watched = self.0.lock();
@@ -115,7 +115,7 @@ impl Shared {
         if ended == Ended::NotServed {
             self.lock().remove(kind);
             self.sources.invalidate().await;
-            // Each Stack then looks up the kind and its source again.
+            // Each Stack then resolves the kind and its source again.
             let stacks = StackGroup::SourceKind(kind.clone());
             tokio::select! {
                 () = self.end.cancelled() => {}
@@ -161,7 +161,7 @@ impl Shared {
         }
     }
 
-    /// Records the API server's refusal. Returns whether the watch became refused or allowed.
+    /// Records whether the API server rejects the watch. Returns whether that has changed.
     fn set_refused(&self, kind: &GroupKind, message: Option<String>) -> bool {
         let mut watched = self.lock();
         let Some(watch) = watched.get_mut(kind) else { return false };
@@ -170,7 +170,8 @@ impl Shared {
         has_changed
     }
 
-    /// Checks and removes under one lock, so that a concurrent `keep` finds either a running watch or none.
+    /// Removes the watch if no Stack refers to the kind. The check and the removal use the same lock, so that a concurrent `keep` does not
+    /// return a watch that is about to stop.
     fn forget_if_unneeded(&self, kind: &GroupKind) -> bool {
         let mut watched = self.lock();
         let needed = self.stacks.has_group(&StackGroup::SourceKind(kind.clone()));
@@ -180,7 +181,7 @@ impl Shared {
         !needed
     }
 
-    /// Wakes Stacks, and blocks while the queue is full: a settled Stack has no periodic requeue.
+    /// Wakes Stacks. Blocks while the queue is full, because a Stack for which no run is due may have no periodic requeue.
     async fn wake(&self, group: &StackGroup) {
         let mut wake = self.wake.clone();
         for stack in self.stacks.in_group(group) {
@@ -200,7 +201,7 @@ fn key(source: &PartialObjectMeta) -> ObjectKey {
     (source.metadata.namespace.clone().unwrap_or_default(), source.metadata.name.clone().unwrap_or_default())
 }
 
-/// Returns status code and message of the API server's refusal of a watch.
+/// Returns the status code and the message with which the API server rejected a watch.
 fn refusal(error: &watcher::Error) -> Option<(u16, String)> {
     match error {
         watcher::Error::InitialListFailed(Error::Api(status))

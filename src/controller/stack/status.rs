@@ -4,10 +4,10 @@ use jiff::Timestamp;
 
 use crate::api::auto::UpdateKind;
 use crate::api::conditions::{self, READY, RECONCILING, STALLED, Status, stack_reason};
-use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
+use crate::api::pulumi::{CurrentUpdate, RunInputs, Stack, StackStatus};
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations;
-use crate::controller::stack::run::{Inputs, queued};
+use crate::controller::stack::run::queued;
 use crate::telemetry::stacks::Standing;
 
 mod result;
@@ -16,12 +16,12 @@ mod state;
 pub use result::with_result;
 pub use state::{State, WITHOUT_DESTROY, changes, is_conflict, with_state};
 
-/// Returns the state of a Stack with this status for the metrics.
+/// Returns the values of the Stack metrics for this status.
 pub fn standing(status: &StackStatus) -> Standing {
     let ready = conditions::find(&status.conditions, READY);
     let stalled = conditions::find(&status.conditions, STALLED).filter(|stalled| stalled.status == "True");
     let last_failed = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
-    // Waiting for a dependency, or suspension by a user, is no failure.
+    // A Stack that is being processed or waits for a dependency does not count as failing.
     let waits = |reason: &str| {
         let waiting = [
             stack_reason::NOT_READY_IN_PROGRESS,
@@ -50,7 +50,7 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     status
 }
 
-/// Returns the status without an announced run whose Update was never created.
+/// Returns the status without the announced run, whose Update was never created.
 pub fn without_current_update(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
 }
@@ -64,17 +64,17 @@ pub fn with_handled_cancel(stack: &Stack, value: String) -> StackStatus {
 pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {
-        last.config_inputs = first.config.clone().or_else(|| last.config_inputs.take());
-        last.mounted_inputs.extend(first.mounted.clone());
+        last.inputs.config_inputs = first.config.clone().or_else(|| last.inputs.config_inputs.take());
+        last.inputs.mounted_inputs.extend(first.mounted.clone());
     }
     status
 }
 
-/// Returns the status after the source has a new revision with the same selected files; `None` if the status already has it.
+/// Returns the status after the source has a new revision with the same selected files; `None` if the status does not change.
 pub fn with_new_revision(stack: &Stack, revision: &str) -> Option<StackStatus> {
     let status = stack.status.as_ref()?;
     let last = status.last_update.as_ref()?;
-    let is_up_to_date = last.paths_digest.is_some()
+    let is_up_to_date = last.inputs.paths_digest.is_some()
         && last.kind.as_deref() == Some(UpdateKind::Up.as_str())
         && last.state.as_deref() == Some("succeeded");
     if !is_up_to_date || status.last_applied_revision.as_deref() == Some(revision) {
@@ -84,12 +84,12 @@ pub fn with_new_revision(stack: &Stack, revision: &str) -> Option<StackStatus> {
     Some(StackStatus { last_attempted_revision: revision.clone(), last_applied_revision: revision, ..status.clone() })
 }
 
-/// Returns the status after a repacked archive has replaced that of the last run.
-pub fn with_repacked_archive(stack: &Stack, inputs: &Inputs) -> StackStatus {
+/// Returns the status after a repacked archive has replaced the archive of the last run.
+pub fn with_repacked_archive(stack: &Stack, inputs: &RunInputs) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {
-        last.digest = Some(inputs.digest.clone());
-        last.content_id.clone_from(&inputs.content_id);
+        last.inputs.digest.clone_from(&inputs.digest);
+        last.inputs.content_id.clone_from(&inputs.content_id);
     }
     status
 }

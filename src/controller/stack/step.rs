@@ -1,4 +1,4 @@
-//! The end of a reconcile step: writes the status, then continues or requeues.
+//! The end of a reconcile step: the status is written, then the reconcile continues or the Stack is requeued.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::controller::stack::status::{self, State};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
-/// Requeue interval for changes that a watch normally reports.
+/// Requeue interval of a Stack that waits for a change that a watch normally reports.
 pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
-/// Retry interval after the API server has forbidden a write. No watch reports when the permission is granted.
+/// Retry interval after the API server has forbidden a write. No watch reports that the permission has been granted.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 /// Retry interval after the API server has rejected an object as invalid, possibly because of an admission policy.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 
-/// Continuation after a reconcile step.
+/// Result of a reconcile step, which determines whether another step follows.
 #[derive(Debug)]
 pub enum Next {
     /// Start another step immediately with this version of the Stack.
@@ -28,7 +28,7 @@ pub enum Next {
     Rest(Option<Duration>),
 }
 
-/// Writes the status. Returns the Stack from the API server if the write changed it.
+/// Writes the status. Returns the Stack from the API server's response if the write changed the Stack.
 pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Option<Stack>, WriteError> {
     let written = context.writer.status(stack, status).await?;
     let namespace = stack.namespace().unwrap_or_default();
@@ -36,13 +36,13 @@ pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Re
     Ok(written)
 }
 
-/// Writes the status and continues with the Stack as the API server returns it.
+/// Writes the status and continues with the Stack from the API server's response.
 pub async fn again(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, status, context).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))
 }
 
-/// Writes the conditions of the state and requeues after `known`, or after the default interval of the state.
+/// Writes the conditions of the state and requeues the Stack after `known`, or after the default interval of the state.
 pub async fn rest(
     stack: &Stack,
     state: &State,
@@ -54,8 +54,8 @@ pub async fn rest(
     Ok(Next::Rest(rest_after(state, known, context.requeue_dependency)))
 }
 
-/// Handles a failed write of an Update or a Workspace. A rejection by the API server, such as a quota, a policy or missing RBAC
-/// permissions, is reported and retried, because its cause can be outside the Stack.
+/// Handles a failed write of an Update or a Workspace. If the API server rejected the write, for example because of a quota, an admission
+/// policy or missing RBAC permissions, the rejection is reported and the write is retried, because the cause can be outside the Stack.
 pub async fn write_rejected(
     stack: &Stack,
     error: WriteError,
@@ -75,7 +75,7 @@ pub async fn write_rejected(
     rest(stack, &state, Some(retry), context, now).await
 }
 
-/// Returns the retry interval after a rejected write. `None` for errors that are unrelated to the object, such as a lost connection.
+/// Returns the retry interval after a rejected write; `None` for errors that are unrelated to the object, such as a lost connection.
 fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
     match error {
         error if error.is_invalid() || error.is_denied_by_admission() => Some(REJECTED_RETRY),
@@ -85,10 +85,10 @@ fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
 }
 
 /// Returns the requeue interval of a state; `None` to wait for a watch event. `known` overrides the default of the state, for example with
-/// the time of the next run or the `Retry-After` of a server.
+/// the time until the next run or the `Retry-After` of a server.
 fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
     match state {
-        // A retry would find the same state; a watch event wakes the Stack.
+        // In these states only a watch event triggers a reconcile, because a retry would find the same state.
         State::Denied(_)
         | State::GivenUp
         | State::Unanswered(_)
@@ -130,11 +130,11 @@ mod tests {
             (409, "the object has been modified", None),
             (500, "etcdserver: request timed out", None),
         ];
-        for (code, message, wanted) in rows {
+        for (code, message, expected) in rows {
             let (kind, namespace, name) = ("Update".to_owned(), "apps".to_owned(), "web-1".to_owned());
             let attempt = Box::new(Attempt { verb: "create", kind, namespace, name });
             let error = WriteError::Refused { attempt, code, reason: "Reason".to_owned(), message: message.to_owned() };
-            assert_eq!(retry_after_rejection(&error).map(|retry| retry.as_secs()), wanted, "{code} {message}");
+            assert_eq!(retry_after_rejection(&error).map(|retry| retry.as_secs()), expected, "{code} {message}");
         }
     }
 
@@ -170,9 +170,9 @@ mod tests {
             (State::InDoubt(reason, why()), None, Some(60)),
             (State::NamespaceTerminating(why()), None, Some(30)),
         ];
-        for (state, known, wanted) in rows {
+        for (state, known, expected) in rows {
             let rest = rest_after(&state, known.map(Duration::from_secs), Duration::from_secs(7));
-            assert_eq!(rest.map(|rest| rest.as_secs()), wanted, "{state:?}");
+            assert_eq!(rest.map(|rest| rest.as_secs()), expected, "{state:?}");
         }
     }
 }

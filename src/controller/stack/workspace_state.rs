@@ -10,7 +10,7 @@ use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{self, workspace_reason};
 use crate::source::{Origin, Resolved};
 
-/// Maximum number of remembered Workspaces. A forgotten Workspace is applied once more.
+/// Maximum number of entries in [`MutatedWorkspaces`]. A Workspace without an entry is applied once more.
 const MAX_REMEMBERED: usize = 1000;
 
 pub enum Readiness {
@@ -20,9 +20,9 @@ pub enum Readiness {
     VersionTooLow(String),
     /// The installation of the source's dependencies failed.
     NotInstalled(String),
-    /// The pod is ready with its current source, and rejected the new one as unusable.
+    /// The pod is ready with its current source, but rejected the new source as unusable.
     SourceRefused(String),
-    /// The pod waits for bytes that the store does not have.
+    /// The pod waits for the bytes of an artifact that the store does not have.
     LacksSource(String),
 }
 
@@ -46,8 +46,8 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
     }
 }
 
-/// Whether the pod of a Workspace needs the bytes of this artifact. A new pod has no artifact, and a running one keeps only one directory
-/// of an archive, so another directory of the same archive has to be delivered too.
+/// Whether the pod of a Workspace needs the bytes of this artifact. A new pod has no artifact. A running pod keeps only one directory of an
+/// archive, so it needs the archive again for another directory.
 pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool {
     let placed = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
     let is_placed = placed.is_some_and(|placed| placed.digest == artifact.digest && placed.dir == artifact.dir);
@@ -62,34 +62,35 @@ pub fn in_place(workspace: &Workspace) -> Option<Resolved> {
     from_reference(reference)
 }
 
-/// Returns the artifact that is in the pod. It can differ from the artifact in the spec, because the pod may have rejected a newer one.
+/// Returns the artifact that is in the pod. It can differ from the artifact in the spec, because the pod may have rejected a newer
+/// artifact.
 pub fn last_in_place(workspace: &Workspace) -> Option<Resolved> {
     from_reference(workspace.status.as_ref()?.artifact.as_ref()?)
 }
 
-/// Converts a reference to an artifact without an origin, which cannot be fetched.
+/// Converts the reference into a resolved artifact without an origin. Such an artifact cannot be fetched.
 pub fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
     Some(Resolved {
         origin: Origin::Url(String::new()),
         revision: reference.revision.clone(),
         origin_revision: None,
         content_id: None,
-        digest: reference.digest.parse().ok()?,
+        digest: reference.digest.clone(),
         directory: reference.dir.parse().ok()?,
     })
 }
 
-/// UIDs of Workspaces that admission changed during an apply, for example with a mutating webhook, and the resulting generation. Applying
-/// such a Workspace again would have no effect. Cheap to clone.
+/// The Workspaces that admission changed during an apply, for example with a mutating webhook. Maps the UID of each Workspace to the
+/// resulting generation. Applying such a Workspace again would have no effect. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct MutatedWorkspaces(Arc<Mutex<HashMap<String, Option<i64>>>>);
 
 impl MutatedWorkspaces {
     /// Records the API server's response to an apply.
-    pub fn record(&self, wanted: &Workspace, applied: &Workspace) {
+    pub fn record(&self, desired: &Workspace, applied: &Workspace) {
         let Some(uid) = applied.uid() else { return };
         let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !has_drifted(wanted, applied) {
+        if !has_drifted(desired, applied) {
             generations.remove(&uid);
             return;
         }
@@ -106,28 +107,28 @@ impl MutatedWorkspaces {
     }
 }
 
-/// Whether a field of the wanted spec is missing or has another value.
-pub fn has_drifted(wanted: &Workspace, live: &Workspace) -> bool {
-    !is_part_of(&json!(wanted.spec), &json!(live.spec))
+/// Whether a field of the desired spec is missing in the live spec or has another value there.
+pub fn has_drifted(desired: &Workspace, live: &Workspace) -> bool {
+    !is_part_of(&json!(desired.spec), &json!(live.spec))
 }
 
-/// Whether `live` contains `wanted`; additional fields and list items are allowed. List items with a name are compared by name.
-fn is_part_of(wanted: &Value, live: &Value) -> bool {
-    match (wanted, live) {
-        (Value::Object(wanted), Value::Object(live)) => wanted.iter().all(|(key, value)| match live.get(key) {
+/// Whether `live` contains `desired`; additional fields and list items are allowed. List items with a name are compared by name.
+fn is_part_of(desired: &Value, live: &Value) -> bool {
+    match (desired, live) {
+        (Value::Object(desired), Value::Object(live)) => desired.iter().all(|(key, value)| match live.get(key) {
             Some(live) => is_part_of(value, live),
             // The API server drops null fields.
             None => value.is_null(),
         }),
-        (Value::Array(wanted), Value::Array(live)) => {
-            wanted.iter().all(|item| live.iter().any(|other| is_same_item(item, other) && is_part_of(item, other)))
+        (Value::Array(desired), Value::Array(live)) => {
+            desired.iter().all(|item| live.iter().any(|other| is_same_item(item, other) && is_part_of(item, other)))
         }
-        _ => wanted == live,
+        _ => desired == live,
     }
 }
 
-fn is_same_item(wanted: &Value, live: &Value) -> bool {
-    wanted.get("name") == live.get("name")
+fn is_same_item(desired: &Value, live: &Value) -> bool {
+    desired.get("name") == live.get("name")
 }
 
 #[cfg(test)]
@@ -143,7 +144,7 @@ mod tests {
         workspace
     }
 
-    fn wanted() -> Value {
+    fn live_workspace() -> Value {
         json!({
             "image": "pulumi", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
             "stacks": [{"name": "dev", "config": [{"key": "k", "value": "v"}]}],
@@ -176,7 +177,7 @@ mod tests {
             ),
             (
                 "the artifact was set",
-                json!({"artifact": {"url": "", "digest": "sha256:a", "revision": "x", "dir": ""}}),
+                json!({"artifact": {"url": "", "digest": crate::artifact::Digest::of(b"a"), "revision": "x", "dir": ""}}),
                 false,
             ),
             (
@@ -187,22 +188,22 @@ mod tests {
             ("the pod has changed", json!({"podTemplate": {"metadata": {}, "spec": {"priority": 2}}}), true),
         ];
         for (name, changes, expected) in rows {
-            let mut live = wanted();
+            let mut live = live_workspace();
             live.as_object_mut().expect("a map").extend(changes.as_object().expect("a map").clone());
-            assert_eq!(has_drifted(&workspace(1, wanted()), &workspace(2, live)), expected, "{name}");
+            assert_eq!(has_drifted(&workspace(1, live_workspace()), &workspace(2, live)), expected, "{name}");
         }
     }
 
     #[test]
     fn a_workspace_mutated_by_a_webhook_is_applied_once_per_edit() {
         let mutated = MutatedWorkspaces::default();
-        let wanted = workspace(1, wanted());
+        let expected = workspace(1, live_workspace());
         let by_webhook = |generation| workspace(generation, json!({"image": "mirror/pulumi"}));
         assert!(!mutated.contains(&by_webhook(1)));
-        mutated.record(&wanted, &by_webhook(2));
+        mutated.record(&expected, &by_webhook(2));
         assert!(mutated.contains(&by_webhook(2)));
         assert!(!mutated.contains(&by_webhook(3)), "it was edited since");
-        mutated.record(&wanted, &wanted);
+        mutated.record(&expected, &expected);
         assert!(!mutated.contains(&by_webhook(2)));
     }
 }

@@ -28,27 +28,28 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 
-/// Requeue interval if a watch or an attached task normally wakes the Update earlier.
+/// Requeue interval of an Update that a watch or an attached task normally requeues earlier.
 const WATCHED_RETRY: Duration = Duration::from_secs(30);
 /// Requeue interval of a queued run that waits for the end of the preceding run.
 const QUEUE_RETRY: Duration = Duration::from_secs(2);
-/// Requeue interval of a run that waits for a slot. The run limiter wakes it when it may start.
+/// Requeue interval of a run that waits for a slot. The run limiter requeues the Update when the run may start.
 const SLOT_RETRY: Duration = Duration::from_secs(300);
-/// Requeue interval of a run whose agent reports on it: the attached task wakes the reconciler earlier.
+/// Requeue interval of a run on which the agent reports. The attached task requeues the Update earlier.
 const REPORTED_RETRY: Duration = Duration::from_secs(120);
 /// Requeue interval of a run whose end is not proven.
 const UNKNOWN_OUTCOME_RETRY: Duration = Duration::from_secs(30);
-/// Retry interval for canceling a run if the agent cannot be reached.
+/// Retry interval for canceling a run whose agent is unreachable.
 const CANCEL_RETRY: Duration = Duration::from_secs(5);
-/// Retry interval after the API server has forbidden a write. No watch reports when it would allow the write.
+/// Retry interval after the API server has rejected a write as forbidden. No watch event signals that the write has become
+/// allowed.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
-/// Continuation after a step.
+/// How the reconcile continues after an action.
 #[derive(Debug)]
 pub enum Next {
     /// Run another pass immediately with the current Update.
     Again(Box<Update>),
-    /// Requeue after a change, or after this time.
+    /// End the reconcile. The Update is requeued after a change, or after this time.
     Done(Option<Duration>),
 }
 
@@ -67,7 +68,7 @@ pub async fn act(
             Ok(live.map_or(Next::Done(None), |update| Next::Again(Box::new(update))))
         }
         Action::Wait(reason, message) => {
-            // Releases the slot of a pod that is gone. A run that cannot start does not hold a slot.
+            // A run that cannot start must not hold a slot. It may still hold one for a pod that no longer exists.
             context.forget(update);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
@@ -108,8 +109,8 @@ pub async fn act(
     }
 }
 
-/// Polls for the missing references. If a referenced object was deleted, the kubelet removes it from the pod now, so that its
-/// directory is filled only by the new object.
+/// Polls for the missing objects. The kubelet must also update the mounts: it removes the keys of a deleted object from the
+/// pod, so that only a new object can fill the directory.
 async fn await_references(
     observed: &Observed,
     message: &str,
@@ -150,7 +151,7 @@ async fn again(update: &Update, status: &UpdateStatus, context: &Context) -> Res
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| update.clone()))))
 }
 
-/// Marks the pod, then records in the status where the run takes place. The run may start only after both writes.
+/// Marks the pod and then records the binding of the run in the status. The run may start only after both writes.
 async fn announce(
     observed: &Observed,
     binding: &RunBinding,
@@ -183,8 +184,9 @@ async fn announce(
     Ok(next)
 }
 
-/// Marks the pod of a run. The finalizer keeps a force-deleted pod readable, the annotations keep autoscalers from evicting
-/// the pod, and the label makes the Workspace's PodDisruptionBudget block a drain.
+/// Marks the pod while it executes a run. The finalizer keeps the pod object after a forced deletion, the annotations
+/// prevent autoscalers from evicting the pod, and the label makes the Workspace's PodDisruptionBudget block a drain of the
+/// node.
 async fn mark_pod(pod: &Pod, uid: &str, context: &Context) -> Result<(), ReconcileError> {
     let mut finalizers = pod.finalizers().to_vec();
     if !finalizers.iter().any(|f| f == names::RUN_FINALIZER) {
@@ -226,7 +228,7 @@ async fn patch_pod(
     Ok(())
 }
 
-/// Attaches to the announced run. The agent starts the run only if it does not know it yet.
+/// Attaches a task to the announced run. The task starts the run only if the agent has no record of it.
 fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let (Some(workspace), Some(pod), Some(address)) = (&observed.workspace, &observed.pod, address(observed)) else {
@@ -273,7 +275,8 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     Ok(Next::Done(Some(WATCHED_RETRY)))
 }
 
-/// Keeps a run open whose end is not proven. If its pod is gone, its task ends and its slot is released.
+/// Reports a run whose end is not proven, and keeps the run open. If the pod of the run no longer exists, the attached task
+/// is ended and the slot is released.
 async fn report_unknown_outcome(
     observed: &Observed,
     doubt: &str,
@@ -298,7 +301,7 @@ async fn report_unknown_outcome(
     Ok(Next::Done(Some(UNKNOWN_OUTCOME_RETRY)))
 }
 
-/// Records the result. The outputs are written before the status that names them.
+/// Records the result. The outputs are stored before the status that refers to them is written.
 async fn record(
     observed: &Observed,
     outcome: &RunOutcome,
@@ -319,7 +322,7 @@ async fn record(
     failpoint::hit("update-outputs-written");
     let mut status = status::recorded(update, &outcome, progress, now);
     let written = match context.writer.status(update, &status).await {
-        // Without this fallback, a rejected result would leave the run open forever.
+        // Without this fallback, a run whose result is rejected would stay open forever.
         Err(error) if error.is_content_rejected() => {
             tracing::warn!(error = &error as &dyn std::error::Error, "recording the result without details");
             status = status::recorded_without_details(update, &outcome, &error.to_string(), now);
@@ -332,7 +335,7 @@ async fn record(
     let event = match outcome.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
         Some(reason) => {
-            // A Stack retries with a new Update while the lock exists, and reports the lock once itself.
+            // While the lock exists, the Stack retries with new Updates, and reports the lock itself once.
             let is_reported = reason == update_reason::UPDATE_CONFLICT && is_of_stack(update);
             let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
             Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", outcome.message))
@@ -343,7 +346,7 @@ async fn record(
     Ok(next)
 }
 
-/// Reports the end of a run in metrics and log after its result is written.
+/// Reports the end of a run in the metrics and in the log after the result has been written.
 fn report_end(update: &Update, status: &UpdateStatus, outcome: &'static str, context: &Context) {
     let (started, ended) = (status.start_time.as_ref(), status.end_time.as_ref());
     let lasted = started.zip(ended).map(|(started, ended)| ended.0.duration_since(started.0)).unwrap_or_default();
@@ -357,7 +360,7 @@ fn report_end(update: &Update, status: &UpdateStatus, outcome: &'static str, con
     tracing::info!(stack, revision, "type" = kind, outcome, duration, "run finished");
 }
 
-/// Returns the name of the Stack of an Update, or the name of the Workspace for an Update created by a user.
+/// Returns the name of the Stack of an Update, or the name of the Workspace if a user created the Update.
 fn stack_name(update: &Update) -> String {
     stack_of(update).unwrap_or_else(|| update.spec.workspace_name.clone())
 }
@@ -366,7 +369,7 @@ fn revision(artifact: Option<&ArtifactReference>) -> &str {
     artifact.map(|artifact| artifact.revision.as_str()).unwrap_or_default()
 }
 
-/// Adds the revision. Event metadata keys use the API group of the object, as in Flux.
+/// Adds the revision to an event. The keys of event metadata use the API group of the object, as in Flux.
 fn with_revision(update: &Update, event: Event) -> Event {
     match update.artifact() {
         Some(artifact) => event.with("auto.pulumi.com/revision", artifact.revision.as_str()),
@@ -385,7 +388,7 @@ fn succeeded(update: &Update) -> String {
     format!("{word} stack {}", update.spec.stack_name)
 }
 
-/// Releases the run: the agent may delete its journal, and the pod and the Update may be deleted.
+/// Releases the run. Afterwards, the agent may delete its journal, and the pod and the Update may be deleted.
 async fn release(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let uid = update.uid().unwrap_or_default();

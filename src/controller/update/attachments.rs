@@ -1,6 +1,6 @@
-//! Tasks that are attached to open runs: one task per run, in memory only.
+//! Tasks that are attached to open runs. Each run has at most one task, which exists only in memory.
 //!
-//! A task reads the messages of the agent and wakes the reconciler. It never writes to the API.
+//! A task reads the messages of the agent and requeues the Update. It never writes to the Kubernetes API.
 
 mod task;
 
@@ -23,22 +23,22 @@ use crate::runtime::run_limiter::Permit;
 /// Timeout for acknowledging a recorded result to the agent.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// State of a run as its task sees it.
+/// State of a run according to its attached task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunState {
-    /// No answer yet.
+    /// The agent has not responded yet.
     Connecting,
     /// The run is in progress, and the agent reports on it.
     Running,
-    /// The agent delays the start, for this reason.
+    /// The agent delays the start of the run, for this reason.
     Held(String),
-    /// The agent does not know this run and may not start it.
+    /// The agent has no record of the run, and the run must not start.
     NeverStarted,
     /// The agent does not respond, for this reason.
     Unreachable(String),
-    /// The agent does not know this run and refuses to start it.
+    /// The agent has no record of the run and rejects the request to start it, for this reason.
     Rejected(String),
-    /// The agent refuses to start the run in the present state of the workspace, for example without a Secret.
+    /// The agent does not start the run in the current state of the workspace, for example because a Secret is missing.
     PreconditionFailed(String),
     /// The run has ended.
     Ended(Box<proto::Result>),
@@ -54,7 +54,7 @@ pub struct RunSnapshot {
     pub ip: IpAddr,
 }
 
-/// All attachments of this process, by the UID of the Update.
+/// All attached tasks of this process, by the UID of the Update.
 #[derive(Clone)]
 pub struct Attachments {
     agents: Agents,
@@ -62,21 +62,21 @@ pub struct Attachments {
     tasks: TaskTracker,
     /// Ends the tasks on shutdown. The runs continue, and the next controller attaches to them.
     end: CancellationToken,
-    // A std mutex: held briefly, never across an await.
+    // Locked only for short sections and never across an `.await`, so that a std mutex suffices.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
-    /// Slots of open runs, released on detach. Also locked only briefly.
+    /// Slots of open runs, which are released on detach. Also locked only for short sections.
     slots: Arc<Mutex<HashMap<String, HeldSlot>>>,
     serials: Arc<AtomicU64>,
 }
 
-/// Slot of an open run, with its Update.
+/// Slot of an open run, and the Update of the run.
 struct HeldSlot {
     update: ObjectRef<Update>,
     _permit: Permit<ObjectRef<Update>>,
 }
 
 struct Attachment {
-    /// Serial number of the task. A replaced task can no longer change the attachment.
+    /// Serial number of the task. A replaced task can no longer change the attachment, because its number differs.
     serial: u64,
     run_state: RunState,
     progress: Option<RunProgress>,
@@ -91,9 +91,9 @@ struct Attachment {
 pub struct Target {
     pub update: ObjectRef<Update>,
     pub address: AgentAddress,
-    /// Starts the run if the agent does not know it yet.
+    /// Request that starts the run if the agent has no record of it.
     pub request: proto::RunRequest,
-    /// Whether the run may start. Otherwise, the task only attaches to it.
+    /// Whether the task may start the run. Otherwise, the task only attaches to the run.
     pub may_start: bool,
 }
 
@@ -158,8 +158,8 @@ impl Attachments {
         self.slots().remove(uid);
     }
 
-    /// Detaches the runs of an Update that was removed without this process. Every attached run has a slot, so the slots
-    /// suffice to find them.
+    /// Detaches the runs of an Update that no longer exists. Every attached run has a slot, so the slots identify all of
+    /// them.
     pub fn forget(&self, namespace: &str, name: &str) {
         let is_its = |update: &ObjectRef<Update>| update.name == name && update.namespace.as_deref() == Some(namespace);
         let slots = self.slots();
@@ -169,13 +169,13 @@ impl Attachments {
         gone.iter().for_each(|uid| self.detach(uid));
     }
 
-    /// Asks the agent to cancel a run.
+    /// Sends the agent a request to cancel a run.
     pub async fn cancel(&self, address: &AgentAddress, uid: &str) -> Result<(), RpcError> {
         self.agents.connect(address).await?.cancel(uid).await
     }
 
-    /// Tells the agent in the background that the result is recorded. An agent that does not respond keeps its journal and
-    /// delays nothing.
+    /// Acknowledges the recorded result to the agent in the background. An agent that does not respond keeps its journal,
+    /// and no other operation waits for the response.
     pub fn acknowledge(&self, address: AgentAddress, uid: String) {
         let agents = self.agents.clone();
         self.tasks.spawn(async move {

@@ -28,7 +28,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// All Updates that the controller watches.
     pub updates: Updates,
-    /// Whether the runs that an earlier process started have their slots.
+    /// Whether slots have been assigned to the open runs of an earlier process.
     pub adopted: Arc<Once>,
     pub timeouts: RunTimeouts,
 }
@@ -46,8 +46,8 @@ impl Context {
         self.updates.in_group(&UpdateGroup::workspace(&namespace, &update.spec.workspace_name))
     }
 
-    /// Assigns slots to the open runs of an earlier process before the first run starts. Otherwise, more runs than allowed
-    /// would be open.
+    /// Assigns slots to the open runs of an earlier process before the first run starts. Otherwise, the number of open runs
+    /// could exceed the limit.
     pub fn adopt_open_runs(&self) {
         self.adopted.call_once(|| {
             for (run, update) in open_runs(&self.updates.store().state()) {
@@ -57,7 +57,8 @@ impl Context {
         });
     }
 
-    /// Releases the task and the slot of a run that is not open. Another leader may have recorded its end.
+    /// Ends the attached task of a run that is not open, and releases its slot. Another leader may have recorded the end of
+    /// the run.
     pub fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
         self.attachments.detach(&uid);

@@ -1,6 +1,7 @@
 //! Controller of Updates: the watches that trigger a reconcile, and the reconcile loop (observe, decide, act).
 //!
-//! Triggers: the Update, its Workspace, the end of the preceding Update, its attached task, and a free run slot.
+//! Triggers: changes of the Update and of its Workspace, the end of the preceding Update, reports of its attached task, and
+//! a free run slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,14 +26,14 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
-/// Maximum number of steps per reconcile, so that other Updates get their turn.
+/// Maximum number of steps per reconcile, so that one Update does not delay the others.
 const STEPS: usize = 6;
 
 /// Inputs of the controller.
 pub struct Feeds<G> {
     /// Updates whose attached task reports a change.
     pub wakes: mpsc::Receiver<ObjectRef<Update>>,
-    /// Updates that may take a free run slot.
+    /// Updates whose run may start because a run slot is free.
     pub slots: G,
 }
 
@@ -56,7 +57,7 @@ pub async fn controller(
     let triggers = |controller: Controller<Update>| {
         controller
             .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
-                // An Update that was released earlier wakes no others when the controller starts.
+                // Updates that were released earlier must not requeue other Updates when the controller starts.
                 match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
                     true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
                     false => Vec::new(),
@@ -80,7 +81,7 @@ fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec
 /// Reconciles an Update step by step. Each action writes the status itself.
 pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.adopt_open_runs();
-    // The cache may lag behind the last write of this controller, but the binding of a run must be current.
+    // The cache may not contain the last write of this controller yet, but the binding of a run must be current.
     let namespace = update.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await? else {
         context.forget(&update);

@@ -1,4 +1,4 @@
-//! Decides the next action for an Update. Pure functions: no client, no clock.
+//! Decides the next action for an Update. All functions are pure: they use no client and no clock.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,47 +19,48 @@ use crate::controller::update::request::{RunTimeout, TimeoutSource};
 use crate::controller::workspace::is_operators_pod;
 use crate::rpc::proto;
 
-/// Time to wait for the cluster to report why a pod was terminated. The agent exits at most 30 seconds after its result.
+/// Time to wait until the cluster reports why a pod was terminated. The agent exits at most 30 seconds after it has the
+/// result.
 const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
-/// Interval at which a deleted Update checks that the Stack that must record its result still exists.
+/// Interval at which the controller checks whether the Stack that must record the result of a deleted Update still exists.
 const OWNER_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Next action for an Update.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// A user created the Update: protect it from deletion until its run has ended.
+    /// Add the finalizer to an Update that a user created, so that the Update is not deleted before its run has ended.
     AddFinalizer,
-    /// The run cannot start yet: reason and message.
+    /// Report that the run cannot start yet, with this reason and message.
     Wait(&'static str, String),
-    /// The run cannot start until the Secrets or ConfigMaps in this message exist.
+    /// Report that the run cannot start until the Secrets or ConfigMaps in this message exist.
     AwaitReferences(String),
     /// Mark the pod and record the binding. The run may start only afterwards.
     Announce(RunBinding),
-    /// The run is announced: attach to it, or start it.
+    /// Attach to the announced run, or start it.
     Attach(RunBinding),
-    /// The run is in progress.
+    /// Report that the run is in progress, with this message.
     Await(String),
-    /// The agent delays the start of the run, for this reason.
+    /// Report that the agent delays the start of the run, for this reason.
     Hold(String),
-    /// It is unknown whether the run is still in progress.
+    /// Report that it is unknown whether the run is still in progress, for this reason.
     OutcomeUnknown(String),
     /// Cancel the run.
     Cancel,
-    /// The run has ended: record its result in the status.
+    /// Record the result of the ended run in the status.
     Record(Box<RunOutcome>),
-    /// The result is recorded: release the pod and the Update.
+    /// Release the pod and the Update, because the result is recorded.
     Release,
-    /// The Update is being deleted, and the Stack that would remove its finalizer is gone.
+    /// Remove the Stack's finalizer from an Update that is being deleted, because the Stack no longer exists.
     Abandon,
     /// Keep the completed Update and requeue after this time.
     Keep(SignedDuration),
-    /// The TTL of the Update has expired.
+    /// Delete the Update, because its TTL has expired.
     Expire,
     Nothing,
 }
 
 impl Action {
-    /// Returns the name for the log. The values are not logged, because outputs may be secret.
+    /// Returns the name of the action for the log. The values are not logged, because outputs may be secret.
     pub fn name(&self) -> &'static str {
         match self {
             Action::AddFinalizer => "AddFinalizer",
@@ -89,7 +90,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         return match update.metadata.deletion_timestamp {
             _ if has(names::UPDATE_FINALIZER) => Action::Release,
             Some(_) if has(names::STACK_FINALIZER) && observed.stack == Owner::Gone => Action::Abandon,
-            // No watch wakes the Update when its Stack is deleted.
+            // The deletion of the Stack does not requeue the Update.
             Some(_) if has(names::STACK_FINALIZER) => Action::Keep(OWNER_CHECK_INTERVAL),
             Some(_) => Action::Nothing,
             None => expiry(update, now),
@@ -109,8 +110,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Handles a run that the Pulumi Kubernetes Operator started. Its agent reports only to the operator. The run ends with its
-/// pod at the latest.
+/// Decides about a run that the Pulumi Kubernetes Operator started. The agent reports only to the operator, so the run
+/// counts as ended when its pod no longer exists.
 fn operators_run(observed: &Observed) -> Action {
     if observed.pod.as_ref().is_some_and(is_operators_pod) {
         let message = "run started by the Pulumi Kubernetes Operator; waiting for its pod to be deleted";
@@ -133,14 +134,14 @@ fn expiry(update: &Update, now: Timestamp) -> Action {
     }
 }
 
-/// Handles an announced run, which is in the recorded pod or nowhere.
+/// Decides about an announced run, which executes either in the recorded pod or not at all.
 fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Action {
     match &observed.run_state {
         Some(RunState::Ended(result)) if awaits_termination_reason(observed, binding, result, now) => {
             return Action::Await("run ended with its pod; waiting for the cluster to report the reason".to_owned());
         }
         Some(RunState::Ended(result)) => return Action::Record(Box::new(outcome_of_result(observed, binding, result))),
-        // The report of the agent is the best evidence.
+        // The report of the agent takes precedence over other evidence.
         Some(RunState::Running | RunState::Held(_)) => return from_agent_report(observed, binding, None),
         _ => {}
     }
@@ -148,7 +149,7 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
     let pod_name = names::workspace_pod(&observed.update.spec.workspace_name);
     let run = Recorded { id: &id, binding, pod_name: &pod_name, now };
     match pod_termination::judge(run, observed.pod.as_ref(), &observed.node) {
-        End::Proven(outcome) if was_asked_to_end(observed) => Action::Record(outcome),
+        End::Proven(outcome) if is_end_requested(observed) => Action::Record(outcome),
         End::Proven(outcome) => {
             let cause = pod_termination::cause(binding, observed.pod.as_ref());
             Action::Record(Box::new(outcome.terminated_with_pod().with_cause(cause)))
@@ -158,13 +159,13 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
     }
 }
 
-/// Combines the result of the agent with the cause of the end that the cluster reports.
+/// Combines the result that the agent reports with the cause that the cluster reports.
 fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> RunOutcome {
     let pod = observed.pod.as_ref();
     let spec = &observed.update.spec;
     let outcome = RunOutcome::of(result).of_stack(&spec.stack_name, spec.applied_stack.as_ref());
     let is_ending = result.pod_terminated || pod_termination::is_pod_ending(binding, pod);
-    let with_its_pod = !was_asked_to_end(observed) && is_ending;
+    let with_its_pod = !is_end_requested(observed) && is_ending;
     let outcome = if with_its_pod { outcome.terminated_with_pod() } else { outcome };
     let outcome = match timeout_that_ended(observed, result) {
         Some(source) => outcome.with_timeout_advice(source),
@@ -173,19 +174,19 @@ fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::
     outcome.with_cause(pod_termination::cause(binding, pod))
 }
 
-/// Returns the source of the timeout if a timeout ended the run.
+/// Returns the source of the timeout that ended the run, or `None` if no timeout ended it.
 fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<TimeoutSource> {
     let (spec, _) = request::limits(&observed.update).ok()?;
     let RunTimeout { duration: limit, source } = observed.timeouts.of(spec);
     let lasted = Duration::from_millis(u64::try_from(result.ended.saturating_sub(result.started)).unwrap_or_default());
     let is_canceled = result.outcome() == proto::Outcome::Canceled && !result.pod_terminated;
-    // The agent measures the time from the moment at which it accepted the run.
+    // The agent measures the timeout from the moment at which it accepts the run.
     let has_expired = !limit.is_zero() && lasted + Duration::from_secs(1) >= limit;
-    (has_expired && is_canceled && !was_asked_to_end(observed)).then_some(source)
+    (has_expired && is_canceled && !is_end_requested(observed)).then_some(source)
 }
 
 /// Returns whether to wait for the reason why the pod was terminated. A deletion is visible immediately, but the kubelet
-/// reports an eviction only after the containers have ended. The agent stays for a while so that its result can be read.
+/// reports an eviction only after the containers have ended. The agent exits with a delay so that its result can be read.
 fn awaits_termination_reason(
     observed: &Observed,
     binding: &RunBinding,
@@ -196,17 +197,17 @@ fn awaits_termination_reason(
     let is_explained = pod_termination::is_pod_ending(binding, pod) || pod_termination::cause(binding, pod).is_some();
     let since = Timestamp::from_millisecond(result.ended).map(|ended| now.duration_since(ended));
     let is_recent = since.is_ok_and(|since| since < EXPLANATION_TIMEOUT);
-    result.pod_terminated && !was_asked_to_end(observed) && !is_explained && is_recent
+    result.pod_terminated && !is_end_requested(observed) && !is_explained && is_recent
 }
 
 /// Returns whether a user canceled the run, with the annotation or by deleting the Update.
-fn was_asked_to_end(observed: &Observed) -> bool {
+fn is_end_requested(observed: &Observed) -> bool {
     let update = &observed.update;
     let is_deleted = update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting;
     is_deleted || is_cancel_requested(update)
 }
 
-/// Handles a run whose end is not proven. It stays open until there is proof or a user resolves it.
+/// Returns the action for a run whose end is not proven. The run stays open until evidence exists or a user resolves it.
 fn outcome_unknown(update: &Update, doubt: &str) -> Action {
     let name = update.name_any();
     let how = format!(
@@ -225,9 +226,9 @@ fn outcome_unknown(update: &Update, doubt: &str) -> Action {
     }
 }
 
-/// Decides from the report of the attached task about a run that may be in progress.
+/// Decides about a run that may be in progress from the state that the attached task reports.
 fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&str>) -> Action {
-    let cancels = was_asked_to_end(observed);
+    let cancels = is_end_requested(observed);
     match &observed.run_state {
         None => Action::Attach(binding.clone()),
         Some(RunState::NeverStarted) => {
@@ -241,7 +242,7 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
             let message = format!("failed to start the run: {why}");
             Action::Record(Box::new(RunOutcome::failed(update_reason::RUN_REFUSED, &message)))
         }
-        // The run must no longer start, so attach to it without starting it.
+        // The run must no longer start. The new task attaches to the run without starting it.
         Some(RunState::Held(_)) if cancels => Action::Attach(binding.clone()),
         Some(RunState::Held(why)) => Action::Hold(why.clone()),
         Some(RunState::Unreachable(_) | RunState::Connecting) if has_moved(observed) => Action::Attach(binding.clone()),
@@ -256,7 +257,7 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
     }
 }
 
-/// Returns whether the pod has a new IP address. A recreated pod sandbox gets a new one.
+/// Returns whether the pod has a new IP address, as after the recreation of its sandbox.
 fn has_moved(observed: &Observed) -> bool {
     let ip = observed.pod.as_ref().and_then(|pod| pod.status.as_ref()?.pod_ip.as_deref()?.parse::<IpAddr>().ok());
     ip.is_some() && observed.agent_ip.is_some() && ip != observed.agent_ip
@@ -290,7 +291,7 @@ fn waiting(observed: &Observed) -> Action {
     }
 }
 
-/// Starts the run once all Secrets and ConfigMaps that it refers to exist.
+/// Announces the run if all Secrets and ConfigMaps that it refers to exist.
 fn with_references(observed: &Observed, binding: RunBinding) -> Action {
     let not_yet = |why: &str| Action::Wait(update_reason::WORKSPACE_NOT_READY, why.to_owned());
     let Some(checked) = &observed.references else {
@@ -306,28 +307,28 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
     }
 }
 
-/// Returns an error if a user-created Update asks for a source that its Workspace does not have. No controller deletes such
-/// an Update, so it would block the queue forever.
+/// Returns an error message if a user-created Update requests a different source than its Workspace has. No controller
+/// deletes such an Update, so it would block the queue forever.
 fn is_on_another_source(workspace: &Workspace, update: &Update) -> Option<String> {
-    let wanted = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
+    let desired = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
     let status = workspace.status.as_ref()?;
     let is_ready = conditions::is_true(&status.conditions, conditions::READY);
     let is_current = status.observed_generation == workspace.metadata.generation;
-    let other = status.artifact.as_ref().filter(|found| is_ready && is_current && !is_same_source(wanted, found))?;
+    let other = status.artifact.as_ref().filter(|found| is_ready && is_current && !is_same_source(desired, found))?;
     let describe = |artifact: &ArtifactReference| format!("{} with directory {:?}", artifact.digest, artifact.dir);
     let name = &update.spec.workspace_name;
-    Some(format!("spec.artifact requests source {}, but Workspace {name} has {}", describe(wanted), describe(other)))
+    Some(format!("spec.artifact requests source {}, but Workspace {name} has {}", describe(desired), describe(other)))
 }
 
-/// Returns whether the artifact in place is the requested one. Users may omit the revision.
-fn is_same_source(wanted: &ArtifactReference, found: &ArtifactReference) -> bool {
+/// Returns whether `found` is the requested artifact. Users may omit the revision in `desired`.
+fn is_same_source(desired: &ArtifactReference, found: &ArtifactReference) -> bool {
     let directory = |artifact: &ArtifactReference| artifact.dir.parse::<Directory>().ok();
-    wanted.digest == found.digest
-        && directory(wanted) == directory(found)
-        && (wanted.revision.is_empty() || wanted.revision == found.revision)
+    desired.digest == found.digest
+        && directory(desired) == directory(found)
+        && (desired.revision.is_empty() || desired.revision == found.revision)
 }
 
-/// Returns why a run cannot start in a Workspace now.
+/// Returns the reason why a run cannot start in the Workspace now, or `None` if the Workspace is ready.
 fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
     let status = workspace.status.clone().unwrap_or_default();
     if workspace.metadata.deletion_timestamp.is_some() {
@@ -339,8 +340,8 @@ fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
         return Some(format!("is not ready{why}"));
     }
     match (&observed.update.spec.artifact, &status.artifact) {
-        (Some(wanted), found) if found.as_ref().is_none_or(|found| !is_same_source(wanted, found)) => {
-            let name = if wanted.revision.is_empty() { &wanted.digest } else { &wanted.revision };
+        (Some(desired), found) if found.as_ref().is_none_or(|found| !is_same_source(desired, found)) => {
+            let name = if desired.revision.is_empty() { desired.digest.to_string() } else { desired.revision.clone() };
             return Some(format!("does not have revision {name} installed"));
         }
         (None, None) => return Some("has no source installed".to_owned()),

@@ -1,5 +1,5 @@
-//! Update controller: an Update is one run, which is announced in the status before it starts, attached to, and recorded
-//! once.
+//! Update controller. An Update is one run: the controller announces the run in the status, starts it or attaches to it, and
+//! records its result once.
 //!
 //! `controller` watches and reconciles: `observe` reads the state, `decide` selects the next action, `act` performs it, and
 //! `status` builds the status.

@@ -1,4 +1,4 @@
-//! Reads the state for an Update reconcile.
+//! Reads the state for the reconcile of an Update.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::runtime::reads::ReadError;
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub update: Update,
-    /// Not read while the agent reports on the run.
+    /// Workspace of the Update. Not read while the agent reports on the run.
     pub workspace: Option<Workspace>,
-    /// Not read while the agent reports on the run.
+    /// Pod of the Workspace. Not read while the agent reports on the run.
     pub pod: Option<Pod>,
-    /// Read only if the end of the run is in doubt.
+    /// State of the node of the run. Read only if the end of the run is in doubt.
     pub node: NodeState,
-    /// Name of another Update of the Workspace that runs first.
+    /// Name of another Update of the Workspace that runs before this one.
     pub ahead: Option<String>,
     pub timeouts: RunTimeouts,
     /// State reported by the attached task.
@@ -45,19 +45,19 @@ pub struct Observed {
 /// State of the Stack that owns an Update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The Stack exists, or was not read.
+    /// The Stack exists, or it was not read.
     Lives,
     Deleting,
     /// The Stack does not exist, or another Stack has its name.
     Gone,
 }
 
-/// Returns the binding of the run, once the run is announced.
+/// Returns the binding of the run, or `None` before the run is announced.
 pub fn binding(update: &Update) -> Option<&RunBinding> {
     update.status.as_ref()?.run.as_ref()
 }
 
-/// Returns whether the annotation requests cancellation of the run.
+/// Returns whether an annotation requests the cancellation of the run.
 pub fn is_cancel_requested(update: &Update) -> bool {
     update.annotations().contains_key(names::ANNOTATION_CANCEL)
 }
@@ -93,9 +93,9 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
     };
     let references = match (&workspace, &pod) {
         (Some(workspace), Some(pod)) if may_be_next(&update, ahead.as_ref()) => {
-            let wanted = references(&workspace.spec, Some(&update.spec.stack_name));
+            let desired = references(&workspace.spec, Some(&update.spec.stack_name));
             let mounted_since = pod.creation_timestamp().map(|created| created.0);
-            Some(context.references.check(&namespace, &wanted, mounted_since).await?)
+            Some(context.references.check(&namespace, &desired, mounted_since).await?)
         }
         _ => None,
     };
@@ -104,14 +104,14 @@ pub async fn observe(update: Update, context: &Context) -> Result<Observed, Read
     Ok(Observed { update, workspace, pod, node, ahead, timeouts, run_state, progress, agent_ip, stack, references })
 }
 
-/// Returns whether the run is not bound yet and no other Update of its Workspace runs first.
+/// Returns whether the run is not bound yet and no other Update of its Workspace runs before it.
 fn may_be_next(update: &Update, ahead: Option<&String>) -> bool {
     let is_open = !update.is_complete() && update.metadata.deletion_timestamp.is_none();
     is_open && binding(update).is_none() && ahead.is_none()
 }
 
-/// Returns whether the agent currently reports on an open run, so that no other evidence is needed. Canceling the run needs
-/// its pod.
+/// Returns whether the agent currently reports on an open run, so that no other evidence is needed. Returns false during
+/// a cancellation, because canceling the run needs the pod.
 fn is_agent_reporting(update: &Update, snapshot: Option<&RunSnapshot>) -> bool {
     let is_reporting =
         snapshot.is_some_and(|snapshot| matches!(snapshot.run_state, RunState::Running | RunState::Held(_)));
@@ -119,7 +119,7 @@ fn is_agent_reporting(update: &Update, snapshot: Option<&RunSnapshot>) -> bool {
     is_reporting && binding(update).is_some() && !update.is_complete() && !is_ending
 }
 
-/// Reads the node of a run without a reporting agent.
+/// Reads the node of a run whose agent does not report.
 async fn node(
     update: &Update,
     pod: Option<&Pod>,
@@ -141,8 +141,8 @@ async fn node(
     }
 }
 
-/// Returns the name and UID of the Stack that owns an Update. If the owner reference was removed, or never set because the
-/// Stack was being deleted, the finalizer shows that there is an owner.
+/// Returns the name and UID of the Stack that owns an Update. The owner reference is absent if it was removed, or if the
+/// Stack was being deleted when it created the Update. The finalizer then shows that the Update has an owner.
 fn owner(update: &Update) -> Option<(String, Option<String>)> {
     let referred = update.owner_references().iter().find(|o| o.kind == "Stack");
     let is_held = update.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
@@ -151,7 +151,8 @@ fn owner(update: &Update) -> Option<(String, Option<String>)> {
         .or_else(|| is_held.then(|| (update.spec.workspace_name.clone(), None)))
 }
 
-/// Returns the Update of the same Workspace that runs first: an open run, then the oldest Update, then by name.
+/// Returns the name of the Update of the same Workspace that runs before this one. Open runs come first, then older Updates,
+/// then Updates ordered by name.
 fn ahead(update: &Update, all: &[Arc<Update>]) -> Option<String> {
     let place = |u: &Update| (binding(u).is_none(), u.creation_timestamp(), u.name_any());
     let mine = place(update);

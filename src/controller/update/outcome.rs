@@ -1,4 +1,4 @@
-//! Outcome of a run, in the terms of an Update's status. Pure functions.
+//! Outcome of a run in the terms of an Update's status. All functions are pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,9 +15,9 @@ use crate::controller::update::request::TimeoutSource;
 use crate::pulumi::backend;
 use crate::rpc::proto;
 
-/// Maximum length of the last output of the CLI, in bytes.
+/// Maximum length of the stored end of the CLI output, in bytes.
 const MAX_OUTPUT: usize = 2048;
-/// Maximum number of pending creates, and of lock holders, that are listed.
+/// Maximum number of listed pending creates, and of listed lock holders.
 const MAX_NAMED: usize = 50;
 /// Maximum length of a string from the agent, in bytes.
 const MAX_LINE: usize = 512;
@@ -38,15 +38,15 @@ pub struct RunOutcome {
     pub pending_creates: Vec<String>,
     /// Whether the state may contain pending operations.
     pub interrupted: bool,
-    /// Whether the output values are lost.
+    /// Whether the output values were lost or could not be stored.
     pub outputs_unavailable: bool,
-    /// Evidence for the end of the run, or `None` if it never started.
+    /// Evidence of the end of the run, or `None` if the run never started.
     pub proof: Option<TerminationEvidence>,
-    /// Project that was run.
+    /// Project that the run executed.
     pub project: Option<RunProject>,
     /// Backend that stores the state.
     pub backend: Option<String>,
-    /// Keyed hash of the values that the configuration has read from Secrets and ConfigMaps.
+    /// Keyed hash of the values that the configuration reads from Secrets and ConfigMaps.
     pub config_inputs: Option<String>,
 }
 
@@ -58,12 +58,12 @@ struct TerminationMessage {
     outcome: String,
     #[serde(default)]
     message: String,
-    /// Not set by older agents.
+    /// Whether the run was interrupted. Older agents do not set this field.
     interrupted: Option<bool>,
 }
 
 impl RunOutcome {
-    /// Returns a failure that the controller itself detected, without a run.
+    /// Returns the outcome of a failure that the controller itself detected.
     pub fn failed(reason: &'static str, message: &str) -> Self {
         RunOutcome {
             failure: Some(reason),
@@ -84,7 +84,7 @@ impl RunOutcome {
         }
     }
 
-    /// Converts the result of the agent, which is not trusted: an unknown outcome counts as a failure.
+    /// Converts the result of the agent. The agent is not trusted, so an unknown outcome counts as a failure.
     pub fn of(result: &proto::Result) -> Self {
         let mut outcome = RunOutcome {
             failure: failure(result.outcome()),
@@ -111,8 +111,8 @@ impl RunOutcome {
         outcome
     }
 
-    /// Names the Pulumi stack and its backend if the stack was not found. The agent cannot do so, because it redacts values
-    /// from Secrets.
+    /// If the stack was not found, replaces the message by one with the Pulumi stack and its backend. The agent cannot
+    /// provide this message, because it redacts values from Secrets.
     pub fn of_stack(mut self, name: &str, applied: Option<&PulumiStack>) -> Self {
         if self.failure == Some(update_reason::STACK_NOT_FOUND) {
             let project = self.project.as_ref().map(|project| project.name.clone());
@@ -144,7 +144,7 @@ impl RunOutcome {
         Some(outcome)
     }
 
-    /// Returns the outcome of an interrupted run. The evidence shows that no process of the run is left.
+    /// Returns the outcome of an interrupted run. The evidence proves that no process of the run remains.
     pub fn interrupted(why: &str, proof: TerminationEvidence, ended: Option<Timestamp>) -> Self {
         let message = format!("run interrupted: {why}");
         RunOutcome {
@@ -155,7 +155,7 @@ impl RunOutcome {
         }
     }
 
-    /// Returns the outcome of a run that a user declared as ended.
+    /// Returns the outcome of a run whose end a user declared with an annotation.
     pub fn resolved(answer: &str, doubt: &str) -> Self {
         let message = format!("resolved by user with annotation {}: {answer}; {doubt}", names::ANNOTATION_RESOLVE);
         RunOutcome {
@@ -165,7 +165,7 @@ impl RunOutcome {
         }
     }
 
-    /// Removes outputs that cannot be stored. This is not a failure, because the operation itself is complete.
+    /// Removes outputs that cannot be stored. The run does not fail, because the operation itself is complete.
     pub fn without_outputs(self, why: &str) -> Self {
         let lost = format!("failed to store the outputs, which the next run stores: {why}");
         let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
@@ -177,7 +177,7 @@ impl RunOutcome {
         RunOutcome { ended: self.ended.or(ended), ..self }
     }
 
-    /// Changes a cancellation to an interruption: the pod was terminated, and no user canceled the run.
+    /// Changes a cancellation to an interruption, because the termination of the pod and not a user canceled the run.
     pub fn terminated_with_pod(mut self) -> Self {
         if self.failure == Some(update_reason::CANCELED) {
             self.failure = Some(update_reason::ABORTED);
@@ -194,7 +194,7 @@ impl RunOutcome {
         self
     }
 
-    /// Adds the cause that the cluster reports for an interruption, which the agent cannot see.
+    /// Adds the cause that the cluster reports for an interruption. The agent cannot observe this cause.
     pub fn with_cause(mut self, cause: Option<String>) -> Self {
         let is_news = |cause: &String| !self.message.contains(cause.as_str());
         if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)).filter(is_news) {
@@ -221,7 +221,7 @@ fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
     };
     let all: Vec<String> = holders.iter().take(MAX_NAMED).map(describe).collect();
     format!(
-        "the stack is locked by {}; if this process no longer runs, remove the lock with `pulumi cancel`",
+        "the stack is locked by {}; if no process holds the lock anymore, remove it with `pulumi cancel`",
         all.join(" and by ")
     )
 }
@@ -238,7 +238,7 @@ fn project(project: &proto::Project) -> RunProject {
     RunProject { name: one_line(&project.name), runtime: one_line(&project.runtime) }
 }
 
-/// Returns the last lines of an output.
+/// Returns the last lines of an output, with at most [`MAX_OUTPUT`] bytes.
 fn tail(output: &str) -> String {
     let output = output.trim_end();
     let begin = output.ceil_char_boundary(output.len().saturating_sub(MAX_OUTPUT));
@@ -249,7 +249,7 @@ fn tail(output: &str) -> String {
     }
 }
 
-/// Returns a string from the agent, bounded and on one line.
+/// Returns a string from the agent with limited length and without line breaks.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_LINE)
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(
             RunOutcome::of(&result).message,
             "the stack is locked by alice@laptop  (pid 7) since 2026-01-01T12:00:00Z and by alice@laptop  (pid 7) \
-             since yesterday; if this process no longer runs, remove the lock with `pulumi cancel`"
+             since yesterday; if no process holds the lock anymore, remove it with `pulumi cancel`"
         );
         let cloud = proto::Result { holders: Vec::new(), ..result };
         assert_eq!(RunOutcome::of(&cloud).message, "message of the CLI");

@@ -1,4 +1,5 @@
-//! Secret with the outputs of an Update, in the format of the operator. A failed write of the Secret does not fail the run.
+//! Secret with the outputs of an Update, in the format of the Pulumi Kubernetes Operator. The run does not fail if the
+//! Secret cannot be written.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,21 +15,21 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
 
-/// Time after the end of a run during which a Secret that a quota or policy forbids is retried.
+/// Time after the end of a run during which the creation of a Secret is retried if a quota or policy forbids it.
 const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Result of storing the outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// The outputs are in their Secret, or there are none.
+    /// The outputs are stored in the Secret, or there are no outputs.
     Yes,
-    /// Not stored yet, for this reason. The write is retried.
+    /// The outputs are not stored yet, for this reason. The write is retried.
     NotYet(String),
-    /// Not stored, with the reason and a remedy.
+    /// The outputs are not stored, for this reason, and the write is not retried.
     No(String),
 }
 
-/// Writes the outputs of a completed run.
+/// Stores the outputs of a completed run in a Secret.
 pub(super) async fn store(
     update: &Update,
     outcome: &RunOutcome,
@@ -43,13 +44,13 @@ pub(super) async fn store(
         Ok(Created::Existing(found)) if is_of(&found, update) => Ok(Stored::Yes),
         Ok(Created::Existing(found)) => {
             let name = found.name_any();
-            Ok(Stored::No(format!("Secret {name} exists and does not belong to this run: delete or rename it")))
+            Ok(Stored::No(format!("Secret {name} exists and does not belong to this run: delete it")))
         }
         Err(error) => refused(error, outcome.ended, now),
     }
 }
 
-/// Handles a refused write. Refusals that an early retry can overcome are returned as errors.
+/// Handles a rejected write. An error that a retry may resolve is returned as an error.
 fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Stored, ReconcileError> {
     let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < RETRY_TIMEOUT);
     match error {
@@ -68,7 +69,8 @@ pub fn is_of(secret: &Secret, update: &Update) -> bool {
     secret.owner_references().iter().any(|owner| owner.kind == Update::kind(&()) && is_its(&owner.uid))
 }
 
-/// Builds the Secret, with the JSON value of each output under its own key. An annotation lists the secret outputs.
+/// Builds the Secret, which contains the JSON value of each output under its own key. An annotation lists the secret
+/// outputs.
 fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     let data: serde_json::Map<String, Value> =
         outcome.outputs.iter().map(|o| (key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outputs_secret_that_stays_rejected_has_restart_timed_out() {
+    fn a_rejected_outputs_secret_is_retried_for_five_minutes() {
         let refusal = |code, reason: &str| WriteError::Refused {
             attempt: Box::new(Attempt {
                 verb: "create",
@@ -164,8 +166,8 @@ mod tests {
             (500, "InternalError", 9999, "error"),
             (429, "TooManyRequests", 9999, "error"),
         ];
-        for (code, reason, seconds, wanted) in rows {
-            assert_eq!(after(code, reason, seconds), wanted, "{code} {reason} after {seconds} s");
+        for (code, reason, seconds, expected) in rows {
+            assert_eq!(after(code, reason, seconds), expected, "{code} {reason} after {seconds} s");
         }
         let unknown_end = refused(refusal(403, "Forbidden"), None, at(0));
         assert!(unknown_end.is_ok_and(|kept| matches!(kept, Stored::No(_))));

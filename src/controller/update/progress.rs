@@ -1,4 +1,5 @@
-//! Progress of an open run, computed from the messages of its agent: bounded, with a one-line summary. Pure functions.
+//! Progress of an open run, computed from the messages of its agent. Its size is bounded, and it has a one-line summary.
+//! This module performs no I/O.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,7 +34,7 @@ pub struct Progress {
     resources: Resources,
 }
 
-/// Resources of a run, as hashes of their URNs. Their number is bounded.
+/// Resources of a run, stored as hashes of their URNs. The number of hashes is bounded.
 #[derive(Debug, Default)]
 struct Resources {
     registered: HashSet<u64>,
@@ -45,7 +46,7 @@ struct Resources {
 struct Reported {
     pid: Option<u32>,
     done: i64,
-    /// Oldest first.
+    /// Resources with an operation in progress, oldest operation first.
     in_work: Vec<Work>,
     idle_since: Option<Timestamp>,
     resources_done: usize,
@@ -55,7 +56,7 @@ struct Reported {
 /// Resource with an operation in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Work {
-    /// Hash of the URN, which may be long.
+    /// Hash of the URN, because a URN may be long.
     hash: u64,
     operation: String,
     kind: String,
@@ -92,7 +93,7 @@ impl Progress {
 
     fn step(&mut self, step: &proto::ResourceStep, time: i64) {
         let (kind, name) = kind_and_name(&step.urn);
-        // The operation on the stack resource lasts for the whole run and carries no information.
+        // The operation on the stack resource lasts for the complete run and provides no information.
         if kind == STACK_ITSELF {
             return;
         }
@@ -166,7 +167,7 @@ impl Reported {
     }
 }
 
-/// Returns the changes of a run in one line: `2 create, 5 same`.
+/// Returns the number of resources per operation on one line, such as `2 create, 5 same`.
 pub fn summary_of_changes<'a>(changes: impl Iterator<Item = (&'a String, &'a i64)>) -> String {
     let changes: Vec<String> = changes.map(|(word, count)| format!("{count} {word}")).collect();
     columns::text(&changes.join(", "), columns::MAX_PROGRESS)
@@ -199,13 +200,13 @@ fn short(kind: &str) -> String {
     }
 }
 
-/// Returns an untrusted string from the agent, bounded and on one line.
+/// Returns a string from the untrusted agent with limited length and without line breaks.
 fn word(text: &str) -> String {
     let line: String = text.chars().take(MAX_FIELD_LENGTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_FIELD_LENGTH)
 }
 
-/// Returns the present participle for an operation of the engine.
+/// Returns the present participle for an operation of the Pulumi engine.
 fn doing(operation: &str) -> &str {
     match operation {
         "create" | "create-replacement" => "creating",
@@ -267,9 +268,9 @@ mod tests {
             ),
             (step("web", "update", StepState::Failed), "1 done"),
         ];
-        for (message, wanted) in rows {
+        for (message, expected) in rows {
             progress.observe(&message);
-            assert_eq!(progress.status().summary, wanted);
+            assert_eq!(progress.status().summary, expected);
         }
         let status = progress.status();
         assert_eq!((status.pid, status.steps_done, status.in_work, status.idle_since), (Some(42), 1, 0, None));
@@ -303,13 +304,13 @@ mod tests {
 
     #[test]
     fn resource_types_are_shortened_like_in_the_cli() {
-        for (kind, wanted) in [
+        for (kind, expected) in [
             ("aws:s3/bucket:Bucket", "aws:s3:Bucket"),
             ("testing:index:Step", "testing:index:Step"),
             ("kubernetes:apps/v1:Deployment", "kubernetes:apps/v1:Deployment"),
             ("odd", "odd"),
         ] {
-            assert_eq!(short(kind), wanted);
+            assert_eq!(short(kind), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Index of the Updates by Workspace and Stack, and the position of their runs in the queue for run slots.
+//! Index of the Updates by Workspace and by Stack, and the position of each run in the queue for run slots.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl UpdateGroup {
 /// Updates, indexed by group.
 pub type Updates = Indexed<Update, UpdateGroup>;
 
-/// Returns an empty store of Updates with its writer.
+/// Returns an empty store of Updates and its writer.
 pub fn updates() -> (Updates, IndexWriter<Update, UpdateGroup>) {
     indexed(groups_of)
 }
@@ -47,7 +47,7 @@ fn groups_of(update: &Update) -> Vec<UpdateGroup> {
     std::iter::once(workspace).chain(stack).collect()
 }
 
-/// Returns the run of an Update in a pod, as the run limiter counts and orders it. `siblings` are the Updates of its
+/// Returns the run of an Update in a pod as the run limiter counts and orders it. `siblings` are all Updates of its
 /// Workspace.
 pub fn run_in(pod: &Pod, update: &Update, siblings: &[Arc<Update>]) -> Run {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
@@ -75,8 +75,9 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
         .collect()
 }
 
-/// Returns the time since which the run is pending. A Stack sets it in its Update. The Updates of a Workspace without a Stack
-/// share one position: each is pending since the preceding one started, regardless of how many were created together.
+/// Returns the time since which the run is pending. A Stack sets this time in its Update. The Updates of a Workspace without
+/// a Stack share one position: each Update is pending since the preceding run started, regardless of how many Updates were
+/// created together.
 fn pending_since(update: &Update, siblings: &[Arc<Update>]) -> Timestamp {
     if let Some(since) = &update.spec.pending_since {
         return since.0;
@@ -129,7 +130,7 @@ mod tests {
         update.metadata.uid = Some("uid-1".to_owned());
         update.metadata.namespace = Some("apps".to_owned());
         update.spec.priority = Some(-3);
-        let wanted = Run {
+        let expected = Run {
             uid: "uid-1".to_owned(),
             namespace: "apps".to_owned(),
             workspace: "web".to_owned(),
@@ -137,7 +138,7 @@ mod tests {
             priority: -3,
             pending_since: Timestamp::from_second(10).expect("in range"),
         };
-        assert_eq!(run_in(&pod, &update, &[]), wanted);
+        assert_eq!(run_in(&pod, &update, &[]), expected);
     }
 
     #[test]

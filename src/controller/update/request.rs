@@ -1,4 +1,4 @@
-//! Builds the request that starts a run: its binding, timeouts and dead runs. Pure functions.
+//! Builds the request that starts a run, with its binding, timeouts and dead runs. All functions are pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
-use crate::api::auto::{LockRecovery, PendingCreates, RunBinding, TerminationEvidence, Update, UpdateKind, Workspace};
+use crate::api::auto::{
+    ArtifactReference, LockRecovery, PendingCreates, RunBinding, TerminationEvidence, Update, UpdateKind, Workspace,
+};
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{duration, names};
@@ -19,7 +21,7 @@ use crate::rpc::protocol::{self, settings_digest};
 /// Maximum length of a label value.
 const MAX_NAME: usize = 63;
 
-/// Maximum number of dead runs sent to the agent, latest first.
+/// Maximum number of dead runs in a request. The latest dead runs are selected.
 const MAX_DEAD_RUNS: usize = 5;
 
 /// Reason why a run cannot be requested.
@@ -43,7 +45,7 @@ pub enum RequestError {
     Kind,
 }
 
-/// Returns the binding of this Update's run in this pod, or `None` if the Workspace has no agent yet.
+/// Returns the binding of an Update's run to a pod, or `None` if the Workspace has no agent yet.
 pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunBinding> {
     let status = workspace.status.as_ref()?;
     let spec = pod.spec.as_ref();
@@ -60,7 +62,8 @@ pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunB
     })
 }
 
-/// Returns the hostname that the CLI reports. Empty with host networking, where unrelated processes have the same hostname.
+/// Returns the hostname that the CLI reports. The hostname is empty with host networking, because unrelated processes then
+/// share it.
 fn host(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
     if spec.is_some_and(|spec| spec.host_network.unwrap_or_default()) {
@@ -69,7 +72,7 @@ fn host(pod: &Pod) -> String {
     spec.and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty()).unwrap_or_else(|| pod.name_any())
 }
 
-/// Validates the fields that define the run. The schema requires them, but objects stored before the schema may lack them.
+/// Validates the fields that define the run. The schema requires these fields, but an older object may lack them.
 pub fn check(update: &Update) -> Result<(), RequestError> {
     let spec = &update.spec;
     for (field, value) in [("workspaceName", &spec.workspace_name), ("stackName", &spec.stack_name)] {
@@ -88,8 +91,8 @@ pub fn check(update: &Update) -> Result<(), RequestError> {
     limits(update).map(drop)
 }
 
-/// Returns whether `spec.workspaceName` is a valid object name. Other values are not used, because the name becomes part of
-/// request paths.
+/// Returns whether `spec.workspaceName` is a valid object name. An invalid value is not used, because the name becomes part
+/// of request paths.
 pub fn names_workspace(update: &Update) -> bool {
     names::is_object_name(&update.spec.workspace_name)
 }
@@ -104,8 +107,8 @@ fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
     }
 }
 
-/// Returns `timeout`, if set, and `idleTimeout` in seconds. Zero means no limit. An error names the field with an invalid
-/// duration.
+/// Returns `timeout`, if it is set, and `idleTimeout` in seconds. Zero means no limit. An error contains the name of the
+/// field whose duration is invalid.
 pub fn limits(update: &Update) -> Result<(Option<Duration>, u64), RequestError> {
     let seconds = |field, value: &Option<String>| match value {
         None => Ok(0),
@@ -125,15 +128,15 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
     }
 }
 
-/// Returns the protocol version of the agent that this run requires. Zero if the run cannot be requested.
+/// Returns the protocol version of the agent that this run requires, or zero if no request can be built for the run.
 pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
     let needed = request.map_or(0, |request| protocol::needed(&request));
-    // The objects are created while the pod exists, so the agent must check that they are mounted.
+    // The missing objects are created while the pod exists, so the agent must check that they are mounted.
     if waits_for_references(update) { needed.max(protocol::REQUIRED_DIRECTORIES) } else { needed }
 }
 
-/// Returns whether an Update waits for Secrets or ConfigMaps to be created.
+/// Returns whether an Update waits for missing Secrets or ConfigMaps.
 pub fn waits_for_references(update: &Update) -> bool {
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let progressing = conditions::find(conditions, conditions::PROGRESSING);
@@ -147,13 +150,13 @@ fn required_directories(update: &Update, workspace: &Workspace, binding: &RunBin
     required.map(|reference| reference.directory).collect()
 }
 
-/// Returns whether the agent in the pod would silently ignore a part of this run.
+/// Returns whether the agent in the pod is too old for this run and would silently ignore a part of the request.
 pub fn exceeds_protocol_version(update: &Update, workspace: &Workspace) -> bool {
     let understood = workspace.status.as_ref().and_then(|status| status.agent_protocol_version).unwrap_or_default();
     required_protocol_version(update, workspace) > understood
 }
 
-/// Returns the request that starts a run with this binding. `timeouts` are the controller's limits for the duration of the
+/// Returns the request that starts a run with this binding. `timeouts` are the controller's limits for the duration of a
 /// run.
 pub fn run(
     update: &Update,
@@ -164,14 +167,17 @@ pub fn run(
 ) -> Result<proto::RunRequest, RequestError> {
     let (timeout, idle_timeout_seconds) = limits(update)?;
     let timeout_seconds = timeouts.of(timeout).duration.as_secs();
-    let artifact = update.artifact().cloned().unwrap_or_default();
+    let artifact = |artifact: &ArtifactReference| proto::Artifact {
+        digest: artifact.digest.to_string(),
+        directory: artifact.dir.clone(),
+    };
     Ok(proto::RunRequest {
         id: update.uid().unwrap_or_default(),
         name: update.name_any(),
         kind: kind(update.spec.kind)?.into(),
         pod_uid: binding.pod_uid.clone(),
         start_id: binding.agent_start_id.clone(),
-        artifact: Some(proto::Artifact { digest: artifact.digest, directory: artifact.dir }),
+        artifact: Some(update.artifact().map(artifact).unwrap_or_default()),
         settings_digest: binding.settings_digest.clone(),
         settings: Some(settings(&workspace.spec, &update.spec.stack_name)?),
         environment: run_environment(&workspace.spec)?,
@@ -222,7 +228,7 @@ pub fn pulumi_container(pod: &Pod) -> Option<&ContainerStatus> {
     containers.find(|container| container.name == names::PULUMI_CONTAINER)
 }
 
-/// Limits set by the controller's flags. Zero means no limit.
+/// Timeouts that the controller's flags set. Zero means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTimeouts {
     /// Timeout of runs without `spec.timeout`.
@@ -247,16 +253,16 @@ pub enum TimeoutSource {
 }
 
 impl RunTimeouts {
-    /// Returns the timeout of a run with this `spec.timeout`.
+    /// Returns the timeout of a run whose `spec.timeout` is `spec`.
     pub fn of(&self, spec: Option<Duration>) -> RunTimeout {
-        let wanted = match spec {
+        let desired = match spec {
             Some(duration) => RunTimeout { duration, source: TimeoutSource::Spec },
             None => RunTimeout { duration: self.default, source: TimeoutSource::Default },
         };
-        let exceeds = wanted.duration.is_zero() || wanted.duration > self.maximum;
+        let exceeds = desired.duration.is_zero() || desired.duration > self.maximum;
         match !self.maximum.is_zero() && exceeds {
             true => RunTimeout { duration: self.maximum, source: TimeoutSource::Maximum },
-            false => wanted,
+            false => desired,
         }
     }
 }
@@ -274,7 +280,7 @@ impl TimeoutSource {
     }
 }
 
-/// Returns the dead runs of the Pulumi stack that an Update is about to run.
+/// Returns the dead runs of the Pulumi stack on which `update` operates.
 pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     if update.spec.lock_recovery == LockRecovery::Manual {
         return Vec::new();
@@ -291,7 +297,7 @@ pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     dead
 }
 
-/// Returns the run of an Update if it was interrupted, is proven dead and has a recognizable lock.
+/// Returns the run of an Update if it is dead: it was interrupted, evidence proves its end, and its lock can be recognized.
 pub fn dead_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
     let is_proven = status.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::User);

@@ -1,4 +1,4 @@
-//! Builds the status of an Update. No other module does. Pure functions.
+//! Builds the status of an Update, which no other module does. All functions are pure.
 
 use std::collections::BTreeMap;
 
@@ -147,7 +147,8 @@ pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &s
     status
 }
 
-/// Returns the time that the agent reports, unless it is more than one day outside the lifetime of the Update.
+/// Returns the time that the agent reports, or `None` if it is more than one day before the creation of the Update or more
+/// than one day after `now`.
 fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option<Timestamp> {
     let day = SignedDuration::from_hours(24);
     let created = update.creation_timestamp().map_or(now, |created| created.0);
@@ -156,7 +157,8 @@ fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option
     time.filter(|time| (earliest..=latest).contains(time))
 }
 
-/// Returns the progress of a completed run: no operation is in progress, but a lock may still name the process.
+/// Returns the progress of a completed run. No operation is in progress, but the process ID is kept because a lock may refer
+/// to it.
 fn ended(last: Option<&RunProgress>, written: Option<&RunProgress>, outcome: &RunOutcome) -> Option<RunProgress> {
     let pid = last.and_then(|last| last.pid).or_else(|| written.and_then(|written| written.pid));
     let changes = summary_of_changes(outcome.changes.iter());
@@ -205,7 +207,7 @@ mod tests {
         assert_eq!(announced.phase, Some(UpdatePhase::Starting));
         let runs = running(&so(announced), Some(&progress(Some(42))), "run in progress", at(3));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
-        // A new controller has no progress yet.
+        // A new controller process has no progress yet.
         let runs = running(&so(runs), None, "run in progress", at(4));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         let changes = [("create".to_owned(), 2), ("same".to_owned(), 1)].into();

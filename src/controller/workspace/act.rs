@@ -17,9 +17,9 @@ use crate::rpc::client::AgentClient;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::{Object, WriteError};
 
-/// Continuation after an action.
+/// How the reconcile continues after an action.
 pub(super) enum Step {
-    /// Run another pass.
+    /// Perform another pass.
     Again,
     Done(Outcome),
 }
@@ -75,7 +75,7 @@ impl Act<'_> {
         status::write(self.observed, report, self.context, self.now).await?;
         Ok(Step::Done(match report.again {
             None => Outcome::Settled,
-            // Jitter spreads the polls of ready Workspaces. In other states, the given time applies.
+            // Jitter distributes the polls of ready Workspaces over time. In other states, the interval has no jitter.
             Some(again) if report.state == State::Ready => {
                 let workspace = &self.observed.workspace;
                 let namespace = workspace.namespace().unwrap_or_default();
@@ -109,9 +109,9 @@ impl Act<'_> {
         }
     }
 
-    /// Counts an apply over objects that differed, to detect objects that another client changes back each time.
+    /// Records an apply over outdated objects, to detect objects that another client changes back after each apply.
     fn record_apply(&self, [service, _, budget, stateful_set]: [bool; 4]) {
-        let Observed { workspace, wanted: Ok(wanted), .. } = self.observed else { return };
+        let Observed { workspace, desired: Ok(desired), .. } = self.observed else { return };
         let parts = [
             (service, self.observed.service),
             (budget, self.observed.budget),
@@ -119,12 +119,12 @@ impl Act<'_> {
         ];
         if parts.into_iter().any(|(is_applied, part)| is_applied && part == Part::Outdated) {
             let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
-            self.context.memory.applies.record((&namespace, &name), &wanted.rendered.parts_hash);
+            self.context.memory.applies.record((&namespace, &name), &desired.rendered.parts_hash);
         }
     }
 
-    /// Takes over an object that is then applied. The apply removes the operator's fields that the rendered object does not
-    /// have.
+    /// Takes over an object that is applied afterwards. The apply then removes the operator's fields that the rendered
+    /// object does not contain.
     async fn take_over<K: Object>(&self) -> Result<(), ReconcileError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
@@ -135,20 +135,20 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// Applies the selected ones of Service, certificate, PodDisruptionBudget and StatefulSet. `certificate` is the existing
-    /// Secret.
+    /// Applies the selected objects among the Service, the certificate, the PodDisruptionBudget and the StatefulSet.
+    /// `certificate` is the existing Secret.
     async fn apply_parts(
         &self,
         [service, tls, budget, stateful_set]: [bool; 4],
         certificate: Option<&Secret>,
     ) -> Result<(), WriteError> {
-        let Ok(wanted) = &self.observed.wanted else {
+        let Ok(desired) = &self.observed.desired else {
             return Ok(());
         };
         let writer = &self.context.writer;
-        let rendered = &wanted.rendered;
+        let rendered = &desired.rendered;
         if stateful_set {
-            // The check rejects unknown fields in the user's part, which an apply would drop silently.
+            // The check rejects unknown fields in the user's `podTemplate`, which an apply would drop silently.
             writer.check::<StatefulSet>(&rendered.stateful_set).await?;
         }
         if service {
@@ -209,7 +209,8 @@ impl Act<'_> {
     }
 }
 
-/// Returns whether the API server rejected the content. It reports unknown fields and values of the wrong type with code 500.
+/// Returns whether the API server rejected the content. The API server reports unknown fields and values of the wrong type
+/// with code 500.
 fn is_invalid(error: &WriteError) -> bool {
     let words = ["field not declared in schema", "failed to create typed patch object"];
     error.is_invalid() || error.server_message().is_some_and(|message| words.iter().any(|word| message.contains(word)))
@@ -259,13 +260,13 @@ mod tests {
             (500, "etcdserver: request timed out", None),
             (409, "the object has been modified", None),
         ];
-        for (code, message, wanted) in rows {
+        for (code, message, expected) in rows {
             let (kind, namespace, name) = ("StatefulSet".to_owned(), "apps".to_owned(), "app-workspace".to_owned());
             let attempt = Box::new(Attempt { verb: "validate", kind, namespace, name });
             let error = WriteError::Refused { attempt, code, reason: "Reason".to_owned(), message: message.to_owned() };
             let found = rejection(&error);
             assert!(found.iter().all(|report| report.message.contains(message)), "{found:?}");
-            assert_eq!(found.map(|report| (report.state, report.again)), wanted, "{code} {message}");
+            assert_eq!(found.map(|report| (report.state, report.again)), expected, "{code} {message}");
         }
     }
 }

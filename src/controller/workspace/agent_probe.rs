@@ -1,6 +1,6 @@
-//! Probes agents that are about to start. The kubelet reports the start of a container up to two seconds late: it checks
-//! containers once per second, and their probes after that. A task probes the port until the agent opens it and then wakes
-//! the Workspace.
+//! Probes agents that are starting. The kubelet reports the start of a container up to two seconds late, because it checks
+//! containers once per second and their probes afterwards. A task probes the port until the agent opens it, and then
+//! requeues the Workspace.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::api::names::AGENT_PORT;
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout of one probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum duration of probing. After it, the controller waits for the kubelet's report.
+/// Maximum duration of probing. Afterwards, the controller waits for the kubelet to report the pod as ready.
 const PROBE_DURATION: Duration = Duration::from_secs(20);
 
 /// All probes of this process. Cheap to clone.
@@ -40,7 +40,8 @@ struct Probe {
 }
 
 impl AgentProbes {
-    /// Creates the probes. `wake` receives the Workspaces whose agent has opened its port. Tasks run until `end` is canceled.
+    /// Creates the probes. `wake` receives the Workspaces whose agent has opened its port. The tasks end when `end` is
+    /// canceled.
     pub fn new(wake: mpsc::Sender<ObjectRef<Workspace>>, tasks: TaskTracker, end: CancellationToken) -> Self {
         AgentProbes { wake, tasks, end, probes: Arc::default() }
     }

@@ -1,5 +1,5 @@
-//! Objects of a Workspace that another client rewrites after each apply, such as a mutating webhook or a controller.
-//! Continuous applies would load the controller and the API server without any effect.
+//! Detects objects of a Workspace that another client, such as a mutating webhook or a controller, rewrites after each
+//! apply. Continuous applies would load the controller and the API server without any effect.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,22 +13,22 @@ use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
 
-/// Number of applies of the same content over objects that differ, before backoff starts.
+/// Number of applies of the same content over outdated objects after which backoff starts.
 const MAX_APPLIES: u32 = 5;
-/// Initial backoff. Each further apply doubles it.
+/// Initial backoff. Each further apply doubles the backoff.
 const MIN_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
-/// Applies are counted separately if they are further apart than this and than twice the backoff.
+/// Interval after which the count of applies is reset, unless twice the backoff is longer.
 const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of fields that are listed for each object.
 const MAX_FIELDS: usize = 5;
 /// Maximum length of the description of one object, in characters.
 const MAX_TEXT: usize = 500;
 
-/// Objects that are not applied again yet.
+/// Objects whose next apply is delayed, because another client rewrites them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contested {
-    /// Description of the objects with the fields that differ and their managers.
+    /// Description of the objects, with the fields that differ and the managers of these fields.
     pub message: String,
     /// Time until the next apply.
     pub pause: Duration,
@@ -48,8 +48,8 @@ impl Contested {
     }
 }
 
-/// Applies over objects that differed, by namespace and name of the Workspace. In memory only: after a restart, counting
-/// starts again.
+/// Counts of applies over outdated objects, by namespace and name of the Workspace. The counts are only in memory: after a
+/// restart, they start at zero.
 #[derive(Default)]
 pub(super) struct Applies(Mutex<HashMap<(String, String), Applied>>);
 
@@ -71,7 +71,7 @@ impl Applied {
 }
 
 impl Applies {
-    /// Records an apply of this content over existing objects that differed.
+    /// Records an apply of this content over outdated objects.
     pub(super) fn record(&self, (namespace, name): (&str, &str), parts_hash: &str) {
         let mut known = self.lock();
         known.retain(|_, applied| !applied.is_over());
@@ -94,11 +94,12 @@ impl Applies {
     }
 }
 
-/// Describes an object: its kind and name, and the fields that differ from the applied ones with their managers.
-pub(super) fn describe<K: Resource<DynamicType = ()> + Serialize>(found: &K, wanted: &Value) -> String {
+/// Describes an object: its kind and name, and the fields that differ from the applied ones, with the managers of these
+/// fields.
+pub(super) fn describe<K: Resource<DynamicType = ()> + Serialize>(found: &K, desired: &Value) -> String {
     let value = serde_json::to_value(found).unwrap_or_default();
     let mut paths = BTreeSet::new();
-    differences(&value, wanted, &mut Vec::new(), &mut paths);
+    differences(&value, desired, &mut Vec::new(), &mut paths);
     let managed = found.meta().managed_fields.as_deref().unwrap_or_default();
     let mut fields: Vec<String> = paths.iter().take(MAX_FIELDS).map(|path| field(path, managed)).collect();
     if paths.len() > MAX_FIELDS {
@@ -115,8 +116,8 @@ fn field(path: &[String], managed: &[ManagedFieldsEntry]) -> String {
     format!("{} ({})", path.join("."), changed_by(&managers(managed, path)))
 }
 
-/// Describes the managers of a field. The API server attributes changes by admission to the client of the request, so they
-/// show no other manager.
+/// Describes the managers of a field. The API server attributes changes by admission to the client of the request, so such
+/// changes have no other manager.
 fn changed_by(managers: &BTreeSet<&str>) -> String {
     match managers.is_empty() {
         true => "changed by an admission webhook or policy".to_owned(),
@@ -124,36 +125,36 @@ fn changed_by(managers: &BTreeSet<&str>) -> String {
     }
 }
 
-/// Collects the paths of fields that differ from `wanted`. A list counts as one field, and additional fields are ignored.
-fn differences(found: &Value, wanted: &Value, path: &mut Vec<String>, paths: &mut BTreeSet<Vec<String>>) {
+/// Collects the paths of fields that differ from `desired`. A list counts as one field, and additional fields are ignored.
+fn differences(found: &Value, desired: &Value, path: &mut Vec<String>, paths: &mut BTreeSet<Vec<String>>) {
     // The API server normalizes quantities.
     if path.last().is_some_and(|field| field == "resources") {
         return;
     }
-    match (found, wanted) {
+    match (found, desired) {
         (_, Value::Null) => {}
-        (Value::Object(found), Value::Object(wanted)) => {
-            for (field, wanted) in wanted {
+        (Value::Object(found), Value::Object(desired)) => {
+            for (field, desired) in desired {
                 path.push(field.clone());
-                differences(found.get(field).unwrap_or(&Value::Null), wanted, path, paths);
+                differences(found.get(field).unwrap_or(&Value::Null), desired, path, paths);
                 path.pop();
             }
         }
-        (Value::Array(found), Value::Array(wanted)) if found.len() == wanted.len() => {
+        (Value::Array(found), Value::Array(desired)) if found.len() == desired.len() => {
             let mut within = BTreeSet::new();
-            for (found, wanted) in found.iter().zip(wanted) {
-                differences(found, wanted, &mut Vec::new(), &mut within);
+            for (found, desired) in found.iter().zip(desired) {
+                differences(found, desired, &mut Vec::new(), &mut within);
             }
             if !within.is_empty() {
                 paths.insert(path.clone());
             }
         }
-        _ if found == wanted => {}
+        _ if found == desired => {}
         _ => drop(paths.insert(path.clone())),
     }
 }
 
-/// Returns the other managers of the field or of its subfields.
+/// Returns the managers of the field or of its subfields, except this controller.
 fn managers<'a>(managed: &'a [ManagedFieldsEntry], path: &[String]) -> BTreeSet<&'a str> {
     let owns = |entry: &&ManagedFieldsEntry| {
         let mut fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn each_differing_field_is_reported_with_its_field_manager() {
-        let wanted = json!({
+        let expected = json!({
             "metadata": {"name": "web-workspace", "labels": {"team": "a", "env": "dev"}, "annotations": null},
             "spec": {"clusterIP": "None", "ports": [{"name": "grpc", "port": 50051}], "type": "ClusterIP"},
         });
@@ -241,7 +242,7 @@ mod tests {
             ),
         ];
         for (managed, text) in rows {
-            assert_eq!(describe(&found(managed), &wanted), format!("Service web-workspace: {text}"));
+            assert_eq!(describe(&found(managed), &expected), format!("Service web-workspace: {text}"));
         }
         let many: serde_json::Map<String, Value> = (0..9).map(|n| (format!("label-{n}"), json!("x"))).collect();
         let text = describe(&found(Vec::new()), &json!({"metadata": {"labels": many}}));

@@ -1,4 +1,5 @@
-//! Configuration of a Workspace's stacks: mounted Secrets and ConfigMaps, and settings for a run. Pure functions.
+//! Configuration of a Workspace's stacks: the mounted Secrets and ConfigMaps, and the settings for a run. All functions are
+//! pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,8 +62,8 @@ pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
     required.collect()
 }
 
-/// Returns the files in mounted Secrets and ConfigMaps from which the configuration of all stacks is read. A change of one of
-/// them triggers a run. Variables and files of other volumes are not included.
+/// Returns the files in mounted Secrets and ConfigMaps from which the configuration of all stacks is read. A change of such
+/// a file triggers a run. Environment variables and files of other volumes are not included.
 pub fn config_files(spec: &WorkspaceSpec) -> BTreeSet<String> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     let keys = items.filter_map(|item| key_of(item.value_from.as_ref()?));
@@ -155,7 +156,7 @@ fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
             return Err("namespace of the key must not contain white space");
         }
     }
-    // A colon followed by a space ends a key of the settings file, even within a name.
+    // A colon followed by a space ends a key in the settings file, even within a name.
     if full_name.split(':').any(is_padded) || key.contains(": ") {
         return Err("key must not contain white space next to a colon");
     }
@@ -188,7 +189,8 @@ pub(super) fn check_key(key: &str) -> Result<(), &'static str> {
     if is_file_name(key) { Ok(()) } else { Err("`key` must be a key of a Secret or ConfigMap") }
 }
 
-/// Returns whether Kubernetes accepts this key in a Secret or ConfigMap. The names of these objects are more restricted.
+/// Returns whether Kubernetes accepts this key in a Secret or ConfigMap. The rules for the names of these objects are
+/// stricter.
 fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= MAX_NAME && name != "." && !name.starts_with("..") && name.chars().all(plain)

@@ -1,4 +1,4 @@
-//! Dependencies of a Workspace reconcile, and its memory between reconciles.
+//! Dependencies of a Workspace reconcile, and the state that is kept between reconciles.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,12 +26,12 @@ use crate::runtime::writes::Writer;
 use crate::source::git::Git;
 use crate::telemetry::metrics::Metrics;
 
-/// Limits for concurrent source streams to agents, in total and per namespace. A waiting reconcile occupies a reconcile slot,
-/// so the number of these slots bounds the queue.
+/// Limits for concurrent source streams to agents, in total and per namespace. A waiting reconcile occupies a reconcile
+/// slot, so the number of reconcile slots limits the queue.
 const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
-/// Time for which the objects are trusted while the pod is ready. A deleted object is needed only by the next pod.
+/// Time for which verified objects are not read again while the pod is ready. A deleted object affects only the next pod.
 const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
-/// Time for which the objects are trusted while the pod is not ready, which a missing object may cause.
+/// Time for which verified objects are not read again while the pod is not ready, which a missing object may cause.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconcile.
@@ -52,7 +52,7 @@ pub struct Context {
     /// Polls the Git repositories of Workspaces.
     pub git: Git,
     pub metrics: Metrics,
-    /// Updates in scope, which show the open runs. The controller fills it.
+    /// Updates in scope, which show the open runs. The controller fills this store.
     pub updates: Updates,
     /// Waits until the cache of Updates is complete.
     pub caches: CacheSync,
@@ -66,7 +66,7 @@ pub struct Context {
     pub memory: Memory,
 }
 
-/// State between reconciles. It only saves or limits work, so losing it is safe.
+/// State that is kept between reconciles. It only saves or limits work, so its loss is harmless.
 pub struct Memory {
     /// Version of each StatefulSet after the last apply, by namespace and name. Locked only for short sections.
     applied: Mutex<HashMap<(String, String), Version>>,
@@ -113,7 +113,7 @@ impl Memory {
     }
 }
 
-/// Detects whether the spec of an object has changed or the object was recreated.
+/// Version of an object. It differs if the spec has changed or the object was recreated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Version {
     uid: String,
@@ -131,9 +131,9 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
     (stateful_set.namespace().unwrap_or_default(), stateful_set.name_any())
 }
 
-/// Cache of Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet were correct a short time ago, by
-/// namespace and name. A Workspace is reconciled a dozen times while a pod starts and a run executes, almost always because of
-/// the pod.
+/// Cache of Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet were current a short time ago, by
+/// namespace and name. A Workspace is reconciled about a dozen times while a pod starts and a run executes, almost always
+/// because of changes of the pod.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
     /// Locked only for short sections.
@@ -147,7 +147,7 @@ enum Known {
     ChangedAt(Instant),
 }
 
-/// Inputs for which the objects were correct, and the time of the read.
+/// Inputs for which the objects were current, and the time of the read.
 struct Seen {
     parts_hash: String,
     authority: Arc<Generations>,
@@ -169,7 +169,7 @@ impl VerifiedParts {
         seen.parts_hash == parts_hash && Arc::ptr_eq(&seen.authority, authority) && seen.at.elapsed() < trusted_for
     }
 
-    /// Records that all objects were read, starting at `begun`, and are correct.
+    /// Records that all objects are current. `begun` is the time at which their reads started.
     pub(super) fn insert(
         &self,
         workspace: (&str, &str),
@@ -186,7 +186,7 @@ impl VerifiedParts {
         known.insert(key(workspace), Known::Right(seen));
     }
 
-    /// Records that an object has changed or is not correct.
+    /// Records that an object has changed or is not current.
     pub(super) fn invalidate(&self, workspace: (&str, &str)) {
         self.lock().insert(key(workspace), Known::ChangedAt(Instant::now()));
     }

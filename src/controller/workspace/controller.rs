@@ -1,6 +1,6 @@
 //! Controller of Workspaces: the watches that trigger a reconcile, and the reconcile loop (observe, decide, act).
 //!
-//! Triggers: changes of the Workspace, its pod, its StatefulSet and its runs, and explicit wake-ups.
+//! Triggers: changes of the Workspace, its pod, its StatefulSet, its runs and the CA, and explicit requests.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -32,14 +32,15 @@ use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
 use crate::runtime::watch::{self, only_changes};
 
-/// Maximum number of steps per reconcile. No Workspace needs more.
+/// Maximum number of steps per reconcile. No Workspace needs more steps.
 const MAX_STEPS: usize = 12;
-/// Requeue interval if the steps did not suffice.
+/// Requeue interval after a reconcile that reached the maximum number of steps.
 const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
 /// Watches of the controller, and the stores that they fill.
 pub struct Watches<W> {
-    /// Receives all Updates in scope, reduced to the fields that show whether a run is open. `Context::updates` reads it.
+    /// Receives all Updates in scope, reduced to the fields that show whether a run is open. `Context::updates` reads the
+    /// same store.
     pub updates: IndexWriter<Update, UpdateGroup>,
     /// Workspaces to reconcile now, for example because the bytes of their artifact have arrived.
     pub wakes: W,
@@ -79,7 +80,7 @@ where
     start.run(cut_down, |_| (), triggers, reconcile, context).await;
 }
 
-/// Emits an item each time that certificates must be issued again.
+/// Emits an item each time the CA changes, because certificates must then be issued again.
 fn authority_changes(
     authority: tokio::sync::watch::Receiver<Arc<Generations>>,
 ) -> impl Stream<Item = ()> + Send + 'static {
@@ -89,13 +90,14 @@ fn authority_changes(
     })
 }
 
-/// Removes spec and status: each reconcile reads the live object.
+/// Removes the spec and the status, because each reconcile reads the live object.
 fn cut_down(workspace: &mut Workspace) {
     workspace.spec = WorkspaceSpec::default();
     workspace.status = None;
 }
 
-/// Returns Updates whose run was opened or has ended, after they are in the store.
+/// Returns a stream of the Updates whose run was opened or has ended. Each Update is in the store before the stream emits
+/// it.
 fn run_changes(
     scope: &Scope,
     context: &Context,
@@ -120,7 +122,7 @@ fn run_state(update: &Update) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// Returns the fields of a pod that decisions use. The kubelet writes many others while a pod starts.
+/// Returns the fields of a pod on which decisions depend. The kubelet writes many other fields while a pod starts.
 fn decisive(pod: &Pod) -> String {
     format!("{:?}", pod_state::read(pod))
 }
@@ -145,7 +147,7 @@ fn workspace_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<W
     Some(ObjectRef::new(name).within(&object.namespace()?))
 }
 
-/// Reconciles a Workspace step by step until nothing is due.
+/// Reconciles a Workspace step by step until no action is due.
 pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());

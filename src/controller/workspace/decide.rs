@@ -1,41 +1,42 @@
-//! Decides the next action for a Workspace. Pure functions: no client, no clock.
+//! Decides the next action for a Workspace. All functions are pure: they use no client and no clock.
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::observe::{Agent, Observed, WantedState};
+use super::observe::{Agent, DesiredState, Observed};
 use super::parts::Part;
 use super::pod_state::PodState;
 use super::report::Report;
-use super::source::WantedSource;
+use super::source::DesiredSource;
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::{READY, find, workspace_reason as reason};
 use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::cli;
 use crate::runtime::field_managers;
 
-/// Seconds without an answer after which a stale pod is replaced without draining its agent.
+/// Seconds without a response after which a stale pod is replaced without draining its agent.
 const SILENT_SECONDS: i64 = 120;
 
-/// Seconds that the init container `fetch` may take until it answers.
+/// Seconds within which the init container `fetch` must respond after its start.
 const FETCH_START_SECONDS: i64 = 10;
 
-/// Next action. All actions except `Report` and `Ignore` are followed by another pass.
+/// Next action. The reconcile ends after `Ignore`, `RemoveFinalizer` and `Report`. After the other actions, another pass
+/// follows unless the action fails.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// The Workspace is gone, has lost its finalizer during deletion, or belongs to the Pulumi Kubernetes Operator.
+    /// Do nothing: the Workspace is being deleted and has no finalizer, or it belongs to the Pulumi Kubernetes Operator.
     Ignore,
-    /// The operator still manages the status: take over its fields.
+    /// Take over the fields of the operator, which still manages the status.
     TakeOver,
     AddFinalizer,
-    /// Apply the objects that are missing or differ.
+    /// Apply the objects that are missing or outdated.
     Apply {
         service: bool,
         tls: bool,
         budget: bool,
         stateful_set: bool,
     },
-    /// Ask the agent to start no new run.
+    /// Send a drain request to the agent, which then starts no new run.
     Drain,
     /// Delete the pod. The StatefulSet creates a new one.
     DeletePod {
@@ -57,7 +58,7 @@ pub(super) enum Action {
     Report(Report),
 }
 
-/// Decides from the observed state.
+/// Decides the next action from the observed state.
 pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     let workspace = &observed.workspace;
     let has_finalizer = workspace.finalizers().iter().any(|finalizer| finalizer == WORKSPACE_FINALIZER);
@@ -65,7 +66,8 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
     }
     if field_managers::is_applied_by_operator(workspace) {
-        // Its Stack takes over the Workspace later, which wakes this controller. Until then, the Workspace stays unchanged.
+        // Once its Stack takes over the Workspace, the change requeues the Workspace. Until then, the Workspace stays
+        // unchanged.
         return Action::Ignore;
     }
     if field_managers::is_due(workspace) {
@@ -74,8 +76,8 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     if !has_finalizer {
         return Action::AddFinalizer;
     }
-    let wanted = match &observed.wanted {
-        Ok(wanted) => wanted,
+    let desired = match &observed.desired {
+        Ok(desired) => desired,
         Err(why) => return Action::Report(Report::no_source(why)),
     };
     if let Some(foreign) = observed.foreign() {
@@ -95,21 +97,21 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     if apply != (Action::Apply { service: false, tls: false, budget: false, stateful_set: false }) {
         return apply;
     }
-    match (workspace_pod(observed, wanted, now), &observed.contested) {
+    match (workspace_pod(observed, desired, now), &observed.contested) {
         (Action::Report(report), Some(contested)) => Action::Report(report.with_contested(contested)),
         (action, _) => action,
     }
 }
 
-/// Decides about the pod and its source. All other objects are current or contested.
-fn workspace_pod(observed: &Observed, wanted: &WantedState, now: Timestamp) -> Action {
+/// Decides about the pod and its source. All other objects are current, or their next apply is delayed.
+fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) -> Action {
     let Some(pod) = &observed.pod else {
         return Action::Report(Report::no_pod(observed.warning.as_deref()));
     };
     if pod.terminating {
         return terminating_pod(observed, pod, reason::ROLLING_UPDATE);
     }
-    let is_other_revision = pod.revision_hash.as_deref() != Some(&wanted.rendered.revision_hash);
+    let is_other_revision = pod.revision_hash.as_deref() != Some(&desired.rendered.revision_hash);
     if is_other_revision && observed.contested.as_ref().is_some_and(|contested| contested.stateful_set) {
         return Action::Report(Report::contested_pod());
     }
@@ -127,7 +129,7 @@ fn workspace_pod(observed: &Observed, wanted: &WantedState, now: Timestamp) -> A
         });
     }
     if let Some(since) = pod.fetching {
-        return fetching(observed, pod, since, &wanted.source, now);
+        return fetching(observed, pod, since, &desired.source, now);
     }
     if let Some(container) = &pod.initializing {
         return Action::Report(Report::initializing(&pod.name, Some(container)));
@@ -136,12 +138,12 @@ fn workspace_pod(observed: &Observed, wanted: &WantedState, now: Timestamp) -> A
         Agent::NotCalled => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
         Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
-        Agent::Answered(reply) => answered(observed, &reply.pulumi_version, &wanted.source),
+        Agent::Answered(reply) => answered(observed, &reply.pulumi_version, &desired.source),
     }
 }
 
-/// Handles a pod whose agent answers. Without a supported CLI, no source is delivered.
-fn answered(observed: &Observed, cli: &str, source: &WantedSource) -> Action {
+/// Decides about a pod whose agent has responded. If its CLI version is not supported, no source is delivered.
+fn answered(observed: &Observed, cli: &str, source: &DesiredSource) -> Action {
     match cli::is_too_old(cli) {
         true => Action::Report(Report::cli_too_old(cli)),
         false => self::source(observed, source),
@@ -152,9 +154,9 @@ fn another_pod(uid: &str) -> Report {
     Report::unreachable(&format!("the responding agent belongs to another pod ({uid})"))
 }
 
-/// Handles a running init container `fetch`. It always needs the source, even if the source is in place, because it does not
-/// exit without one.
-fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, wanted: &WantedSource, now: Timestamp) -> Action {
+/// Decides about a pod whose init container `fetch` is running. This container always needs the source, even if the source
+/// is in place, because it does not exit before it has received the source.
+fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &DesiredSource, now: Timestamp) -> Action {
     let starting = || Action::Report(Report::fetch_starting(&pod.name));
     let given = observed.workspace.status.as_ref().is_some_and(|status| {
         status.pod_uid.as_ref() == Some(&pod.uid)
@@ -162,7 +164,7 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, wanted: &Want
     });
     match &observed.agent {
         Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
-        Agent::Answered(_) => deliver(observed, wanted),
+        Agent::Answered(_) => deliver(observed, desired),
         // The container has exited, but the kubelet has not reported it yet.
         _ if given => Action::Report(Report::initializing(&pod.name, None)),
         Agent::Unreachable(message) if now.as_second() - since.as_second() > FETCH_START_SECONDS => {
@@ -172,40 +174,41 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, wanted: &Want
     }
 }
 
-/// Checks whether the requested source is in place in a pod whose agent answers.
-fn source(observed: &Observed, source: &WantedSource) -> Action {
-    let wanted = &source.artifact;
-    let is_wanted = |found: &ArtifactReference| found.digest == wanted.digest && found.dir == wanted.dir;
+/// Decides whether a pod whose agent has responded needs the requested source.
+fn source(observed: &Observed, source: &DesiredSource) -> Action {
+    let desired = &source.artifact;
+    let is_desired = |found: &ArtifactReference| found.digest == desired.digest && found.dir == desired.dir;
     let candidate = observed.candidate();
-    if let Some((_, candidate)) = candidate.as_ref().filter(|(artifact, _)| is_wanted(artifact)) {
-        return Action::Report(Report::install_progress(wanted, candidate));
+    if let Some((_, candidate)) = candidate.as_ref().filter(|(artifact, _)| is_desired(artifact)) {
+        return Action::Report(Report::install_progress(desired, candidate));
     }
     let run = observed.open_run();
-    // A candidate, which the agent is still installing, would replace the source in place, so it must be superseded first.
-    // While a run is open, the agent does not replace the source.
-    if observed.in_place().is_some_and(|found| is_wanted(&found)) && (candidate.is_none() || run.is_some()) {
-        return Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref().unwrap_or(wanted)));
+    // A candidate, which the agent is still installing, would replace the current source, so the candidate must be
+    // superseded first. While a run is open, the agent does not replace the source.
+    if observed.in_place().is_some_and(|found| is_desired(&found)) && (candidate.is_none() || run.is_some()) {
+        return Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref().unwrap_or(desired)));
     }
     if let Some(run) = run {
-        return Action::Report(Report::source_waits_for_run(wanted, &run));
+        return Action::Report(Report::source_waits_for_run(desired, &run));
     }
     if let Some(session) = observed.interactive_session() {
-        return Action::Report(Report::source_waits_for_session(wanted, session));
+        return Action::Report(Report::source_waits_for_session(desired, session));
     }
     deliver(observed, source)
 }
 
 /// Delivers the source to the agent once its bytes are in the store.
-fn deliver(observed: &Observed, source: &WantedSource) -> Action {
+fn deliver(observed: &Observed, source: &DesiredSource) -> Action {
     match &source.origin {
         _ if observed.artifact_stored => Action::PutSource { artifact: source.artifact.clone() },
         Some(_) => Action::Fetch,
-        // The controller that wrote the digest fetches the bytes and wakes the Workspace.
+        // The controller that wrote the digest fetches the bytes and requeues the Workspace.
         None => Action::Report(Report::artifact_missing(&source.artifact)),
     }
 }
 
-/// Reports that the source is in place. A new run waits for the end of an interactive session, which the report names.
+/// Returns the report that the source is in place. New runs wait for the end of an interactive session, which the report
+/// contains.
 fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     match observed.interactive_session() {
         Some(session) => Report::ready(artifact).with_session(session),
@@ -213,7 +216,7 @@ fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     }
 }
 
-/// Deletes a pod once it accepts no new run, no run is open and no interactive session uses it.
+/// Deletes a pod once its agent accepts no new run, no run is open and no interactive session exists.
 fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp) -> Action {
     if matches!(&observed.agent, Agent::Answered(reply) if !reply.draining) {
         return Action::Drain;
@@ -225,7 +228,7 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
         return Action::Report(Report::pod_waits_for_session(why, &pod.name, session));
     }
     match &observed.agent {
-        // The agent may have restarted without being reachable, and a run that is not recorded yet may be open in it.
+        // An unreachable agent may have restarted, and may have an open run that is not recorded yet.
         Agent::Unreachable(message) if pod.ready && !silent_for_long(observed, now) => {
             Action::Report(Report::unreachable(message))
         }
@@ -240,7 +243,7 @@ fn silent_for_long(observed: &Observed, now: Timestamp) -> bool {
         .is_some_and(|ready| now.as_second() - ready.last_transition_time.0.as_second() > SILENT_SECONDS)
 }
 
-/// Handles a pod that is being deleted. The finalizer of a completed run must not block the deletion.
+/// Decides about a pod that is being deleted. The finalizer of a completed run must not block the deletion.
 fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
     match observed.open_run() {
         Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, &pod.name, &run)),
@@ -249,7 +252,7 @@ fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Ac
     }
 }
 
-/// Handles the deletion of a Workspace. Its objects are deleted one after the other once no run is open.
+/// Decides about a Workspace that is being deleted. Its objects are deleted one after the other once no run is open.
 fn clean_up(observed: &Observed, now: Timestamp) -> Action {
     if let Some(pod) = observed.pod.as_ref().filter(|pod| !pod.terminating)
         && let waits @ (Action::Drain | Action::Report(_)) = retire(observed, pod, reason::DELETING, now)

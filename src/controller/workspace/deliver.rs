@@ -1,6 +1,5 @@
-//! Delivery of the source: its bytes are fetched into the store and sent to the agent.
+//! Delivery of the source: fetches its bytes into the store and sends them to the agent.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -10,13 +9,13 @@ use tokio::io::AsyncRead;
 
 use super::act::{Act, Step};
 use super::environment::{references, run_environment};
-use super::observe::WantedState;
+use super::observe::DesiredState;
 use super::report::Report;
 use super::status;
 use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{READY, find, workspace_reason};
 use crate::api::names;
-use crate::artifact::{Digest, Pinned, StoreError};
+use crate::artifact::{Pinned, StoreError};
 use crate::controller::references::{Waiter, request_mounts};
 use crate::rpc::client::{RpcError, Sending};
 use crate::rpc::proto::{Artifact, SourceHeader};
@@ -32,13 +31,13 @@ const INSTALLING_REPORT_DELAY: Duration = Duration::from_secs(1);
 impl Act<'_> {
     /// Downloads the bytes of the source into the store.
     pub(super) async fn fetch(&self) -> Result<Step, ReconcileError> {
-        let Ok(WantedState { source, .. }) = &self.observed.wanted else { return Ok(Step::Again) };
-        let digest = Digest::from_str(&source.artifact.digest).map_err(ReconcileError::transient)?;
+        let Ok(DesiredState { source, .. }) = &self.observed.desired else { return Ok(Step::Again) };
+        let digest = &source.artifact.digest;
         let fetcher = &self.context.fetcher;
         let namespace = self.observed.workspace.namespace().unwrap_or_default();
         let fetched = match &source.origin {
-            Some(Origin::Url(url)) => fetcher.fetch(url, &digest, &namespace).await,
-            Some(Origin::Made(bytes)) => fetcher.keep(bytes, &digest, &namespace).await,
+            Some(Origin::Url(url)) => fetcher.fetch(url, digest, &namespace).await,
+            Some(Origin::Made(bytes)) => fetcher.keep(bytes, digest, &namespace).await,
             Some(Origin::Git(origin)) => {
                 self.context.git.fetch_again(origin);
                 return self.report(&Report::artifact_missing(&source.artifact)).await;
@@ -52,7 +51,7 @@ impl Act<'_> {
         });
         let Err(error) = fetched else { return Ok(Step::Again) };
         let step = self.report(&Report::artifact_not_fetched(&source.artifact, &error)).await?;
-        // Return an error so that retries back off: a retry downloads everything, and the content is unlikely to change.
+        // Return an error so that retries back off: each retry downloads the complete content, which is unlikely to change.
         if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(step) }
     }
 
@@ -65,7 +64,7 @@ impl Act<'_> {
             Ok(directories) => directories,
             Err(waits) => return self.report(&Report::reference_not_found(artifact, &waits)).await,
         };
-        let is_in_pod = self.observed.wanted.as_ref().is_ok_and(|wanted| wanted.source.is_in_pod());
+        let is_in_pod = self.observed.desired.as_ref().is_ok_and(|desired| desired.source.is_in_pod());
         let pinned = if is_in_pod { None } else { self.open_artifact(artifact).await? };
         if pinned.is_none() && !is_in_pod {
             return self.report(&Report::artifact_missing(artifact)).await;
@@ -79,11 +78,11 @@ impl Act<'_> {
         let namespace = self.observed.workspace.namespace().unwrap_or_default();
         let slot = self.context.memory.streams().acquire(&namespace).await.map_err(ReconcileError::transient)?;
         failpoint::hit("before-put-source");
-        let wanted = Artifact { digest: artifact.digest.clone(), directory: artifact.dir.clone() };
+        let desired = Artifact { digest: artifact.digest.to_string(), directory: artifact.dir.clone() };
         let environment = run_environment(&self.observed.workspace.spec).map_err(ReconcileError::transient)?;
         let limits = &self.context.artifact_limits;
         let header = SourceHeader {
-            artifact: Some(wanted),
+            artifact: Some(desired),
             size,
             environment,
             most_bytes: limits.download_bytes,
@@ -95,8 +94,8 @@ impl Act<'_> {
         let mut noted = None;
         let result = match tokio::time::timeout(INSTALLING_REPORT_DELAY, &mut put).await {
             Ok(result) => result,
-            // Keep a reported refusal in the status until the source is accepted. Otherwise, two messages would alternate
-            // with each retry.
+            // Keep a reported rejection in the status until the agent accepts the source. Otherwise, the message would
+            // alternate with each retry.
             Err(_) if self.was_refused() => put.await,
             Err(_) => {
                 noted = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
@@ -112,19 +111,19 @@ impl Act<'_> {
         }
     }
 
-    /// Returns the mounted directories that an installation needs, or a message about missing objects. The Workspace is woken
-    /// once they exist.
+    /// Returns the mounted directories that an installation needs, or a message about missing objects. The Workspace is
+    /// requeued once the missing objects exist.
     async fn required_directories(&self) -> Result<Result<Vec<String>, String>, ReconcileError> {
         let workspace = &self.observed.workspace;
         let namespace = workspace.namespace().unwrap_or_default();
-        let mut wanted = references(&workspace.spec, None);
+        let mut desired = references(&workspace.spec, None);
         let pod = names::workspace_pod(&workspace.name_any());
-        let pod = match wanted.is_empty() {
+        let pod = match desired.is_empty() {
             true => None,
             false => self.context.reader.get_opt::<Pod>(&namespace, &pod).await?,
         };
         let mounted_since = pod.as_ref().and_then(Pod::creation_timestamp).map(|created| created.0);
-        let checked = self.context.references.check(&namespace, &wanted, mounted_since).await?;
+        let checked = self.context.references.check(&namespace, &desired, mounted_since).await?;
         let waited = self.has_reason(workspace_reason::REFERENCE_NOT_FOUND);
         let waits = checked.waits_for(&namespace);
         let is_stale = if waits.is_some() { !waited } else { checked.is_recent };
@@ -136,16 +135,16 @@ impl Act<'_> {
             self.context.references.wait(&namespace, &checked.missing, &waiter);
             return Ok(Err(waits));
         }
-        wanted.retain(|reference| !checked.empty.contains(&reference.object()));
-        Ok(Ok(wanted.into_iter().map(|reference| reference.directory).collect()))
+        desired.retain(|reference| !checked.empty.contains(&reference.object()));
+        Ok(Ok(desired.into_iter().map(|reference| reference.directory).collect()))
     }
 
-    /// Returns whether the status reports for the current spec that the source is refused.
+    /// Returns whether the status reports for the current spec that the agent rejected the source.
     fn was_refused(&self) -> bool {
         self.has_reason(workspace_reason::ARTIFACT_REFUSED)
     }
 
-    /// Returns whether `Ready` has this reason for the current spec.
+    /// Returns whether the `Ready` condition has this reason for the current spec.
     fn has_reason(&self, reason: &str) -> bool {
         let workspace = &self.observed.workspace;
         let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -153,8 +152,8 @@ impl Act<'_> {
             .is_some_and(|ready| ready.reason == reason && ready.observed_generation == workspace.metadata.generation)
     }
 
-    /// Reports that the source is delivered. If the init container `fetch` took it, it exits now, and the pod watch reports
-    /// further progress.
+    /// Reports that the source has been delivered. If the init container `fetch` received the source, the container now
+    /// exits, and the pod watch requeues the Workspace.
     async fn source_placed(&self, noted: Option<Workspace>) -> Result<Step, ReconcileError> {
         let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
             return Ok(Step::Again);
@@ -165,7 +164,7 @@ impl Act<'_> {
         act.report(&Report::initializing(&pod.name, None)).await
     }
 
-    /// Reports a failed delivery. `noted` is the Workspace after the status was last written during the delivery.
+    /// Reports a failed delivery. `noted` is the Workspace after the last status write during the delivery.
     async fn source_failed(
         &self,
         artifact: &ArtifactReference,
@@ -177,8 +176,8 @@ impl Act<'_> {
         let act = Act { observed: &observed, ..*self };
         if error.is_unavailable() {
             let step = act.report(&Report::unreachable(&error.to_string())).await?;
-            // Return an error so that retries back off: a deliberately slow agent would otherwise hold a stream slot most of
-            // the time.
+            // Return an error so that retries back off: an agent that is slow on purpose would otherwise occupy a stream
+            // slot most of the time.
             return if error.is_timeout() { Err(ReconcileError::transient(error)) } else { Ok(step) };
         }
         act.report(&Report::artifact_refused(artifact, &error.message)).await?;
@@ -187,17 +186,17 @@ impl Act<'_> {
     }
 
     async fn open_artifact(&self, artifact: &ArtifactReference) -> Result<Option<Pinned>, ReconcileError> {
-        let digest = Digest::from_str(&artifact.digest).map_err(ReconcileError::transient)?;
+        let digest = artifact.digest.clone();
         let artifacts = self.context.artifacts.clone();
         let namespace = self.observed.workspace.namespace().unwrap_or_default();
-        // The first access after a start reads the whole file.
+        // The first access after a start of the controller reads the complete file.
         let opened: Result<Result<Option<Pinned>, StoreError>, _> =
             tokio::task::spawn_blocking(move || artifacts.open_granted(&digest, &namespace)).await;
         opened.map_err(ReconcileError::transient)?.map_err(ReconcileError::transient)
     }
 }
 
-/// Holds the stream slot until all bytes are sent. The agent processes the source without the slot.
+/// Holds the stream slot until all bytes are sent. The slot is free while the agent processes the source.
 async fn holding<T>(slot: Slot, sending: &Sending, call: impl Future<Output = T>) -> T {
     let mut call = std::pin::pin!(call);
     tokio::select! {

@@ -24,14 +24,14 @@ struct KeyOf<'a> {
     key: &'a str,
 }
 
-/// Environment of the `pulumi` container as the user requests it.
-pub(super) struct Wanted {
+/// Environment of the `pulumi` container that the user specifies.
+pub(super) struct Desired {
     env: Vec<Value>,
     env_from: Vec<Value>,
 }
 
-/// Returns the environment in a Workspace's spec, with `podTemplate` merged over it.
-pub(super) fn wanted(spec: &WorkspaceSpec) -> Result<Wanted, SpecError> {
+/// Returns the environment in a Workspace's spec after `podTemplate` has been merged into it.
+pub(super) fn desired(spec: &WorkspaceSpec) -> Result<Desired, SpecError> {
     let container = json!({"name": PULUMI_CONTAINER, "env": spec.env, "envFrom": spec.env_from});
     let generated = json!({"spec": {"containers": [container]}});
     let merged = match &spec.pod_template {
@@ -43,16 +43,16 @@ pub(super) fn wanted(spec: &WorkspaceSpec) -> Result<Wanted, SpecError> {
         .and_then(Value::as_array)
         .and_then(|containers| containers.iter().find(|container| has_name(container, PULUMI_CONTAINER)));
     let list = |field| container.and_then(|container| container.get(field)).and_then(Value::as_array);
-    let wanted = Wanted {
+    let desired = Desired {
         env: list("env").cloned().unwrap_or_default(),
         env_from: list("envFrom").cloned().unwrap_or_default(),
     };
-    wanted.env.iter().try_for_each(check)?;
-    wanted.env_from.iter().try_for_each(check_from)?;
-    Ok(wanted)
+    desired.env.iter().try_for_each(check)?;
+    desired.env_from.iter().try_for_each(check_from)?;
+    Ok(desired)
 }
 
-impl Wanted {
+impl Desired {
     /// Returns the Secrets and ConfigMaps that the environment refers to.
     pub(super) fn mounted(&self) -> BTreeSet<Mounted<'_>> {
         let keys = self.env.iter().filter_map(key_of).map(|reference| reference.mounted);
@@ -60,19 +60,19 @@ impl Wanted {
     }
 }
 
-/// Returns every Secret and ConfigMap that the pod mounts, such as `Secret/aws`, with its directory in the pod.
+/// Returns all Secrets and ConfigMaps that the pod mounts, such as `Secret/aws`, and their directories in the pod.
 pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
-    let Ok(environment) = wanted(spec) else { return BTreeMap::new() };
+    let Ok(environment) = desired(spec) else { return BTreeMap::new() };
     let mounted = environment.mounted().into_iter().chain(config::mounted(spec));
     mounted.map(|mounted| (mounted.object(), mounted.directory())).collect()
 }
 
 /// Returns the objects that must exist before a run starts.
 pub(super) fn required(spec: &WorkspaceSpec) -> Result<Vec<Reference>, SpecError> {
-    let wanted = wanted(spec)?;
-    let from = wanted.env_from.iter().filter(|from| !is_optional(from, &OPTIONAL_SOURCES));
+    let desired = desired(spec)?;
+    let from = desired.env_from.iter().filter(|from| !is_optional(from, &OPTIONAL_SOURCES));
     let from = from.filter_map(all_of).map(|mounted| mounted.referred_to_by("envFrom".to_owned()));
-    let variables = wanted.env.iter().filter(|variable| !is_optional(variable, &OPTIONAL_KEYS));
+    let variables = desired.env.iter().filter(|variable| !is_optional(variable, &OPTIONAL_KEYS));
     let variables = variables.filter_map(|variable| {
         let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
         Some(key_of(variable)?.mounted.referred_to_by(format!("environment variable {name}")))
@@ -88,7 +88,7 @@ fn is_optional(entry: &Value, pointers: &[&str]) -> bool {
     pointers.iter().any(|pointer| entry.pointer(pointer) == Some(&Value::Bool(true)))
 }
 
-/// Makes all references optional, so that the pod starts without the objects. The run waits for them instead.
+/// Makes all references optional, so that the pod starts without the objects. A run waits for missing objects instead.
 pub(super) fn make_optional(container: &mut Value) {
     let references = [
         ("env", ["/valueFrom/secretKeyRef", "/valueFrom/configMapKeyRef"]),
@@ -105,16 +105,18 @@ pub(super) fn make_optional(container: &mut Value) {
     }
 }
 
-/// Returns the environment of each run: literal values, and files for values from Secrets and ConfigMaps. Later entries win.
+/// Returns the environment of each run: literal values, and files for values from Secrets and ConfigMaps. Later entries take
+/// precedence.
 ///
-/// Omits values that only Kubernetes can resolve (fields of the pod, and literals that refer to other variables) and optional
-/// values, because a run fails if a file is missing. The container has these values, and the run inherits its environment.
+/// Omits values that only Kubernetes can resolve (fields of the pod, and literals that refer to other variables). Also omits
+/// optional values, because a run fails if a file is missing. The container has all these values, and the run inherits the
+/// environment of the container.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
-    let wanted = wanted(spec)?;
-    Ok(wanted.env_from.iter().filter_map(run_variables).chain(wanted.env.iter().filter_map(run_variable)).collect())
+    let desired = desired(spec)?;
+    Ok(desired.env_from.iter().filter_map(run_variables).chain(desired.env.iter().filter_map(run_variable)).collect())
 }
 
-/// Returns all keys of a Secret or ConfigMap as variables.
+/// Returns the variables for all keys of a Secret or ConfigMap.
 fn run_variables(from: &Value) -> Option<EnvironmentVariable> {
     if is_optional(from, &OPTIONAL_SOURCES) {
         return None;
@@ -157,7 +159,7 @@ fn all_of(from: &Value) -> Option<Mounted<'_>> {
     named("/secretRef/name").map(Mounted::Secret).or_else(|| named("/configMapRef/name").map(Mounted::ConfigMap))
 }
 
-/// Validates a variable, because its names become part of paths in the pod.
+/// Validates a variable, because the names in its reference become part of paths in the pod.
 fn check(variable: &Value) -> Result<(), SpecError> {
     let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
     if name.is_empty() || name.contains(['=', '\0']) {
@@ -187,8 +189,8 @@ pub(super) fn has_name(item: &Value, name: &str) -> bool {
     item.get("name").and_then(Value::as_str) == Some(name)
 }
 
-/// Returns the references of the environment and of the configuration of one stack, each object once and without optional
-/// references. Returns nothing for an invalid spec; the run reports the error.
+/// Returns the objects to which the environment and the configuration of one stack refer, each object once and without
+/// optional references. Returns no objects for an invalid spec, because the run reports the error.
 pub fn references(spec: &WorkspaceSpec, stack: Option<&str>) -> Vec<Reference> {
     let environment = required(spec).unwrap_or_default();
     let configuration = stack.map(|stack| config::required(spec, stack)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Validation of the user's `podTemplate`. The checks use the merged template, so that no merge directive can bypass them.
+//! Validates the user's `podTemplate`. The checks use the merged template, so that no merge directive can bypass them.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ const AGENT_DIRECTORIES: [&str; 7] = ["bin", "operations", "previous", "settings
 const CONTAINER_FIELDS: [&str; 5] =
     ["args", "command", "terminationMessagePath", "terminationMessagePolicy", "workingDir"];
 
-/// Returns an error for the first field other than the pod's spec, labels and annotations.
+/// Returns an error for the first field that is not the spec, a label or an annotation of the pod.
 pub(super) fn check_fields(patch: &Value) -> Result<(), SpecError> {
     let unsupported = |field: String| Err(SpecError::Unsupported { field });
     for (field, value) in patch.as_object().into_iter().flatten() {
@@ -132,7 +132,7 @@ fn check_items(generated: &Value, merged: &Value, pointer: &str, path: &str) -> 
     }
 }
 
-/// Checks that the user's mounts do not hide or pin directories of the agent.
+/// Checks that the user's mounts do not hide directories of the agent or prevent their removal.
 fn check_mount_paths(ours: &Value, theirs: &Value, container: &str) -> Result<(), SpecError> {
     let mounts =
         |container: &Value| container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Init containers of a pod: the generated ones first, then those of the user in their order. If an init container of the
-//! user runs to completion before the pod starts, the generated ones also fetch the source so that it finds the program.
+//! Init containers of a pod: the generated ones run first, then those of the user in their order. If an init container of
+//! the user runs to completion before the pod starts, the generated ones also fetch the source, so that the user's container
+//! can read it.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
@@ -10,18 +11,19 @@ use crate::api::names::PULUMI_CONTAINER;
 
 /// Copies the binary into the share volume, so that the main container can use any Pulumi image.
 pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
-/// Receives the source before the init containers of the user run.
+/// Receives the source before user-defined init containers run.
 pub(super) const FETCH_CONTAINER: &str = "fetch";
 /// Generated init containers, in the order in which they run.
 pub(super) const OWN: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
-/// Fields of the generated containers that a user may change, because a namespace may require them of every container.
+/// Fields of the generated containers that a user may change, because policies of a namespace may require them for every
+/// container.
 const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"];
 /// Lists of `fetch` that a user may extend, with the key of their items. The Pulumi Kubernetes Operator fetches the source in
 /// this container.
 const EXTENSIBLE: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
-/// Maximum number of items without effect that are listed.
+/// Maximum number of listed items that have no effect.
 const MAX_NAMED: usize = 10;
-/// Fields of a security context with the user and group of a container.
+/// Fields of a security context that set the user and group of a container.
 const IDENTITY: [&str; 2] = ["runAsUser", "runAsGroup"];
 
 /// Returns an error for the first generated field that the user's template changes.
@@ -52,8 +54,8 @@ pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
     items.take(MAX_NAMED).collect()
 }
 
-/// Sorts the merged init containers. Keeps `fetch` only if there is a source to deliver and an init container that needs it
-/// before the pod starts. Returns whether `fetch` is kept.
+/// Sorts the merged init containers. Removes `fetch` unless there is a source to deliver and an init container of the user
+/// runs to completion. Returns whether `fetch` is kept.
 pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     let identity = identity_of_pulumi(template);
     let Some(containers) = template.pointer_mut("/spec/initContainers").and_then(Value::as_array_mut) else {
@@ -83,8 +85,8 @@ fn is_own(container: &Value) -> bool {
     OWN.iter().any(|name| has_name(container, name))
 }
 
-/// Returns whether a container runs to completion. A sidecar starts before the other containers and keeps running, so nothing
-/// waits for it.
+/// Returns whether a container runs to completion. A sidecar starts before the other containers and keeps running, so no
+/// container waits for its end.
 fn runs_to_its_end(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) != Some("Always")
 }
@@ -94,7 +96,7 @@ fn find<'a>(template: &'a Value, name: &str) -> Option<&'a Map<String, Value>> {
     containers.iter().find(|container| has_name(container, name))?.as_object()
 }
 
-/// Returns the user and group that the `pulumi` container sets itself.
+/// Returns the user and group in the security context of the `pulumi` container.
 fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
     let containers = template.pointer("/spec/containers").and_then(Value::as_array);
     let pulumi = containers.into_iter().flatten().find(|container| has_name(container, PULUMI_CONTAINER));
@@ -103,7 +105,8 @@ fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
     identity.map(|(field, value)| (field.clone(), value.clone())).collect()
 }
 
-/// Sets the user and group of `fetch`. The agent writes to the source, so its user must own the files.
+/// Sets the user and group of `fetch` that it does not set itself. The agent writes to the source, so its user must own the
+/// files.
 fn adopt(container: &mut Value, identity: &Map<String, Value>) {
     let Some(container) = container.as_object_mut().filter(|_| !identity.is_empty()) else { return };
     let context = container.entry("securityContext").or_insert_with(|| Value::Object(Map::new()));

@@ -1,6 +1,7 @@
-//! Watches Secrets and ConfigMaps with Flux's watch label. After a change, the controller polls the agents of the Workspaces
-//! that mount the object until they see the change: the kubelet updates the mount with a delay, and only then does a run get
-//! the new value. The watch covers metadata only. Without permission to watch, the agents are polled at the usual interval.
+//! Watches Secrets and ConfigMaps with Flux's watch label. After a change of an object, the controller polls the agents of
+//! the Workspaces that mount the object until the agents report the change: the kubelet updates mounts with a delay, and a
+//! run reads only the mounted values. The watch covers metadata only. Without permission to watch, the agents are polled at
+//! the usual interval.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -24,26 +25,26 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::Workspace;
 use crate::runtime::scope::Scope;
 
-/// Maximum time to poll for a change. The kubelet syncs each pod about once a minute.
+/// Maximum time for which agents are polled after a change. The kubelet syncs each pod about once a minute.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(3 * 60);
-/// Bounds of the poll interval, which is a quarter of the time since the change.
+/// Bounds of the poll interval. The interval is a quarter of the time since the change.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Retry interval after the API server has forbidden a watch.
 const REFUSED_RETRY: Duration = Duration::from_secs(5 * 60);
 
-/// Namespace and name.
+/// Namespace and name of an object.
 type Key = (String, String);
 
-/// Objects that Workspaces mount, and changes that are pending in their pods. Cheap to clone; all clones share the same
-/// state.
+/// Objects that Workspaces mount, and changes that have not arrived in the pods yet. Cheap to clone; all clones share the
+/// same state.
 #[derive(Clone)]
 pub struct InputWatch(Arc<Shared>);
 
 struct Shared {
     wake: mpsc::Sender<ObjectRef<Workspace>>,
-    /// Workspaces with mounted objects. Locked only for short sections, never across an await.
+    /// Workspaces that mount objects. Locked only for short sections and never across an `.await`.
     mounts: Mutex<HashMap<Key, Mounts>>,
 }
 
@@ -51,7 +52,7 @@ struct Shared {
 #[derive(Default)]
 struct Mounts {
     objects: BTreeSet<String>,
-    /// Objects with a pending change, with the time of the change.
+    /// Objects with a pending change, and the time of the change.
     pending: HashMap<String, Instant>,
 }
 
@@ -62,12 +63,12 @@ impl fmt::Debug for InputWatch {
 }
 
 impl InputWatch {
-    /// Creates the watch. `wake` receives the Workspaces whose agents are to be polled.
+    /// Creates the watch. `wake` receives the Workspaces whose agents must be polled.
     pub fn new(wake: mpsc::Sender<ObjectRef<Workspace>>) -> Self {
         InputWatch(Arc::new(Shared { wake, mounts: Mutex::default() }))
     }
 
-    /// Watches the objects with these labels until `end` is canceled.
+    /// Watches the objects that match the label selector until `end` is canceled.
     pub async fn run(self, client: Client, scope: Scope, selector: Selector, end: CancellationToken) {
         let watches = async {
             tokio::join!(
@@ -105,7 +106,7 @@ impl InputWatch {
         }
     }
 
-    /// Marks an object as changed and wakes the Workspaces that mount it.
+    /// Records a change of an object and requeues the Workspaces that mount the object.
     async fn changed(&self, namespace: &str, object: &str) {
         let workspaces: Vec<ObjectRef<Workspace>> = {
             let mut mounts = self.lock();
@@ -138,7 +139,7 @@ impl InputWatch {
         known.objects = objects;
     }
 
-    /// Marks the changes of these objects as present in the pod.
+    /// Records that the changes of these objects have arrived in the pod.
     pub(super) fn mark_mounted<'a>(&self, namespace: &str, name: &str, objects: impl Iterator<Item = &'a String>) {
         if let Some(known) = self.lock().get_mut(&(namespace.to_owned(), name.to_owned())) {
             for object in objects {
@@ -147,7 +148,7 @@ impl InputWatch {
         }
     }
 
-    /// Returns the time until the next poll of the agent, or `None` if no change is pending in its pod.
+    /// Returns the time until the next poll of the agent, or `None` if no change is pending in the pod of the Workspace.
     pub(super) fn next_poll(&self, namespace: &str, name: &str) -> Option<Duration> {
         let mut mounts = self.lock();
         let known = mounts.get_mut(&(namespace.to_owned(), name.to_owned()))?;
@@ -155,7 +156,7 @@ impl InputWatch {
         known.pending.values().map(|since| (since.elapsed() / 4).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)).min()
     }
 
-    /// Forgets a Workspace that was deleted.
+    /// Removes a Workspace that was deleted.
     pub fn forget(&self, namespace: &str, name: &str) {
         self.lock().remove(&(namespace.to_owned(), name.to_owned()));
     }
@@ -169,14 +170,14 @@ impl InputWatch {
 #[derive(Default)]
 struct Seen {
     versions: HashMap<Key, String>,
-    /// Versions in the list that is being read.
+    /// Versions in the list that is currently being received.
     listed: HashMap<Key, String>,
     is_complete: bool,
     is_refused: bool,
 }
 
 impl Seen {
-    /// Returns the object that an event changes. Objects in the initial list count as unchanged.
+    /// Returns the object that an event reports as changed. Objects in the initial list count as unchanged.
     fn changed<K: Resource<DynamicType = ()>>(&mut self, event: Event<PartialObjectMeta<K>>) -> Option<Key> {
         match event {
             Event::Init => self.listed.clear(),
@@ -202,8 +203,8 @@ impl Seen {
         None
     }
 
-    /// Waits until the objects may be listed. The installation may deny this on purpose, so the refusal is logged once, and
-    /// no watch is started, which would log each refusal.
+    /// Waits until the API server allows a list of the objects. The permission may be missing on purpose, so the rejection
+    /// is logged once. A watch is not started earlier, because a watch logs each rejection.
     async fn until_allowed<K>(&mut self, api: Api<K>, selector: &Selector)
     where
         K: Resource<DynamicType = ()> + Clone + fmt::Debug + serde::de::DeserializeOwned,

@@ -8,7 +8,7 @@ use super::environment;
 use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME, workspace_object};
 
-/// Hash of a StatefulSet as rendered. If the live object has the same hash, there is nothing to apply.
+/// Annotation with the hash of a rendered StatefulSet or Service. The hash shows whether the live object must be applied.
 pub(super) const ANNOTATION_RENDERED: &str = "auto.pulumi.com/rendered-hash";
 /// Length of the hash in bytes.
 const HASH_BYTES: usize = 16;
@@ -28,13 +28,13 @@ pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
     object.labels().get(LABEL_WORKSPACE_NAME).map(String::as_str) == Some(name)
 }
 
-/// Returns a hash of the user's inputs for the pod, which shows whether a pod is stale. It excludes the agent image and the
-/// defaults of the controller, because otherwise an upgrade of the controller would replace every pod. It also excludes labels
-/// and annotations of the Service, and the source, stacks and configuration, which are sent by RPC. A source to which the pod
-/// is `bound` is included.
+/// Returns a hash of the user's inputs for the pod, which shows whether a pod is stale. The hash excludes the agent image
+/// and the defaults of the controller, because otherwise an upgrade of the controller would replace all pods. It also
+/// excludes labels and annotations of the Service, and the source, stacks and configuration, which the agent receives by
+/// RPC. If the pod depends on its source, `bound` is the source, and the hash includes it.
 pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReference>) -> String {
     let mut inputs = json!({
-        // The revision is excluded: another name for the same content changes nothing.
+        // The revision is excluded, because a different revision with the same content does not change the pod.
         "artifact": bound.map(|artifact| json!({"digest": artifact.digest, "dir": artifact.dir})),
         "env": spec.env,
         "image": spec.image,
@@ -46,7 +46,8 @@ pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReferen
         "securityProfile": spec.security_profile,
         "serviceAccountName": spec.service_account_name,
     });
-    // Unset inputs are removed, so that a new field does not change the hash where it is not used.
+    // Unset inputs are removed, so that a newly introduced field does not change the hash of a Workspace that does not set
+    // it.
     if let Some(inputs) = inputs.as_object_mut() {
         inputs.retain(|_, input| !input.is_null() && input != &json!([]));
     }
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_stable_across_releases() {
-        // A change of this value replaces every pod of every user on an upgrade of the controller.
+        // A change of this value replaces all workspace pods when the controller is upgraded.
         assert_eq!(revision_hash(&base(), None), "627b77386ec931620d739b83141f54f7");
     }
 
@@ -111,10 +112,14 @@ mod tests {
         }
     }
 
+    fn digest(content: &str) -> crate::artifact::Digest {
+        crate::artifact::Digest::of(content.as_bytes())
+    }
+
     #[test]
     fn fields_unrelated_to_the_pod_do_not_change_the_hash() {
         let mut spec = base();
-        spec.artifact = Some(ArtifactReference { digest: "sha256:1".to_owned(), ..ArtifactReference::default() });
+        spec.artifact = Some(ArtifactReference { digest: digest("a"), revision: String::new(), dir: String::new() });
         spec.service_template = Some(json!({"metadata": {"labels": {"a": "b"}}}));
         spec.stacks = vec![WorkspaceStack { name: "dev".to_owned(), ..Default::default() }];
         assert_eq!(revision_hash(&spec, None), revision_hash(&base(), None));
@@ -122,14 +127,14 @@ mod tests {
 
     #[test]
     fn the_hash_uses_the_content_and_not_the_name_of_a_bound_source() {
-        let source = |digest: &str, revision: &str, dir: &str| {
-            let (digest, revision, dir) = (digest.to_owned(), revision.to_owned(), dir.to_owned());
+        let source = |content: &str, revision: &str, dir: &str| {
+            let (digest, revision, dir) = (digest(content), revision.to_owned(), dir.to_owned());
             revision_hash(&base(), Some(&ArtifactReference { digest, revision, dir }))
         };
-        let bound = source("sha256:1", "main@sha1:1", "infra");
+        let bound = source("a", "main@sha1:1", "infra");
         assert_ne!(bound, revision_hash(&base(), None));
-        assert_ne!(bound, source("sha256:2", "main@sha1:1", "infra"));
-        assert_ne!(bound, source("sha256:1", "main@sha1:1", "other"));
-        assert_eq!(bound, source("sha256:1", "main@sha1:2", "infra"));
+        assert_ne!(bound, source("b", "main@sha1:1", "infra"));
+        assert_ne!(bound, source("a", "main@sha1:1", "other"));
+        assert_eq!(bound, source("a", "main@sha1:2", "infra"));
     }
 }

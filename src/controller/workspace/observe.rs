@@ -1,6 +1,5 @@
 //! Reads the state for a Workspace reconcile, from the cluster and from the agent in the pod.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -14,13 +13,12 @@ use super::metadata::is_ours;
 use super::parts::{Part, parts};
 use super::pod_state::{self, PodState};
 use super::render::{Rendered, render};
-use super::source::WantedSource;
+use super::source::DesiredSource;
 use super::spec_error::SpecError;
 use super::{config, environment, source};
 use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
-use crate::artifact::Digest;
 use crate::controller::update::{UpdateGroup, required_protocol_version};
 use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
 use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, StatusReply, StatusRequest};
@@ -29,7 +27,7 @@ use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
 
-/// Maximum number of minor versions that an agent may be behind.
+/// Maximum number of minor versions by which an agent may be older than the controller.
 const SUPPORTED_MINOR_VERSIONS: u64 = 2;
 
 /// State at the start of a pass.
@@ -37,40 +35,40 @@ const SUPPORTED_MINOR_VERSIONS: u64 = 2;
 pub(super) struct Observed {
     pub workspace: Workspace,
     /// Objects and source that the spec requests, or the reason why they are unavailable.
-    pub wanted: Result<WantedState, Unavailable>,
+    pub desired: Result<DesiredState, Unavailable>,
     pub service: Part,
     pub tls: Part,
     /// State of the PodDisruptionBudget.
     pub budget: Part,
     pub stateful_set: Part,
-    /// Objects that are outdated and not applied again yet.
+    /// Outdated objects whose next apply is delayed.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
-    /// Reason for a missing pod or a slow start that only events show.
+    /// Reason for a missing pod or a slow start, from a warning event.
     pub warning: Option<String>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
-    /// Whether the agent is older than the supported versions, or than a pending run requires.
+    /// Whether the agent is older than the supported versions, or older than a pending run requires.
     pub is_agent_too_old: bool,
-    /// Whether the store has the bytes of the requested artifact, or the source needs none.
+    /// Whether the store contains the bytes of the requested artifact, or the source needs none.
     pub artifact_stored: bool,
 }
 
 /// Objects and source that the spec requests.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct WantedState {
+pub(super) struct DesiredState {
     pub rendered: Rendered,
-    pub source: WantedSource,
+    pub source: DesiredSource,
 }
 
-/// Update with a run that is bound to a pod and has no recorded end.
+/// Update whose run is bound to a pod and has no recorded end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpenRun {
     pub name: String,
     pub uid: String,
 }
 
-/// Answer of the agent.
+/// Response of the agent.
 #[derive(Clone, Debug)]
 pub(super) enum Agent {
     /// There is no agent to call yet.
@@ -80,7 +78,7 @@ pub(super) enum Agent {
 }
 
 impl Observed {
-    /// Returns the first object of another owner that has the name of a Workspace's object.
+    /// Returns the first object that has the name of an object of the Workspace but belongs to another owner.
     pub(super) fn foreign(&self) -> Option<String> {
         let name = self.workspace.name_any();
         let object = names::workspace_object(&name);
@@ -95,7 +93,7 @@ impl Observed {
         .map(|(_, kind, name)| format!("{kind} {name}"))
     }
 
-    /// Returns an open run, by the name of its Update if it is known, else by its UID.
+    /// Returns an open run: the name of its Update if the Update is known, or its UID otherwise.
     pub(super) fn open_run(&self) -> Option<String> {
         let operation = match &self.agent {
             Agent::Answered(reply) if !reply.open_operation.is_empty() => Some(&reply.open_operation),
@@ -116,31 +114,32 @@ impl Observed {
         }
     }
 
-    /// Returns the source that the agent reports to be in place.
+    /// Returns the source that is in place according to the agent.
     pub(super) fn in_place(&self) -> Option<ArtifactReference> {
         let Agent::Answered(reply) = &self.agent else {
             return None;
         };
-        reply.artifact.as_ref().map(reference)
+        reply.artifact.as_ref().and_then(reference)
     }
 
-    /// Returns the source that the agent reports to be in progress.
+    /// Returns the source that the agent is installing, and the state of the installation.
     pub(super) fn candidate(&self) -> Option<(ArtifactReference, &Candidate)> {
         let Agent::Answered(reply) = &self.agent else {
             return None;
         };
         let candidate = reply.candidate.as_ref()?;
-        Some((reference(candidate.artifact.as_ref()?), candidate))
+        Some((reference(candidate.artifact.as_ref()?)?, candidate))
     }
 }
 
-/// Converts an artifact of the agent, which does not know the revision.
-fn reference(artifact: &Artifact) -> ArtifactReference {
-    ArtifactReference { digest: artifact.digest.clone(), revision: String::new(), dir: artifact.directory.clone() }
+/// Converts an artifact that the agent reports, without a revision. Returns `None` if the digest is invalid.
+fn reference(artifact: &Artifact) -> Option<ArtifactReference> {
+    let digest = artifact.digest.parse().ok()?;
+    Some(ArtifactReference { digest, revision: String::new(), dir: artifact.directory.clone() })
 }
 
-/// Returns the state of the Pulumi Kubernetes Operator's agent. It ends its run when the operator stops, so it gets some time
-/// before its pod is deleted.
+/// Returns the state of the Pulumi Kubernetes Operator's agent. If the agent may have a run, it counts as unreachable, which
+/// delays the deletion of its pod: the agent ends its run when the operator stops.
 fn operators_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(
@@ -168,8 +167,8 @@ pub(super) async fn observe(
     let account = &mut workspace.spec.service_account_name;
     *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
     let origin = source::resolve(&mut workspace, &context.git);
-    let wanted = origin.and_then(|origin| wanted(name, namespace, &workspace, origin, context));
-    let rendered = wanted.as_ref().ok().map(|wanted| &wanted.rendered);
+    let desired = origin.and_then(|origin| desired(name, namespace, &workspace, origin, context));
+    let rendered = desired.as_ref().ok().map(|desired| &desired.rendered);
     let pod = pod.filter(|pod| is_ours(pod, name));
     let state = pod.as_ref().map(pod_state::read);
     let parts = parts(&workspace, state.as_ref(), rendered, context, now).await?;
@@ -179,7 +178,7 @@ pub(super) async fn observe(
     let (agent, client) = match state.as_ref().filter(|pod| should_call_agent(pod, &workspace, rendered, context)) {
         Some(pod) if pod.is_operators => (operators_agent(&updates), None),
         Some(pod) => {
-            let request = if wanted.is_ok() { status_request(&workspace, context) } else { StatusRequest::default() };
+            let request = if desired.is_ok() { status_request(&workspace, context) } else { StatusRequest::default() };
             call_agent(name, namespace, pod, request, context).await
         }
         None => (Agent::NotCalled, None),
@@ -199,25 +198,25 @@ pub(super) async fn observe(
         open_runs,
         is_agent_too_old: is_agent_too_old(&agent) || lacks_required_protocol(&agent, &workspace, &updates),
         agent,
-        artifact_stored: wanted.as_ref().is_ok_and(|wanted| is_stored(wanted, namespace, context)),
-        wanted,
+        artifact_stored: desired.as_ref().is_ok_and(|desired| is_stored(desired, namespace, context)),
+        desired,
         workspace,
     };
     Ok(Some((observed, client)))
 }
 
 /// Returns the objects and source that the spec requests. `origin` is the origin of the bytes, if it is known already.
-fn wanted(
+fn desired(
     name: &str,
     namespace: &str,
     workspace: &Workspace,
     origin: Option<Origin>,
     context: &Context,
-) -> Result<WantedState, Unavailable> {
+) -> Result<DesiredState, Unavailable> {
     let invalid = |error: SpecError| Unavailable::Invalid(error.to_string());
     let rendered = render(name, namespace, workspace, &context.pods).map_err(invalid)?;
-    let source = source::wanted(&workspace.spec).map_err(invalid)?;
-    Ok(WantedState { rendered, source: WantedSource { origin: origin.or(source.origin), ..source } })
+    let source = source::desired(&workspace.spec).map_err(invalid)?;
+    Ok(DesiredState { rendered, source: DesiredSource { origin: origin.or(source.origin), ..source } })
 }
 
 fn is_agent_too_old(agent: &Agent) -> bool {
@@ -235,14 +234,13 @@ fn lacks_required_protocol(agent: &Agent, workspace: &Workspace, updates: &[Arc<
     updates.iter().any(|update| waits(update) && required_protocol_version(update, workspace) > reply.protocol_version)
 }
 
-/// Returns whether the store has the bytes and this namespace may use them.
-fn is_stored(wanted: &WantedState, namespace: &str, context: &Context) -> bool {
-    let digest = Digest::from_str(&wanted.source.artifact.digest);
-    wanted.source.is_in_pod() || digest.is_ok_and(|digest| context.artifacts.is_granted(&digest, namespace))
+/// Returns whether the store contains the bytes and this namespace may use them.
+fn is_stored(desired: &DesiredState, namespace: &str, context: &Context) -> bool {
+    desired.source.is_in_pod() || context.artifacts.is_granted(&desired.source.artifact.digest, namespace)
 }
 
 /// Returns the open runs of a Workspace whose pod has the finalizer of a run. The cache may not contain the run yet, so its
-/// Update is read before the pod is released.
+/// Update is read from the API server before the pod is released.
 async fn open_runs_in(
     pod: &PodState,
     updates: &[Arc<Update>],
@@ -269,8 +267,8 @@ fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
     open.map(|update| OpenRun { name: update.name_any(), uid: update.uid().unwrap_or_default() }).collect()
 }
 
-/// Returns whether to call the agent. A starting pod has no agent until the port opens, except in its init container `fetch`.
-/// A stale pod has one even if it is not ready, because a run may be open in it.
+/// Returns whether to call the agent. While a pod starts, its agent can be called only in the init container `fetch`, or
+/// after the agent has opened its port. The agent of a stale pod is called even if the pod is not ready, because a run may be open in the pod.
 fn should_call_agent(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>, context: &Context) -> bool {
     let stale = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
     let deleted = workspace.metadata.deletion_timestamp.is_some();
@@ -287,7 +285,7 @@ fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
     ip.is_some_and(|ip| context.probes.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
 }
 
-/// Returns the status request, which makes the agent check the mounted objects for changes.
+/// Returns the status request. Its content makes the agent check the mounted objects for changes.
 fn status_request(workspace: &Workspace, context: &Context) -> StatusRequest {
     let mounted = environment::directories(&workspace.spec);
     let request = StatusRequest {
@@ -313,7 +311,7 @@ async fn call_agent(
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name };
     match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Answered(Box::new(reply)), Some(client)),
-        // The pod is not ready either, so the agent has not started yet.
+        // The pod is not ready, so the agent may not have started yet.
         Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotCalled, None),
         Err(error) => (Agent::Unreachable(error.to_string()), None),
     }
@@ -328,8 +326,8 @@ async fn status(
     Ok((client.status_with_inputs(request).await?, client))
 }
 
-/// Returns whether an agent is older than the supported versions. Newer agents, and agents without a version, are kept, so
-/// that a rollback of the controller does not replace every pod.
+/// Returns whether an agent is older than the supported versions. Newer agents and agents without a version are kept, so
+/// that a rollback of the controller does not replace all pods.
 fn is_too_old(agent: &str, own: &str) -> bool {
     match (major_and_minor(agent), major_and_minor(own)) {
         (Some((agent_major, _)), Some((own_major, _))) if agent_major != own_major => agent_major < own_major,
@@ -373,9 +371,9 @@ mod tests {
             ("a destroy", 1, update(&[], |update| update.spec.kind = UpdateKind::Destroy), true),
             ("it is open", 0, update(&["urn"], is_open), false),
         ];
-        for (name, protocol_version, update, wanted) in rows {
+        for (name, protocol_version, update, expected) in rows {
             let agent = Agent::Answered(Box::new(StatusReply { protocol_version, ..StatusReply::default() }));
-            assert_eq!(lacks_required_protocol(&agent, &workspace, &[Arc::new(update)]), wanted, "{name}");
+            assert_eq!(lacks_required_protocol(&agent, &workspace, &[Arc::new(update)]), expected, "{name}");
         }
     }
 
@@ -393,8 +391,8 @@ mod tests {
             ("", "1.5.0", false),
             ("nonsense", "1.5.0", false),
         ];
-        for (agent, own, wanted) in rows {
-            assert_eq!(is_too_old(agent, own), wanted, "agent {agent}, controller {own}");
+        for (agent, own, expected) in rows {
+            assert_eq!(is_too_old(agent, own), expected, "agent {agent}, controller {own}");
         }
         let own = crate::runtime::failpoint::version();
         assert!(major_and_minor(own).is_some(), "{own}");

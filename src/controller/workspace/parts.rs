@@ -1,4 +1,4 @@
-//! Objects of a Workspace except its pod: whether each exists and matches the rendered one.
+//! State of the objects of a Workspace except its pod: whether each object exists and matches the rendered object.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::runtime::reconcile::ReconcileError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Missing,
-    /// An object of another owner has the name.
+    /// An object with this name exists but does not belong to the Workspace.
     Foreign,
     Outdated,
     /// The Pulumi Kubernetes Operator manages fields of the object.
@@ -46,12 +46,12 @@ pub(super) struct Parts {
     pub(super) tls: Part,
     pub(super) budget: Part,
     pub(super) stateful_set: Part,
-    /// UID of the StatefulSet. Not set if the objects were not read.
+    /// UID of the StatefulSet, or `None` if the StatefulSet does not exist or was not read.
     pub(super) stateful_set_uid: Option<String>,
     pub(super) contested: Option<Contested>,
 }
 
-/// Returns the states of the objects. They are not read if there is a pod and they were correct a short time ago.
+/// Returns the states of the objects. The objects are not read if a pod exists and they were verified a short time ago.
 pub(super) async fn parts(
     workspace: &Workspace,
     pod: Option<&PodState>,
@@ -89,10 +89,10 @@ pub(super) async fn parts(
     let certified = |secret: &Secret| tls::is_current(secret, &server_name, &authority, now);
     let mut parts = Parts {
         service: part(&name, service.as_ref(), |service| {
-            is_as_wanted(service, rendered.map(|rendered| &rendered.service))
+            is_as_desired(service, rendered.map(|rendered| &rendered.service))
         }),
         tls: part(&name, secret.as_ref(), certified),
-        budget: part(&name, budget.as_ref(), |budget| is_as_wanted(budget, rendered.map(|rendered| &rendered.budget))),
+        budget: part(&name, budget.as_ref(), |budget| is_as_desired(budget, rendered.map(|rendered| &rendered.budget))),
         stateful_set: part(&name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
         stateful_set_uid: stateful_set.as_ref().and_then(|stateful_set| stateful_set.uid()),
         contested: None,
@@ -109,7 +109,7 @@ pub(super) async fn parts(
     Ok(parts)
 }
 
-/// Returns the outdated objects if they were applied too often without effect.
+/// Returns the outdated objects, which are not applied again before `pause` has elapsed, or `None` if no object is outdated.
 fn contested(
     parts: &Parts,
     (service, budget, stateful_set): (Option<&Service>, Option<&PodDisruptionBudget>, Option<&StatefulSet>),
@@ -136,12 +136,13 @@ fn part<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnce(&K) 
     }
 }
 
-fn is_as_wanted<K: Serialize>(found: &K, wanted: Option<&Value>) -> bool {
+fn is_as_desired<K: Serialize>(found: &K, desired: Option<&Value>) -> bool {
     let found = serde_json::to_value(found).unwrap_or_default();
-    wanted.is_some_and(|wanted| covers(&found, wanted))
+    desired.is_some_and(|desired| covers(&found, desired))
 }
 
-/// Compares a StatefulSet by its hash: the API server normalizes quantities, so a comparison of all fields would fail.
+/// Returns whether a StatefulSet has the hash of the rendered one. The API server normalizes quantities, so a comparison of
+/// all fields would fail.
 fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Context) -> bool {
     let hash = found.annotations().get(ANNOTATION_RENDERED);
     let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
@@ -150,16 +151,16 @@ fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Contex
         && context.memory.is_unchanged(found)
 }
 
-/// Returns whether `found` contains everything in `wanted`. It may contain more.
-fn covers(found: &Value, wanted: &Value) -> bool {
-    match (found, wanted) {
-        (Value::Object(found), Value::Object(wanted)) => {
-            wanted.iter().all(|(field, value)| found.get(field).is_some_and(|found| covers(found, value)))
+/// Returns whether `found` contains all fields of `desired`. It may contain further fields.
+fn covers(found: &Value, desired: &Value) -> bool {
+    match (found, desired) {
+        (Value::Object(found), Value::Object(desired)) => {
+            desired.iter().all(|(field, value)| found.get(field).is_some_and(|found| covers(found, value)))
         }
-        (Value::Array(found), Value::Array(wanted)) => {
-            found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, wanted)| covers(found, wanted))
+        (Value::Array(found), Value::Array(desired)) => {
+            found.len() == desired.len() && found.iter().zip(desired).all(|(found, desired)| covers(found, desired))
         }
-        _ => found == wanted,
+        _ => found == desired,
     }
 }
 
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_covers_the_wanted_one_if_it_has_all_its_fields() {
+    fn an_object_covers_the_desired_one_if_it_has_all_its_fields() {
         let cases = [
             (json!({"a": 1, "b": 2}), json!({"a": 1}), true),
             (json!({"a": 1}), json!({"a": 1, "b": 2}), false),
@@ -179,8 +180,8 @@ mod tests {
             (json!({"a": "x"}), json!({"a": "y"}), false),
             (json!({"a": null}), json!({"a": {}}), false),
         ];
-        for (found, wanted, expected) in cases {
-            assert_eq!(covers(&found, &wanted), expected, "{found} {wanted}");
+        for (found, desired, expected) in cases {
+            assert_eq!(covers(&found, &desired), expected, "{found} {desired}");
         }
     }
 }

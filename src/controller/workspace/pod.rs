@@ -1,4 +1,5 @@
-//! Generated pod template, before the user's `podTemplate` is merged over it, and its `securityProfile`. Pure functions.
+//! Generated pod template, before the user's `podTemplate` is merged into it, and the security profiles. All functions are
+//! pure.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use super::environment::has_name;
 use super::init_containers::{BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
 use super::metadata::labels;
 use super::pod_settings::PodSettings;
-use super::source::WantedSource;
+use super::source::DesiredSource;
 use super::spec_error::SpecError;
 use crate::api::auto::WorkspaceSpec;
 use crate::api::names::{
@@ -26,15 +27,15 @@ const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
 const PROJECT_DIRECTORY: &str = "/share/workspace";
 /// Kubernetes' default termination grace period.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
-/// One hour. Only a pod with a broken image fails the probe for so long, and nothing runs in the pod before the probe
-/// succeeds.
+/// One hour at one probe per second. Only a pod with a broken image fails the startup probe for that long, and no run starts
+/// in the pod before the probe succeeds.
 const MAX_STARTUP_PROBES: u32 = 3600;
-/// Memory request of an idle workspace, which uses 7 MiB as measured. It does not cover the memory of a run, because runs
-/// share the few slots of their node.
+/// Memory request for an idle workspace, which uses 7 MiB as measured. The request does not cover the memory of a run,
+/// because runs share the limited slots of their node.
 const MEMORY_REQUEST: &str = "16Mi";
-/// Variable with the termination grace period for the agent.
+/// Variable that passes the termination grace period to the agent.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
-/// Tag suffix of an image with a non-root user. The image without the suffix runs as root.
+/// Tag suffix of an image that runs as a non-root user. The image without the suffix runs as root.
 const NONROOT: &str = "-nonroot";
 
 /// Returns the generated pod template.
@@ -44,7 +45,7 @@ pub(super) fn template(
     settings: &PodSettings,
     profile: SecurityProfile,
     mounted: &BTreeSet<Mounted<'_>>,
-    source: &WantedSource,
+    source: &DesiredSource,
 ) -> Value {
     let mut pod = json!({
         "initContainers": [bootstrap(settings, source), fetch(settings)],
@@ -70,7 +71,8 @@ pub(super) fn pulumi_container(template: &mut Value) -> Option<&mut Value> {
     containers.iter_mut().find(|container| has_name(container, PULUMI_CONTAINER))
 }
 
-/// Passes the grace period of the merged template to the agent, which needs it to end a run before the kubelet kills it.
+/// Passes the grace period of the merged template to the agent. The agent needs it to end a run before the kubelet kills the
+/// run.
 pub(super) fn set_grace_period(template: &mut Value) {
     let grace = template.pointer("/spec/terminationGracePeriodSeconds").filter(|grace| !grace.is_null());
     let grace = grace.map_or(Some(KUBERNETES_GRACE_SECONDS), Value::as_u64);
@@ -81,7 +83,7 @@ pub(super) fn set_grace_period(template: &mut Value) {
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
 }
 
-/// Passes the path of the file with variables for the CLI to every container. The agent reads only this path.
+/// Passes the path of the file with environment variables for the CLI to every container. The agent reads only this path.
 pub(super) fn set_env_file(template: &mut Value) {
     for list in ["/spec/initContainers", "/spec/containers"] {
         let containers = template.pointer_mut(list).and_then(Value::as_array_mut);
@@ -95,16 +97,16 @@ pub(super) fn set_env_file(template: &mut Value) {
     }
 }
 
-/// Annotates a pod template with the hash of its inputs.
+/// Adds the revision hash to a pod template as an annotation.
 pub(super) fn annotate(template: &mut Value, revision_hash: &str) {
     let metadata = template.pointer_mut("/metadata").and_then(Value::as_object_mut);
     let Some(annotations) = metadata.map(|m| m.entry("annotations").or_insert_with(|| json!({}))) else { return };
     set(annotations, ANNOTATION_REVISION_HASH, Some(revision_hash));
 }
 
-/// Copies the binary and creates the working directory. The container runtime would create a missing working directory as
-/// root. Init containers that provide the project create it themselves.
-fn bootstrap(settings: &PodSettings, source: &WantedSource) -> Value {
+/// Returns the init container that copies the binary and creates the working directory. The container runtime would create a
+/// missing working directory as root. Init containers that provide the project create the directory themselves.
+fn bootstrap(settings: &PodSettings, source: &DesiredSource) -> Value {
     let mut role = vec!["bootstrap", "--to", BINARY_IN_POD];
     if !source.is_from_init_containers() {
         role.extend(["--project", PROJECT_DIRECTORY]);
@@ -149,19 +151,20 @@ fn pulumi(
     mounted: &BTreeSet<Mounted<'_>>,
 ) -> Value {
     let own = own_environment();
-    // Generated variables come last and win, as in the Pulumi Kubernetes Operator. The API server rejects duplicate names.
+    // Generated variables come last and take precedence, as in the Pulumi Kubernetes Operator. The API server rejects
+    // duplicate names.
     let users = spec.env.iter().filter(|variable| !own.iter().any(|ours| ours.get("name") == variable.get("name")));
     let environment: Vec<Value> = users.chain(&own).cloned().collect();
     let mut container = json!({
         "name": PULUMI_CONTAINER,
         "image": spec.image.as_deref().unwrap_or_else(|| profile.image(&settings.default_image)),
         "command": [BINARY_IN_POD, "agent"],
-        // Working directory of `kubectl exec`. The agent itself changes to another one.
+        // Working directory of `kubectl exec`. The agent changes to another directory.
         "workingDir": PROJECT_DIRECTORY,
         "env": environment,
         "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
-        // No liveness probe, because a throttled pod must not lose its run. The startup probe is frequent, and the kubelet
-        // checks readiness as soon as it succeeds; later readiness checks are infrequent.
+        // No liveness probe, because a throttled pod must not lose its run. The startup probe is frequent. The readiness
+        // probe starts when the startup probe has succeeded and is infrequent.
         "startupProbe": {
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
             "periodSeconds": 1,
@@ -187,8 +190,8 @@ fn pulumi(
     container
 }
 
-/// Returns the variables that identify the pod to the agent, and the path of the project for the CLI in `kubectl exec`: the
-/// working directory does not show the path behind a symbolic link.
+/// Returns the variables that identify the pod to the agent, and `PWD` with the path of the project for the CLI in
+/// `kubectl exec`: the working directory does not show the path of a symbolic link.
 pub(super) fn own_environment() -> Vec<Value> {
     vec![
         pod_field("POD_NAME", "metadata.name"),
@@ -206,10 +209,10 @@ fn pod_field(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
-/// Returns the user's resources, with a memory request if the user sets neither a request nor a limit for memory.
-fn resources(wanted: Option<&Value>) -> Value {
-    let mut resources = wanted.filter(|wanted| wanted.is_object()).cloned().unwrap_or_else(|| json!({}));
-    // Kubernetes uses the limit as the request if there is no request.
+/// Returns the user's resources. Adds a memory request if the user sets neither a request nor a limit for memory.
+fn resources(desired: Option<&Value>) -> Value {
+    let mut resources = desired.filter(|desired| desired.is_object()).cloned().unwrap_or_else(|| json!({}));
+    // Without a request, Kubernetes uses the limit as the request.
     if ["requests", "limits"].iter().any(|kind| is_set(resources.get(kind), "memory")) {
         return resources;
     }
@@ -247,7 +250,7 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
         json!({"name": SHARE_VOLUME, "emptyDir": {}}),
         json!({"name": TLS_VOLUME, "secret": {"secretName": workspace_tls_secret(name), "optional": false}}),
     ];
-    // Optional, so that the pod starts without the object. The run reports that it is missing.
+    // Optional, so that the pod starts without the object. A run that needs the object reports that it is missing.
     volumes.extend(mounted.iter().map(|mounted| match mounted {
         Mounted::Secret(secret) => {
             json!({"name": volume_name(*mounted), "secret": {"secretName": secret, "optional": true}})
@@ -257,8 +260,8 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
     Value::Array(volumes)
 }
 
-/// Returns the name of a volume. It is a hash: names of volumes have at most 63 characters and no dots, those of Secrets and
-/// ConfigMaps up to 253 with dots.
+/// Returns the name of a volume. The name contains a hash, because volume names have at most 63 characters and no dots, but
+/// names of Secrets and ConfigMaps have up to 253 characters and may contain dots.
 fn volume_name(mounted: Mounted<'_>) -> String {
     let (kind, name) = match mounted {
         Mounted::Secret(name) => ("secret", name),
@@ -345,8 +348,8 @@ mod tests {
                 Err("invalid securityProfile \"privileged\": must be restricted or baseline".to_owned()),
             ),
         ];
-        for (profile, wanted) in rows {
-            assert_eq!(SecurityProfile::parse(profile).map_err(|error| error.to_string()), wanted);
+        for (profile, expected) in rows {
+            assert_eq!(SecurityProfile::parse(profile).map_err(|error| error.to_string()), expected);
         }
     }
 

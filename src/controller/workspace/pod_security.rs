@@ -1,9 +1,9 @@
-//! Checks a complete pod template against the Pod Security Standard `restricted` (Kubernetes 1.35). Pure functions.
+//! Checks a complete pod template against the Pod Security Standard `restricted` (Kubernetes 1.35). All functions are pure.
 //!
-//! A namespace can enforce the standard with a label. `--restrict-workspace-pods` enforces it in all namespaces: otherwise, a
-//! user with permission to edit Workspaces could make the controller create any pod. The exemptions of the standard that
-//! depend on the node are not applied: that for Windows because the agent supports only Linux, and that for user namespaces
-//! because a node may ignore `hostUsers`.
+//! A namespace can enforce the standard with a label. `--restrict-workspace-pods` enforces it in all namespaces. Otherwise,
+//! a user with permission to edit Workspaces could make the controller create any pod. Two exemptions of the standard, which
+//! depend on the node, are not applied: the exemption for Windows, because the agent supports only Linux, and the exemption
+//! for user namespaces, because a node may ignore `hostUsers`.
 
 use serde_json::Value;
 
@@ -67,14 +67,14 @@ pub fn check(template: &Value) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Pod or container, with its path.
+/// Pod spec or container, and its path.
 struct Part<'a> {
     path: String,
     value: &'a Value,
 }
 
 impl<'a> Part<'a> {
-    /// Returns a field below this part. Null counts as absent.
+    /// Returns the field at `pointer` in this part. Null counts as absent.
     fn get(&self, pointer: &str) -> Option<&'a Value> {
         self.value.pointer(pointer).filter(|value| !value.is_null())
     }
@@ -184,7 +184,7 @@ fn check_capabilities(container: &Part<'_>) -> Result<(), Violation> {
     }
 }
 
-/// Checks probes and lifecycle handlers, for which the kubelet opens connections from the node.
+/// Checks the hosts of probes and lifecycle handlers, to which the kubelet opens connections from the node.
 fn check_hosts(container: &Part<'_>) -> Result<(), Violation> {
     let actions = ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
     for action in actions {
@@ -195,7 +195,7 @@ fn check_hosts(container: &Part<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks the fields that a container must set if its pod does not.
+/// Checks the fields that a container must set unless its pod sets them.
 fn check_inherited(pod: &Part<'_>, container: &Part<'_>) -> Result<(), Violation> {
     let is_set = |pointer: &str| pod.get(pointer).is_some() || container.get(pointer).is_some();
     let (seccomp, non_root) = ("/securityContext/seccompProfile/type", "/securityContext/runAsNonRoot");

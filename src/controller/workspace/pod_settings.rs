@@ -1,5 +1,5 @@
-//! Settings and restrictions of the installation for workspace pods. The restrictions apply in addition to the admission of the
-//! namespace. Pure functions.
+//! Settings and restrictions of the controller for workspace pods. The restrictions apply in addition to the admission
+//! control of the namespace. All functions are pure.
 
 use serde_json::Value;
 
@@ -8,10 +8,10 @@ use super::spec_error::SpecError;
 
 /// ServiceAccount of a pod that does not specify one.
 const DEFAULT_ACCOUNT: &str = "default";
-/// Labels that network policies and Services usually select Pods by, and the prefix of such labels.
+/// Labels by which network policies and Services usually select Pods, and the prefix of further such labels.
 const SELECTOR_LABELS: [&str; 3] = ["app", "control-plane", "k8s-app"];
 const SELECTOR_PREFIX: &str = "app.kubernetes.io/";
-/// Names of controllers that the network policies of Flux and of this controller select by the label `app` or
+/// Names of controllers that the network policies of Flux and of this controller select by labels such as `app` or
 /// `app.kubernetes.io/component`.
 const CONTROLLERS: [&str; 9] = [
     "helm-controller",
@@ -32,7 +32,7 @@ const INSTALLATIONS: [&str; 2] = ["flux", "pulumi-controller"];
 pub struct PodSettings {
     /// Image that contains the binary `/pulumi-controller`.
     pub agent_image: String,
-    /// Pull policy of the agent image; the Kubernetes default if absent.
+    /// Pull policy of the agent image. If absent, the default of Kubernetes applies.
     pub agent_image_pull_policy: Option<String>,
     /// Image of the `pulumi` container if the Workspace does not specify one.
     pub default_image: String,
@@ -42,9 +42,10 @@ pub struct PodSettings {
 /// Restrictions for the workspace pods of all namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRestrictions {
-    /// Whether pods must meet the Pod Security Standard `restricted` and have no label that policies select by.
+    /// Whether pods must meet the Pod Security Standard `restricted` and must not have labels by which policies select Pods.
     pub is_restricted: bool,
-    /// ServiceAccounts that pods may use: `name` in every namespace, `namespace/name` in one. Empty allows all.
+    /// ServiceAccounts that pods may use: `name` in every namespace, or `namespace/name` in one namespace. An empty list
+    /// allows all.
     pub service_accounts: Vec<String>,
 }
 
@@ -63,7 +64,7 @@ impl PodRestrictions {
     fn check_account(&self, namespace: &str, template: &Value) -> Result<(), SpecError> {
         let field = |name: &str| template.pointer(&format!("/spec/{name}")).and_then(Value::as_str);
         let named = |account: &&str| !account.is_empty();
-        // Kubernetes uses the deprecated field if the other one is empty.
+        // Kubernetes uses the deprecated field `serviceAccount` if `serviceAccountName` is empty.
         let account = field("serviceAccountName").filter(named).or_else(|| field("serviceAccount").filter(named));
         let account = account.unwrap_or(DEFAULT_ACCOUNT);
         let is_allowed = |allowed: &String| match allowed.split_once('/') {
@@ -77,7 +78,7 @@ impl PodRestrictions {
     }
 }
 
-/// Returns whether policies would treat a pod with this label as a controller.
+/// Returns whether network policies would select a pod with this label as a controller.
 fn is_of_controller(label: &str, value: &Value) -> bool {
     let value = value.as_str().unwrap_or_default();
     match label {
@@ -119,11 +120,11 @@ mod tests {
             (json!({"serviceAccountName": null}), "serviceAccountName \"default\" is not allowed"),
             (json!({}), "serviceAccountName \"default\" is not allowed"),
         ];
-        for (spec, wanted) in rows {
+        for (spec, expected) in rows {
             let template = json!({"spec": spec});
             assert_eq!(result(&all, &template), "allowed", "{template}");
             let found = result(&some, &template);
-            assert!(found.starts_with(wanted), "{template}: {found}");
+            assert!(found.starts_with(expected), "{template}: {found}");
         }
         let refused = result(&some, &json!({"spec": {}}));
         assert!(refused.contains("pulumi, team-a/deployer, team-b/admin (--allowed-service-accounts)"), "{refused}");
@@ -146,12 +147,12 @@ mod tests {
         let pod = json!({"containers": [], "securityContext": {}});
         for (label, value, freely, under_restriction) in rows {
             let template = json!({"metadata": {"labels": {label: value}}, "spec": pod});
-            for (restrictions, wanted) in
+            for (restrictions, expected) in
                 [(PodRestrictions::default(), freely), (restricted.clone(), under_restriction)]
             {
                 let found = result(&restrictions, &template);
-                assert_eq!(found == "allowed", wanted, "{label}={value}: {found}");
-                assert!(wanted || found.starts_with(&format!("podTemplate.metadata.labels: {label} ")), "{found}");
+                assert_eq!(found == "allowed", expected, "{label}={value}: {found}");
+                assert!(expected || found.starts_with(&format!("podTemplate.metadata.labels: {label} ")), "{found}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! State of a workspace pod as far as decisions use it, and the reason why it does not start.
+//! State of a workspace pod on which decisions depend, and the reason why the pod does not start.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
 use crate::runtime::reconcile::ReconcileError;
 
-/// Reasons of waiting containers during a normal start.
+/// Reasons of waiting containers that occur during a normal start.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Path of the Pulumi Kubernetes Operator's agent in its pods.
 const OPERATORS_AGENT: &str = "/share/agent";
@@ -27,9 +27,9 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 const MAX_MESSAGE: usize = 2048;
 /// Seconds without a pod after which events are read.
 const NO_POD_SECONDS: i64 = 4;
-/// Seconds without a start of the pod after which events are read.
+/// Seconds after which events are read for a pod that has not started.
 const SLOW_START_SECONDS: i64 = 40;
-/// Age in seconds from which an event is ignored. The StatefulSet controller retries after 1000 s at most.
+/// Age in seconds above which an event is ignored. The StatefulSet controller retries after at most 1000 seconds.
 const OLD_SECONDS: i64 = 1200;
 /// Maximum number of events to read for one object. Clients limit the event rate per object, so more are unlikely.
 const MAX_EVENTS: u32 = 200;
@@ -63,7 +63,7 @@ pub(super) struct PodState {
     pub initializing: Option<String>,
     /// Reason why the pod does not start, as Kubernetes reports it. `None` during a normal start.
     pub trouble: Option<String>,
-    /// Whether the pod does not start because no node fits.
+    /// Whether the pod does not start because no node fits its requirements.
     pub unschedulable: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
     let container = status
         .and_then(|status| status.container_statuses.as_ref())
         .and_then(|containers| containers.iter().find(|container| container.name == PULUMI_CONTAINER));
-    // After the loss of the node, the container states are only the last known ones.
+    // After the loss of the node, the container states are outdated.
     let over = status.is_some_and(|status| matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")));
     let runs = |container: &&ContainerStatus| !over && state(container).is_some_and(|state| state.running.is_some());
     let mut running_init =
@@ -138,13 +138,13 @@ fn trouble(pod: &Pod) -> Option<String> {
     })
 }
 
-/// Returns the condition of a pod for which the scheduler has found no node.
+/// Returns the `PodScheduled` condition of a pod for which the scheduler has found no node.
 fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
 }
 
-/// Returns the requests of all containers of a pod.
+/// Describes the resource requests of all containers of a pod.
 fn requests(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let inits = spec.init_containers.iter().flatten().filter_map(|container| requested("init container", container));
@@ -153,7 +153,7 @@ fn requests(pod: &Pod) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Returns the requests of a container, such as `container pulumi requests memory 16Mi`.
+/// Describes the resource requests of a container, such as `container pulumi requests memory 16Mi`.
 fn requested(what: &str, container: &Container) -> Option<String> {
     let requests = container.resources.as_ref()?.requests.as_ref()?;
     let amounts: Vec<String> = requests.iter().map(|(resource, amount)| format!("{resource} {}", amount.0)).collect();
@@ -176,14 +176,14 @@ fn container_trouble(container: &ContainerStatus) -> Option<String> {
 }
 
 /// Returns the last failure of an init container that is being retried. The failure is reported until a retry succeeds,
-/// because two messages would otherwise alternate with each retry.
+/// because the message would otherwise alternate with each retry.
 fn last_failure(container: &ContainerStatus) -> Option<String> {
     state(container)?.running.as_ref()?;
     let last = container.last_state.as_ref()?.terminated.as_ref()?;
     (last.exit_code != 0).then(|| failure(container, last))
 }
 
-/// Describes a failure. The text is independent of the progress of the next retry.
+/// Describes a failure. The text does not change while the next retry progresses.
 fn failure(container: &ContainerStatus, last: &ContainerStateTerminated) -> String {
     let is_repeated = container.restart_count > 0 || state(container).is_some_and(|state| state.terminated.is_none());
     if is_repeated { sentence(CRASH_LOOP, Some(&end(last))) } else { end(last) }
@@ -215,9 +215,9 @@ fn sentence(reason: &str, message: Option<&str>) -> String {
     format!("{reason}: {}", message.get(..end).unwrap_or_default())
 }
 
-/// Returns the latest event about the object that blocks the Workspace, if it is a warning. Only events show quotas, Pod
-/// Security violations and volumes that cannot be mounted. They are read only if the pod is missing or does not start for some
-/// time.
+/// Returns the latest event about the object that blocks the Workspace, if the event is a warning. Quotas, Pod Security
+/// violations and volumes that cannot be mounted appear only in events. Events are read only if the pod has been missing or
+/// has not started for some time.
 pub(super) async fn find_warning(
     workspace: &Workspace,
     stateful_set_uid: Option<&str>,
@@ -246,7 +246,7 @@ pub(super) async fn find_warning(
     Ok(newest_warning(&events, now))
 }
 
-/// Returns the latest event if it is a warning. A later normal event means that the problem is solved.
+/// Returns the latest event if it is a warning. A later normal event means that the problem is resolved.
 fn newest_warning(events: &[Event], now: Timestamp) -> Option<String> {
     let recent = events.iter().filter_map(|event| Some((event_time(event)?, event)));
     let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);

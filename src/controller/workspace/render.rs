@@ -1,16 +1,16 @@
-//! Renders the objects of a Workspace: a headless Service, a StatefulSet with one pod, and a PodDisruptionBudget. Pure
-//! functions. The objects stay JSON until they are applied, because the user's part of the pod may contain fields that
-//! `k8s-openapi` does not know.
+//! Renders the objects of a Workspace: a headless Service, a StatefulSet with one pod, and a PodDisruptionBudget. All
+//! functions are pure. The objects stay JSON until they are applied, because the user's `podTemplate` may contain fields
+//! that `k8s-openapi` does not define.
 //!
-//! The objects have no ownerReferences: a foreground deletion of the Workspace would delete the pod during a run. The
-//! finalizer of the Workspace removes them.
+//! The objects have no owner references, because a foreground deletion of the Workspace would delete the pod during a run.
+//! The controller deletes the objects before it removes the finalizer of the Workspace.
 
 use serde_json::{Map, Value, json};
 
 use super::metadata::{ANNOTATION_RENDERED, hash, labels, metadata, revision_hash};
 use super::pod::SecurityProfile;
 use super::pod_settings::PodSettings;
-use super::source::WantedSource;
+use super::source::DesiredSource;
 use super::spec_error::{MAX_NAME, SpecError};
 use super::{config, environment, guard, init_containers, pod, source};
 use crate::api::auto::{Workspace, WorkspaceSpec};
@@ -18,19 +18,19 @@ use crate::api::bounds;
 use crate::api::names::{AGENT_PORT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::controller::merge::{POD_TEMPLATE, SERVICE_TEMPLATE, TooLarge, check_size, merge};
 
-/// Metadata fields that a template may set. The others define how the agent is reached.
+/// Metadata fields that a service template may set. The other fields define how the agent is reached.
 const SERVICE_FIELDS: [&str; 2] = ["annotations", "labels"];
 
 /// Rendered objects of a Workspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
     pub service: Value,
-    /// Blocks a drain while a run is open.
+    /// PodDisruptionBudget that blocks a drain of the node while a run is open.
     pub budget: Value,
     pub stateful_set: Value,
-    /// Hash of the user's inputs, which the pod has as an annotation.
+    /// Hash of the user's inputs, which the pod contains as an annotation.
     pub revision_hash: String,
-    /// Hash of the StatefulSet, which it has as an annotation.
+    /// Hash of the StatefulSet, which the StatefulSet contains as an annotation.
     pub rendered_hash: String,
     /// Hash of all rendered objects.
     pub parts_hash: String,
@@ -47,11 +47,11 @@ pub fn render(
         return Err(SpecError::NameTooLong);
     }
     check_sizes(&workspace.spec)?;
-    let source = source::wanted(&workspace.spec)?;
+    let source = source::desired(&workspace.spec)?;
     let mut template = pod_template(name, workspace, settings, &source)?;
     let is_fetched_first = init_containers::arrange(&mut template, !source.is_in_pod());
-    // The result of the user's init containers may depend on the source, so another source needs another pod. The same holds
-    // for a source inside the pod.
+    // The result of the user's init containers may depend on the source, so a different source needs a new pod. The same
+    // applies to a source inside the pod.
     let is_bound = is_fetched_first || source.is_in_pod();
     let revision_hash = revision_hash(&workspace.spec, is_bound.then_some(&source.artifact));
     pod::annotate(&mut template, &revision_hash);
@@ -89,10 +89,10 @@ fn pod_template(
     name: &str,
     workspace: &Workspace,
     settings: &PodSettings,
-    source: &WantedSource,
+    source: &DesiredSource,
 ) -> Result<Value, SpecError> {
     let spec = &workspace.spec;
-    let environment = environment::wanted(spec)?;
+    let environment = environment::desired(spec)?;
     config::check(spec)?;
     let mounted = environment.mounted().into_iter().chain(config::mounted(spec)).collect();
     let profile = SecurityProfile::parse(spec.security_profile.as_deref())?;
@@ -128,7 +128,7 @@ fn budget(name: &str, namespace: &str) -> Value {
 /// precedence over the template.
 fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Value, SpecError> {
     let mut metadata = metadata(name, namespace);
-    // Added even without a template, so that an empty template makes no difference.
+    // Added even without a template, so that an empty template has the same result as an absent one.
     add(&mut metadata, "annotations", None);
     if let Some(template) = template {
         check_service_template(template)?;
@@ -149,8 +149,8 @@ fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Valu
             "ports": [{"name": "grpc", "port": AGENT_PORT}],
         },
     });
-    // The hash detects fields that were removed from the template: the remaining fields alone would still match the existing
-    // Service.
+    // The hash detects fields that were removed from the template, because the remaining fields alone would still match the
+    // existing Service.
     let hash = json!({ANNOTATION_RENDERED: hash(&service)});
     if let Some(metadata) = service.get_mut("metadata") {
         replace(metadata, "annotations", hash.as_object());
@@ -172,7 +172,7 @@ fn check_service_template(template: &Value) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Adds the entries that do not exist yet.
+/// Adds the entries whose keys do not exist yet.
 fn add(metadata: &mut Value, field: &str, more: Option<&Map<String, Value>>) {
     let Some(fields) = entry(metadata, field) else { return };
     for (key, value) in more.into_iter().flatten() {

@@ -12,10 +12,10 @@ use crate::pulumi::cli;
 use crate::rpc::proto::{Candidate, InteractiveSession};
 use crate::source::Unavailable;
 
-/// Requeue interval as a fallback for missed watch events of pods and runs.
+/// Requeue interval in case a watch event of a pod or a run is missed.
 const BACKSTOP: Duration = Duration::from_secs(30);
-/// Retry interval for an object that the API server rejects or another client rewrites. No watch reports when a policy
-/// changes.
+/// Retry interval for an object that the API server rejects or another client rewrites. No watch event signals a change of a
+/// policy.
 pub(super) const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 /// Requeue interval for an unreachable agent or a missing pod.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -27,18 +27,18 @@ const MAX_VERSION: usize = 64;
 /// Maximum length of the command of an interactive session in a message, in characters.
 const MAX_COMMAND: usize = 200;
 
-/// Retry interval for a process that has just started.
+/// Requeue interval while the init container `fetch` is starting.
 const FETCH_START_RETRY: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Everything matches the spec.
+    /// The Workspace matches its spec.
     Ready,
-    /// In progress.
+    /// An operation is in progress.
     Working,
     /// A problem that may disappear without a change of the spec.
     Failing,
-    /// A problem that only a change of the spec solves.
+    /// A problem that only a change of the spec resolves.
     Stalled,
 }
 
@@ -62,7 +62,7 @@ impl Report {
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: None }
     }
 
-    /// Requires a change of the image.
+    /// Reports that the image contains an unsupported version of the CLI.
     pub(super) fn cli_too_old(version: &str) -> Self {
         let version: String = version.chars().filter(|c| !c.is_control()).take(MAX_VERSION).collect();
         let (major, minor) = cli::OLDEST;
@@ -74,7 +74,8 @@ impl Report {
         Self { state: State::Stalled, reason, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    /// No watch reports the deletion of the other object, so it is polled.
+    /// Reports that an object with a name that the Workspace needs belongs to another owner. No watch event signals its deletion, so the object is
+    /// polled.
     pub(super) fn foreign(object: &str) -> Self {
         let message =
             format!("{object} exists and does not belong to this Workspace: delete it or rename the Workspace");
@@ -103,7 +104,7 @@ impl Report {
         }
     }
 
-    /// The source is delivered, and the user's init containers run.
+    /// Reports that the source is delivered and the user's init containers run.
     pub(super) fn initializing(pod: &str, container: Option<&str>) -> Self {
         let what = container.map_or_else(
             || "waiting for its init containers".to_owned(),
@@ -112,7 +113,7 @@ impl Report {
         Self::working(reason::INITIALIZING, format!("pod {pod} is starting: {what}"), BACKSTOP)
     }
 
-    /// No event reports that the init container `fetch` accepts connections.
+    /// Reports that the init container `fetch` is starting. No event signals that it accepts connections, so it is polled.
     pub(super) fn fetch_starting(pod: &str) -> Self {
         Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), FETCH_START_RETRY)
     }
@@ -121,7 +122,7 @@ impl Report {
         Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {trouble}"), BACKSTOP)
     }
 
-    /// Nodes can be added at any time, for example by an autoscaler.
+    /// Reports that no node fits the pod. This state may end at any time, for example because an autoscaler adds a node.
     pub(super) fn unschedulable(pod: &str, trouble: &str) -> Self {
         Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} failed to start: {trouble}"), BACKSTOP)
     }
@@ -134,7 +135,7 @@ impl Report {
         Self::working(why, format!("waiting for run {run} to end before deleting pod {pod}"), BACKSTOP)
     }
 
-    /// No event reports the end of a session, so the agent is polled.
+    /// Reports that an interactive session delays the deletion of the pod. No event signals its end, so the agent is polled.
     pub(super) fn pod_waits_for_session(why: &'static str, pod: &str, session: &InteractiveSession) -> Self {
         Self::working(why, format!("waiting for {} to end before deleting pod {pod}", describe(session)), POLL_INTERVAL)
     }
@@ -144,7 +145,7 @@ impl Report {
         Self::working(reason::INSTALLING, message, POLL_INTERVAL)
     }
 
-    /// Adds to the message the interactive session that delays runs.
+    /// Adds the interactive session that delays runs to the message.
     pub(super) fn with_session(self, session: &InteractiveSession) -> Self {
         let message = format!("{}; runs wait for {} to end", self.message, describe(session));
         Self { message, again: Some(POLL_INTERVAL), ..self }
@@ -168,7 +169,7 @@ impl Report {
         Self::failing(reason::ARTIFACT_UNAVAILABLE, message, BACKSTOP)
     }
 
-    /// It is unknown which source should be in place.
+    /// Reports why the source of the Workspace is unknown.
     pub(super) fn no_source(why: &Unavailable) -> Self {
         match why {
             Unavailable::Invalid(message) | Unavailable::Denied(message) => Self::stalled(message.clone()),
@@ -179,7 +180,7 @@ impl Report {
         }
     }
 
-    /// An installation needs the environment, so the source waits for all objects that the environment refers to.
+    /// Reports missing objects. The installation of the source needs all objects that the environment refers to.
     pub(super) fn reference_not_found(artifact: &ArtifactReference, waits: &str) -> Self {
         let message = format!("{waits}; source {} is installed afterwards", name(artifact));
         Self::failing(reason::REFERENCE_NOT_FOUND, message, BACKSTOP)
@@ -189,7 +190,7 @@ impl Report {
         Self::working(reason::INSTALLING, format!("installing source {}", name(artifact)), BACKSTOP)
     }
 
-    /// The agent installs the source without further requests and sends no events, so it is polled.
+    /// Reports the progress of the installation of a source. The agent sends no events, so it is polled.
     pub(super) fn install_progress(artifact: &ArtifactReference, candidate: &Candidate) -> Self {
         let name = name(artifact);
         if candidate.failure.is_empty() {
@@ -205,7 +206,7 @@ impl Report {
         Self::failing(reason::ARTIFACT_REFUSED, message, BACKSTOP)
     }
 
-    /// Requires a change of the spec if the URL is not allowed.
+    /// Reports a source that cannot be fetched. If its URL is not allowed, only a change of the spec resolves the problem.
     pub(super) fn artifact_not_fetched(artifact: &ArtifactReference, error: &FetchError) -> Self {
         let message = format!("failed to fetch source {}: {error}", name(artifact));
         match error {
@@ -219,29 +220,29 @@ impl Report {
         }
     }
 
-    /// The API server forbids an object of the Workspace, for example because of a quota.
+    /// Reports that the API server forbids an object of the Workspace, for example because of a quota.
     pub(super) fn forbidden(message: String) -> Self {
         Self::failing(reason::POD_FAILED, message, BACKSTOP)
     }
 
-    /// An admission webhook or policy denied an object of the Workspace.
+    /// Reports that an admission webhook or policy denied an object of the Workspace.
     pub(super) fn denied(message: String) -> Self {
         Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
     }
 
-    /// The API server rejected the content of an object. The cause may also be a webhook or policy with an unrecognized
-    /// message.
+    /// Reports that the API server rejected the content of an object. The cause may also be a webhook or policy whose
+    /// message is not recognized.
     pub(super) fn rejected(message: String) -> Self {
         Self { again: Some(REJECTED_RETRY), ..Self::stalled(message) }
     }
 
-    /// A new pod would be created from a StatefulSet that does not match the spec.
+    /// Reports that the pod is not replaced, because the StatefulSet for the new pod does not match the spec.
     pub(super) fn contested_pod() -> Self {
         let message = "cannot replace the pod: another client changes the StatefulSet after each apply".to_owned();
         Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
     }
 
-    /// Adds to the message the objects that are not applied again yet.
+    /// Adds the objects whose next apply is delayed to the message.
     pub(super) fn with_contested(self, contested: &Contested) -> Self {
         let again = self.again.map_or(contested.pause, |again| again.min(contested.pause));
         Self { message: format!("{}; {}", self.message, contested.message), again: Some(again), ..self }
@@ -256,7 +257,7 @@ impl Report {
     }
 }
 
-/// Describes an interactive session, bounded and on one line, because the agent is not trusted.
+/// Describes an interactive session on one line with limited length, because the agent is not trusted.
 fn describe(session: &InteractiveSession) -> String {
     let typed: String =
         session.command.chars().take(MAX_COMMAND).map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -268,9 +269,9 @@ fn name(artifact: &ArtifactReference) -> Cow<'_, str> {
     if !artifact.revision.is_empty() {
         return Cow::Borrowed(&artifact.revision);
     }
-    match artifact.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
+    match InPod::of(&artifact.digest) {
         Some(InPod::Image) => Cow::Owned(format!("/{} of the image", artifact.dir)),
         Some(InPod::InitContainers) => Cow::Borrowed("from the init containers"),
-        None => Cow::Borrowed(&artifact.digest),
+        None => Cow::Owned(artifact.digest.to_string()),
     }
 }

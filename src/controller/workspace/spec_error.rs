@@ -4,11 +4,11 @@ use super::pod_security::Violation;
 use crate::controller::merge::{MergeError, TooLarge};
 use crate::source::inline::InlineSourceError;
 
-/// Maximum length of a Workspace's name. Pods and ControllerRevisions have labels derived from it, which a longer name would
-/// make invalid.
+/// Maximum length of a Workspace's name. The labels of Pods and ControllerRevisions are derived from the name, and a longer
+/// name would make these labels invalid.
 pub(super) const MAX_NAME: usize = 42;
 
-/// Reason why no pod can be created from a Workspace's spec. Only a change of the spec helps.
+/// Reason why no pod can be created from a Workspace's spec. Only a change of the spec resolves the error.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     #[error("invalid metadata.name: must have at most {MAX_NAME} characters")]
@@ -60,9 +60,6 @@ pub enum SpecError {
 
     #[error("artifact.dir: {0}")]
     Directory(#[from] crate::artifact::DirectoryError),
-
-    #[error("artifact.digest: {0}")]
-    Digest(#[from] crate::artifact::DigestError),
 
     #[error(transparent)]
     Source(#[from] InlineSourceError),

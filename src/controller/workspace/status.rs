@@ -1,4 +1,4 @@
-//! Builds the conditions of a Workspace and the events about their changes. No other module does.
+//! Builds the conditions of a Workspace and the events about their changes, which no other module does.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ use crate::runtime::writes::WriteError;
 
 /// Maximum length of a project name that the CLI accepts.
 const MAX_PROJECT_NAME: usize = 100;
-/// Event reason for a template that sets fields without effect.
+/// Event reason for a template that sets fields which have no effect.
 const NO_EFFECT: &str = "PodTemplateNoEffect";
 
 /// Event reason for objects that another client changes after each apply.
@@ -63,7 +63,7 @@ fn contested_event(observed: &Observed) -> Option<Event> {
         .then(|| Event::new(&observed.workspace, EventKind::Warning, APPLY_CONFLICT, contested.message.clone()))
 }
 
-/// Ends the polling for changes of mounted objects that the pod has received.
+/// Ends the polling for changes of mounted objects that have arrived in the pod.
 fn mark_mounted(workspace: &Workspace, now: &WorkspaceStatus, context: &Context) {
     let before = workspace.status.as_ref().map(|status| &status.mounted_inputs);
     let arrived = now.mounted_inputs.iter().filter(|(object, word)| before.and_then(|b| b.get(*object)) != Some(*word));
@@ -86,8 +86,8 @@ fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStat
     status
 }
 
-/// Sets the fields that the agent reports. Without an answer, the last reported values are kept as long as the pod is the
-/// same.
+/// Sets the fields that the agent reports. If the agent does not respond, the last reported values are kept while the pod is
+/// the same.
 fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     match &observed.agent {
         Agent::Answered(reply) => {
@@ -113,8 +113,9 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     }
 }
 
-/// Returns the agent's hash of the configuration inputs, or the previous one if the agent cannot compute it now. All pods of
-/// a Workspace compute the same hash for the same content, so a change without a pod is detected too.
+/// Returns the agent's hash of the configuration inputs, or the previous hash if the agent cannot compute it now. All pods
+/// of a Workspace compute the same hash for the same content, so a change is detected even if no pod exists at the time of
+/// the change.
 fn config_inputs(before: Option<String>, reply: &StatusReply, spec: &WorkspaceSpec) -> Option<String> {
     let has_inputs = !config::config_files(spec).is_empty();
     let reported = Some(reply.config_inputs.clone()).filter(|word| !word.is_empty());
@@ -136,17 +137,17 @@ fn mounted_inputs(
     environment::directories(spec).into_iter().filter_map(word).take(most).collect()
 }
 
-/// Returns the project name that the agent reports, bounded because the agent is not trusted.
+/// Returns the project name that the agent reports, with limited length because the agent is not trusted.
 fn project_name(reported: &str) -> String {
     reported.chars().filter(|c| !c.is_control()).take(MAX_PROJECT_NAME).collect()
 }
 
 /// Adds the revision from the spec or the previous status. The agent reports only digest and directory.
 fn with_revision(found: ArtifactReference, observed: &Observed) -> ArtifactReference {
-    let normal = observed.wanted.as_ref().ok().map(|wanted| &wanted.source.artifact);
-    let is_wanted = normal.is_some_and(|wanted| wanted.digest == found.digest && wanted.dir == found.dir);
-    if let Some(wanted) = observed.workspace.spec.artifact.as_ref().filter(|_| is_wanted) {
-        return wanted.clone();
+    let normal = observed.desired.as_ref().ok().map(|desired| &desired.source.artifact);
+    let is_desired = normal.is_some_and(|desired| desired.digest == found.digest && desired.dir == found.dir);
+    if let Some(desired) = observed.workspace.spec.artifact.as_ref().filter(|_| is_desired) {
+        return desired.clone();
     }
     let before = observed.workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
     let normal_dir = |dir: &str| Directory::from_str(dir).is_ok_and(|dir| dir.as_str() == found.dir);
@@ -173,7 +174,7 @@ fn set_conditions(status: &mut WorkspaceStatus, report: &Report, generation: i64
     }
 }
 
-/// Returns an event if the state has changed. Intermediate states get no event.
+/// Returns an event if the state has changed and is not an intermediate state.
 fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
     let before = workspace.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
     let was = before.map(|ready| (ready.status.as_str(), ready.reason.as_str()));
@@ -192,7 +193,7 @@ fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
     })
 }
 
-/// Returns an event about fields of the template without effect, once for each generation.
+/// Returns an event about fields of the template that have no effect, once for each generation.
 fn without_effect(workspace: &Workspace) -> Option<Event> {
     let observed = workspace.status.as_ref().and_then(|status| status.observed_generation);
     let template = workspace.spec.pod_template.as_ref().filter(|_| observed != workspace.metadata.generation)?;
@@ -232,14 +233,14 @@ mod tests {
         };
         let fetch = |fields| json!({"spec": {"initContainers": [fields]}});
         let added = || fetch(json!({"name": "fetch", "env": [{"name": "A", "value": "b"}]}));
-        for (observed, template, wanted) in [
+        for (observed, template, expected) in [
             (None, added(), true),
             (Some(1), added(), true),
             (Some(2), added(), false),
             (Some(1), fetch(json!({"name": "fetch", "resources": {}})), false),
             (Some(1), json!(null), false),
         ] {
-            assert_eq!(has_event(observed, template.clone()), wanted, "{observed:?} {template}");
+            assert_eq!(has_event(observed, template.clone()), expected, "{observed:?} {template}");
         }
     }
 
@@ -249,7 +250,7 @@ mod tests {
         let spec =
             |config| serde_json::from_value(json!({"stacks": [{"name": "dev", "config": config}]})).expect("a spec");
         let (with, without): (WorkspaceSpec, WorkspaceSpec) = (spec(config), spec(json!([])));
-        for (before, reported, spec, wanted) in [
+        for (before, reported, spec, expected) in [
             (None, "", &with, None),
             (None, "new", &with, Some("new")),
             (Some("old"), "new", &with, Some("new")),
@@ -259,7 +260,7 @@ mod tests {
         ] {
             let reply = StatusReply { config_inputs: reported.to_owned(), ..StatusReply::default() };
             let found = config_inputs(before.map(str::to_owned), &reply, spec);
-            assert_eq!(found.as_deref(), wanted, "{before:?} {reported:?}");
+            assert_eq!(found.as_deref(), expected, "{before:?} {reported:?}");
         }
     }
 
@@ -278,7 +279,7 @@ mod tests {
         let reported = reported.map(|(directory, word)| (directory.clone(), word.to_owned()));
         let reply = StatusReply { mounted_inputs: reported.into(), ..StatusReply::default() };
         let before = map(&[("Secret/aws", "old"), ("Secret/s", "kept"), ("Secret/gone", "old")]);
-        let wanted = map(&[("Secret/aws", "new"), ("Secret/s", "kept")]);
-        assert_eq!(mounted_inputs(&before, &reply, &spec), wanted);
+        let expected = map(&[("Secret/aws", "new"), ("Secret/s", "kept")]);
+        assert_eq!(mounted_inputs(&before, &reply, &spec), expected);
     }
 }

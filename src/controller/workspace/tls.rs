@@ -1,4 +1,4 @@
-//! Secret with the server certificate of a workspace. Its content is never cached.
+//! Secret with the server certificate of a workspace's agent. The content of the Secret is never cached.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -17,8 +17,8 @@ use crate::rpc::server_tls::{
 /// Minimum length of the inputs key, in bytes.
 const MIN_INPUTS_KEY: usize = 32;
 
-/// Returns whether the Secret is valid: a certificate with the correct name that the current CA has signed and that is not
-/// due for renewal, its key, the CA bundle for the agent, and the inputs key.
+/// Returns whether the Secret is current. It must contain the private key, the CA bundle for the agent, the inputs key, and
+/// a certificate with the correct name that the current CA has signed and that is not due for renewal.
 pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generations, now: Timestamp) -> bool {
     let text = |key: &str| {
         let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
@@ -42,7 +42,7 @@ fn inputs_key(secret: &Secret) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|key| key.len() >= MIN_INPUTS_KEY)
 }
 
-/// Returns a Secret with a new certificate. The inputs key is kept, because with a new one all inputs would appear to have
+/// Returns a Secret with a new certificate. The inputs key is kept, because with a new key all inputs would appear to have
 /// changed.
 pub(super) fn issue(
     name: &str,

@@ -91,9 +91,9 @@ fn advice_for_a_missing_permission_names_the_service_account() {
              ClusterRole and a ClusterRoleBinding, or",
         ),
     ];
-    for (message, wanted) in table {
+    for (message, expected) in table {
         let advice = about(message).expect("known message");
-        assert!(advice.starts_with(wanted), "{advice}");
+        assert!(advice.starts_with(expected), "{advice}");
     }
     assert_eq!(
         about("pods \"a\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"),

@@ -79,8 +79,8 @@ fn request_ids_are_removed_from_errors() {
         ("no identifier", "no identifier"),
         ("", ""),
     ];
-    for (text, wanted) in rows {
-        assert_eq!(remove_request_ids(text), wanted);
+    for (text, expected) in rows {
+        assert_eq!(remove_request_ids(text), expected);
     }
 }
 

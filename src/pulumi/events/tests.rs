@@ -85,13 +85,13 @@ fn a_long_message_is_truncated() {
 #[test]
 fn secrets_are_masked_before_truncation() {
     let secret = "s3cr3t-".repeat(20);
-    // The secret lies across each position where a message is cut, with and without color tags in it.
-    for (length, said) in [
+    // The secret spans each position at which a message is truncated, with and without color tags inside the secret.
+    for (length, output) in [
         (MAX_MESSAGE / 2, secret.clone()),
         (2 * MAX_MESSAGE, secret.clone()),
         (10, secret.replacen("s3cr", "s3<{%reset%}>cr", 1)),
     ] {
-        let message = format!("{}{said}{}", "x".repeat(length - 10), "y".repeat(5 * MAX_MESSAGE - length));
+        let message = format!("{}{output}{}", "x".repeat(length - 10), "y".repeat(5 * MAX_MESSAGE - length));
         let line = json!({"diagnosticEvent": {"message": message, "severity": "error"}}).to_string();
         let hide = |text: &str| text.replace(&secret, "[secret]");
         let event = EngineEvent::parse_without(line.as_bytes(), &hide).expect("it is an event");

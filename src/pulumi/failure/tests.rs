@@ -83,8 +83,8 @@ fn the_message_contains_the_relevant_error() {
             &none,
             exited(1),
             LOCKED,
-            "the stack is locked by pulumi@web-workspace-0 (pid 16251) since 2026-11-21T10:22:01Z; if this process no longer \
-             runs, remove the lock with `pulumi cancel`",
+            "the stack is locked by pulumi@web-workspace-0 (pid 16251) since 2026-11-21T10:22:01Z; if no process holds \
+             the lock anymore, remove it with `pulumi cancel`",
         ),
         (&none, exited(2), "", "the Pulumi CLI exited with code 2\nfirst\nlast"),
         (
@@ -221,7 +221,7 @@ fn a_lock_belongs_to_a_dead_run_only_if_every_field_matches() {
     let (during, host) = ("2026-11-21T10:02:00Z", "web-0");
     let table = [
         (error(1, &[(host, 42, during)]), true),
-        // First and last second, and another time zone.
+        // The first and the last second of the run, and a time in another time zone.
         (error(1, &[(host, 42, "2026-11-21T10:00:00Z")]), true),
         (error(1, &[(host, 42, "2026-11-21T10:05:00Z")]), true),
         (error(1, &[(host, 42, "2026-11-21T11:02:00+01:00")]), true),
@@ -231,9 +231,9 @@ fn a_lock_belongs_to_a_dead_run_only_if_every_field_matches() {
         (error(1, &[("web-1", 42, during)]), false),
         (error(1, &[("WEB-0", 42, during)]), false),
         (error(1, &[(host, 43, during)]), false),
-        // PID of another run at the time of this run.
+        // The process ID of another run, at the time of this run.
         (error(1, &[(host, 41, during)]), false),
-        // Several locks, with any owner, and locks that are not named.
+        // Several locks, regardless of their owners, and locks that the message does not list.
         (error(2, &[(host, 42, during), (host, 42, during)]), false),
         (error(2, &[(host, 42, during), ("laptop", 7, during)]), false),
         (error(2, &[(host, 42, during)]), false),

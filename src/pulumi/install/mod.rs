@@ -1,7 +1,7 @@
-//! Plans `pulumi install` for a project and decides whether a repeated installation can change the result.
+//! Plans `pulumi install` for a project and determines whether another installation could change the installed dependencies.
 //!
 //! The dependencies of the previous source are reused without an installation only if all inputs of the installation are known
-//! and equal: see [`Plan::carry`]. In case of doubt the installation runs, so a wrong dependency is never reused.
+//! and unchanged: see [`Plan::carry`]. Otherwise, the installation runs, so that an outdated dependency is never reused.
 
 mod nodejs;
 mod package_manager;
@@ -24,7 +24,7 @@ pub use package_manager::{Files, Subject};
 pub struct Plan {
     /// Record to store after the installation.
     pub installed: Installed,
-    /// Reason why an equal key does not prove an equal result; `None` if it does.
+    /// Reason why the installation must run even if the key is unchanged; `None` if it can be skipped in this case.
     pub never_skipped: Option<String>,
     /// Directories of the dependencies, relative to the source's root. Directories outside of the source are not included.
     pub trees: Vec<PathBuf>,
@@ -42,12 +42,12 @@ pub struct Installed {
     pub manager: String,
 }
 
-/// How a new source reuses the dependencies of the previous one.
+/// How a new source reuses the dependencies of the previous source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
-    /// Moves the dependencies, which are the same for the new source. No installation is needed.
+    /// Moves the dependencies to the new source without an installation, because they are the same.
     Move,
-    /// Installs on top of a copy of the dependencies.
+    /// Copies the dependencies to the new source and runs the installation.
     Copy,
     Nothing,
 }
@@ -55,8 +55,8 @@ pub enum Carry {
 impl Plan {
     /// Returns how to reuse the dependencies of the previous source.
     ///
-    /// A copy is used only if leftovers are harmless: if the package manager removes them, or if no dependency was removed from
-    /// the manifest.
+    /// The dependencies are copied only if the package manager removes dependencies that are no longer needed, or if the inputs
+    /// of the installation are unchanged.
     pub fn carry(&self, before: Option<&Installed>) -> Carry {
         let Some(before) = before else { return Carry::Nothing };
         let is_equal = before.key == self.installed.key;
@@ -79,7 +79,7 @@ pub fn files(subject: Subject<'_>) -> Vec<PathBuf> {
     directories.iter().flat_map(|directory| names.iter().map(|name| directory.join(name))).collect()
 }
 
-/// Plans an installation. `cli` is the version of the CLI; empty if it is not known.
+/// Plans an installation. `cli` is the version of the CLI; empty if the version is unknown.
 pub fn plan(subject: Subject<'_>, files: &Files, cli: &str) -> Plan {
     let project = subject.project;
     let mut managed = match project.runtime.as_str() {

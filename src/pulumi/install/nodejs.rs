@@ -1,4 +1,4 @@
-//! Package managers of Node.js and Bun.
+//! Installation inputs of the package managers of Node.js and Bun.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) const FILES: [&str; 14] = [
     "bunfig.toml",
 ];
 
-/// The lock files of each manager.
+/// Lock files of each package manager.
 const LOCKS: [(&str, &[&str]); 4] = [
     ("npm", &["package-lock.json", "npm-shrinkwrap.json"]),
     ("yarn", &["yarn.lock"]),
@@ -31,7 +31,7 @@ const LOCKS: [(&str, &[&str]); 4] = [
     ("bun", &["bun.lock", "bun.lockb"]),
 ];
 
-/// Scripts of the project that an installation runs. They may build files from the source.
+/// Scripts of the project that an installation runs. These scripts may generate files from the source.
 const SCRIPTS: [&str; 9] = [
     "preinstall",
     "install",
@@ -49,31 +49,31 @@ const DEPENDENCIES: [&str; 7] =
 
 pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
     let option = subject.option("packagemanager");
-    let wanted = match option {
+    let desired = match option {
         "" if subject.project.runtime == "bun" => "bun",
         "" => "auto",
         option => option,
     };
     let locked: Vec<&str> =
         LOCKS.iter().filter(|(_, names)| named(files, names).next().is_some()).map(|(manager, _)| *manager).collect();
-    // With `auto`, the CLI chooses by the lock files and by the managers in the image, so the choice does not change within a
-    // pod.
-    let name = if wanted == "auto" { format!("auto {}", locked.join(" ")) } else { wanted.to_owned() };
+    // With `auto`, the CLI selects the package manager by the lock files and the package managers in the image. The image does
+    // not change within a pod, so the name contains only the lock files.
+    let name = if desired == "auto" { format!("auto {}", locked.join(" ")) } else { desired.to_owned() };
     Managed {
         name,
-        reinstall_reason: reinstall_reason(wanted, &locked, files),
+        reinstall_reason: reinstall_reason(desired, &locked, files),
         trees: subject.directories().iter().map(|directory| directory.join("node_modules")).collect(),
         exact: true,
         works_without_trees: false,
     }
 }
 
-fn reinstall_reason(wanted: &str, locked: &[&str], files: &Files) -> Option<String> {
-    let is_known = wanted == "auto" || LOCKS.iter().any(|(manager, _)| *manager == wanted);
+fn reinstall_reason(desired: &str, locked: &[&str], files: &Files) -> Option<String> {
+    let is_known = desired == "auto" || LOCKS.iter().any(|(manager, _)| *manager == desired);
     if !is_known {
-        return Some(format!("unknown package manager {wanted:?}"));
+        return Some(format!("unknown package manager {desired:?}"));
     }
-    if locked.is_empty() || (wanted != "auto" && !locked.contains(&wanted)) {
+    if locked.is_empty() || (desired != "auto" && !locked.contains(&desired)) {
         return Some(NO_LOCK.to_owned());
     }
     if let Some((path, _)) = named(files, &["package.yaml", ".pnpmfile.cjs", "bun.lockb"]).next() {

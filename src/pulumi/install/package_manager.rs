@@ -1,5 +1,5 @@
-//! What all package managers have in common: the project and its files, the plan of a manager, and the detection of local
-//! dependencies, whose files may change without a change of any lock file.
+//! Types and functions for all package managers: the project and its files, the properties of an installation, and the
+//! detection of local dependencies, whose files may change without a change of a lock file.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -22,8 +22,8 @@ pub(super) struct Managed {
     pub(super) works_without_trees: bool,
 }
 
-/// Existing files that affect the installation (manifests, lock files and settings of package managers), by their paths in the
-/// source.
+/// Existing files that affect the installation (manifests, lock files and settings of package managers), indexed by their paths
+/// in the source.
 pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A project in a source.
@@ -43,7 +43,7 @@ impl Subject<'_> {
     /// Returns the directories that package managers search for their files: the directories of the program and of the project,
     /// and all their parents up to the source's root.
     pub(super) fn directories(&self) -> Vec<PathBuf> {
-        // `main` may name a directory or a file.
+        // `main` may be a directory or a file.
         let main = inside(&self.directory.join(self.project.main.as_deref().unwrap_or_default()));
         let starts = main.into_iter().chain(inside(self.directory));
         let mut directories: Vec<PathBuf> = Vec::new();
@@ -58,7 +58,7 @@ impl Subject<'_> {
     }
 }
 
-/// Returns the normalized path, if it stays inside the source.
+/// Returns the normalized path, or `None` if the path is outside of the source.
 pub(super) fn inside(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for component in path.components() {
@@ -78,7 +78,7 @@ pub(super) fn inside(path: &Path) -> Option<PathBuf> {
 
 /// Returns the files with these names in any directory.
 pub(super) fn named<'a>(files: &'a Files, names: &'a [&str]) -> impl Iterator<Item = (&'a Path, &'a [u8])> {
-    let is_named = move |path: &Path| path.file_name().is_some_and(|name| names.iter().any(|wanted| name == *wanted));
+    let is_named = move |path: &Path| path.file_name().is_some_and(|name| names.iter().any(|desired| name == *desired));
     files.iter().filter(move |(path, _)| is_named(path)).map(|(path, content)| (path.as_path(), content.as_slice()))
 }
 
@@ -86,18 +86,18 @@ pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Prefixes that package managers write before a path.
+/// Prefixes of local paths in manifests and lock files.
 const SCHEMES: [&str; 6] = ["file:", "link:", "portal:", "workspace:", "patch:", "exec:"];
 
 /// TOML keys that precede a path or mark a dependency as local.
 const TOML_KEYS: [&str; 5] = ["path=", "directory=", "editable=", "workspace=true", "develop=true"];
 
-/// Whether a dependency is a path instead of a name.
+/// Whether the specification of a dependency is a local path.
 pub(super) fn is_path(text: &str) -> bool {
     text.starts_with(['.', '/', '~']) || names_path(text)
 }
 
-/// Whether a text contains one of the prefixes at the start of a word.
+/// Whether a text contains one of [`SCHEMES`] at the start of a word.
 pub(super) fn names_path(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| has_word(text, scheme))
 }
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn local_paths_are_distinguished_from_package_names() {
-        for (text, wanted) in [
+        for (text, expected) in [
             ("file:../sibling", true),
             ("npm:left-pad@1.0.0", false),
             ("workspace:*", true),
@@ -140,13 +140,13 @@ mod tests {
             ("^1.0.0", false),
             ("@scope/name", false),
         ] {
-            assert_eq!(is_path(text), wanted, "{text}");
+            assert_eq!(is_path(text), expected, "{text}");
         }
     }
 
     #[test]
     fn local_paths_in_toml_are_found() {
-        for (text, wanted) in [
+        for (text, expected) in [
             ("shared = { path = \"../sibling\" }", true),
             ("source = { editable = \".\" }", true),
             ("source = { virtual = \".\" }", false),
@@ -158,7 +158,7 @@ mod tests {
             ("pythonpath = \"src\"", false),
             ("dependencies = [\"pulumi>=3\"]\nfiles = [{file = \"a.whl\", hash = \"x\"}]", false),
         ] {
-            assert_eq!(toml_names_path(text), wanted, "{text}");
+            assert_eq!(toml_names_path(text), expected, "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Package managers of Python.
+//! Installation inputs of the package managers of Python.
 
 use std::path::PathBuf;
 
@@ -31,12 +31,12 @@ const HARMLESS: [&str; 9] = [
     "--trusted-host",
 ];
 
-/// Strictness of the lines in `requirements.txt`, from the strictest to the loosest.
+/// Kind of a line in `requirements.txt`, in descending order of strictness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Requirements {
-    /// Pins one version.
+    /// Pins the version of a package.
     Pinned,
-    /// Allows any version that matches.
+    /// Allows several versions of a package.
     Floating,
     /// Refers to a path or another file, or has an unknown form.
     Elsewhere,
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn requirement_lines_are_classified() {
         use Requirements::{Elsewhere, Floating, Pinned};
-        for (line, wanted) in [
+        for (line, expected) in [
             ("", Pinned),
             ("# a comment", Pinned),
             ("pulumi==3.100.0", Pinned),
@@ -171,7 +171,7 @@ mod tests {
             ("shared-1.0-py3-none-any.whl", Elsewhere),
             ("six==1.0\n-e .\npulumi", Elsewhere),
         ] {
-            assert_eq!(requirements(line), wanted, "{line}");
+            assert_eq!(requirements(line), expected, "{line}");
         }
     }
 }

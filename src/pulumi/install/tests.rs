@@ -10,10 +10,10 @@ const LOCK: (&str, &str) = ("package-lock.json", r#"{"lockfileVersion": 3}"#);
 fn planned(project: &str, directory: &str, contents: &[(&str, &str)], cli: &str) -> Plan {
     let project = Project::parse(Path::new("Pulumi.yaml"), project).expect("it is a project");
     let subject = Subject { project: &project, directory: Path::new(directory) };
-    let wanted = files(subject);
+    let expected = files(subject);
     let contents = contents.iter().map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
-    // Like the agent, pass only the requested files.
-    plan(subject, &contents.filter(|(path, _)| wanted.contains(path)).collect(), cli)
+    // Passes only the requested files, as the agent does.
+    plan(subject, &contents.filter(|(path, _)| expected.contains(path)).collect(), cli)
 }
 
 fn npm(contents: &[(&str, &str)]) -> Plan {
@@ -25,7 +25,7 @@ fn install_is_skipped_only_with_a_complete_cache_key() {
     let with_manifest = |manifest: &'static str| vec![("package.json", manifest), LOCK];
     let uv = ("uv.lock", "source = { virtual = \".\" }");
     let pyproject = ("pyproject.toml", "dependencies = [\"pulumi>=3\"]");
-    for (project, contents, wanted) in [
+    for (project, contents, expected) in [
         (NPM, vec![MANIFEST, LOCK], None),
         (NPM, vec![MANIFEST], Some("no lock file")),
         (NPM, vec![LOCK], Some("no package.json")),
@@ -61,12 +61,12 @@ fn install_is_skipped_only_with_a_complete_cache_key() {
         ("name: a\nruntime: yaml\nplugins: {providers: [{name: own, path: ../own}]}", vec![], Some("local path")),
     ] {
         let plan = planned(project, "", &contents, "v3.259.0");
-        match (&plan.never_skipped, wanted) {
+        match (&plan.never_skipped, expected) {
             (None, None) => assert_eq!(plan.carry(Some(&plan.installed)), Carry::Move, "{project} {contents:?}"),
-            (Some(why), Some(wanted)) if why.contains(wanted) => {
+            (Some(why), Some(expected)) if why.contains(expected) => {
                 assert_ne!(plan.carry(Some(&plan.installed)), Carry::Move, "{project} {contents:?}");
             }
-            (found, _) => panic!("{project} {contents:?}: {found:?}, not {wanted:?}"),
+            (found, _) => panic!("{project} {contents:?}: {found:?}, not {expected:?}"),
         }
     }
 }
@@ -114,11 +114,11 @@ fn dependency_files_and_trees_are_searched_up_to_the_source_root() {
     let poetry = planned("name: a\nruntime: python", "a", &[("poetry.lock", "")], "v3.259.0");
     assert_eq!(poetry.trees, [Path::new(".venv"), Path::new("a/.venv")]);
     let pip = |option: &str| format!("name: a\nruntime: {{name: python, options: {{virtualenv: {option}}}}}");
-    for (option, wanted) in
+    for (option, expected) in
         [("venv", Some("a/venv")), ("../venv", Some("venv")), ("../../venv", None), ("/venv", None), (".", None)]
     {
         let trees = planned(&pip(option), "a", &[], "v3.259.0").trees;
-        assert_eq!(trees, wanted.map(PathBuf::from).into_iter().collect::<Vec<_>>(), "{option}");
+        assert_eq!(trees, expected.map(PathBuf::from).into_iter().collect::<Vec<_>>(), "{option}");
     }
     let packages = planned("name: a\nruntime: yaml\npackages: {a: b@1}", "a", &[], "v3.259.0");
     assert_eq!(packages.trees, [Path::new("a/sdks")]);

@@ -13,8 +13,8 @@ fn config(values: &Value) -> Vec<Entry> {
     values.as_object().expect("an object").iter().map(|(key, value)| entry(key, value)).collect()
 }
 
-fn plainly(config: &[Entry]) -> Wanted<'_> {
-    Wanted { config, ..Wanted::default() }
+fn plainly(config: &[Entry]) -> Desired<'_> {
+    Desired { config, ..Desired::default() }
 }
 
 #[test]
@@ -29,12 +29,12 @@ fn environments_are_appended_to_those_of_the_source() {
         ("environment: {values: {}}", "environment:\n  values: {}\n  imports:\n    - \"org/one\"\n    - \"two\"\n"),
     ];
     let environments = ["org/one".to_owned(), "two".to_owned()];
-    let wanted = Wanted { environments: &environments, ..Wanted::default() };
+    let desired = Desired { environments: &environments, ..Desired::default() };
     for (original, expected) in rows {
-        let rebuilt = rebuild(Some(original), None, "web", &wanted, Format::Yaml).expect("it is rebuilt");
+        let rebuilt = rebuild(Some(original), None, "web", &desired, Format::Yaml).expect("it is rebuilt");
         assert_eq!(rebuilt.text, expected);
     }
-    let error = rebuild(Some("environment: 5"), None, "web", &wanted, Format::Yaml).expect_err("refused");
+    let error = rebuild(Some("environment: 5"), None, "web", &desired, Format::Yaml).expect_err("refused");
     assert!(error.to_string().ends_with("`environment` is not a list of names"), "{error}");
 }
 
@@ -43,7 +43,7 @@ fn rebuilt(original: &str, current: &str, values: &Value) -> String {
         Some(original),
         Some(current),
         "web",
-        &Wanted { config: &config(values), ..Wanted::default() },
+        &Desired { config: &config(values), ..Desired::default() },
         Format::Yaml,
     );
     let rebuilt = rebuilt.expect("it is rebuilt");
@@ -82,13 +82,13 @@ fn path_values_are_merged_into_existing_structures() {
 }
 
 #[test]
-fn encrypted_secrets_are_kept_and_missing_ones_left_to_the_cli() {
+fn encrypted_secrets_are_kept_and_the_cli_encrypts_missing_ones() {
     let secret = |key: &str, is_path: bool| Entry { is_path, is_secret: true, ..entry(key, &json!("hidden")) };
     let config = [secret("token", false), secret("list[0].password", true), entry("plain", &json!(1))];
     let rebuild = |current: &str, kept: &[&str]| {
         let kept: Vec<String> = kept.iter().map(|key| (*key).to_owned()).collect();
-        let wanted = Wanted { kept_secrets: &kept, ..plainly(&config) };
-        let rebuilt = rebuild(None, Some(current), "web", &wanted, Format::Yaml).expect("it is rebuilt");
+        let desired = Desired { kept_secrets: &kept, ..plainly(&config) };
+        let rebuilt = rebuild(None, Some(current), "web", &desired, Format::Yaml).expect("it is rebuilt");
         assert!(!rebuilt.text.contains("hidden"), "{}", rebuilt.text);
         (rebuilt.text, rebuilt.missing_secrets.join(" "))
     };
@@ -247,8 +247,8 @@ proptest! {
             let entry = Entry { is_path, is_secret, ..entry(&key, &json!(value)) };
             let environments = [value.clone()];
             let kept = [key.clone()];
-            let wanted = Wanted { config: &[entry], environments: &environments, kept_secrets: &kept };
-            let _ = rebuild(Some(&original), Some(&current), "web", &wanted, Format::Yaml);
+            let desired = Desired { config: &[entry], environments: &environments, kept_secrets: &kept };
+            let _ = rebuild(Some(&original), Some(&current), "web", &desired, Format::Yaml);
         }
     }
 }

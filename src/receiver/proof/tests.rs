@@ -55,8 +55,8 @@ fn a_signature_must_match_the_body_and_the_token() {
         (GenericHmac, hub, &sha256, Err(Fault::Missing(x))),
         (GenericHmac, x, "sha256=zz", Err(Fault::Malformed(x))),
     ];
-    for (kind, header, value, wanted) in rows {
-        assert_eq!(judge(kind, &[(header, value)], "s3cret", BODY), wanted, "{kind:?} {header}: {value}");
+    for (kind, header, value, expected) in rows {
+        assert_eq!(judge(kind, &[(header, value)], "s3cret", BODY), expected, "{kind:?} {header}: {value}");
     }
     for kind in [Github, GenericHmac] {
         let header = if kind == Github { hub } else { x };
@@ -70,9 +70,9 @@ fn a_signature_must_match_the_body_and_the_token() {
 #[test]
 fn gitlab_calls_are_authenticated_by_the_plain_token() {
     let rows = [("s3cret", Ok(())), ("s3cre", Err(())), ("s3cret2", Err(())), ("", Err(())), ("S3cret", Err(()))];
-    for (given, wanted) in rows {
-        let wanted = wanted.map_err(|()| Fault::Wrong(GITLAB_TOKEN));
-        assert_eq!(judge(Gitlab, &[(GITLAB_TOKEN, given)], "s3cret", BODY), wanted, "{given:?}");
+    for (given, expected) in rows {
+        let expected = expected.map_err(|()| Fault::Wrong(GITLAB_TOKEN));
+        assert_eq!(judge(Gitlab, &[(GITLAB_TOKEN, given)], "s3cret", BODY), expected, "{given:?}");
     }
     assert_eq!(judge(Gitlab, &[], "s3cret", BODY), Err(Fault::Missing(GITLAB_TOKEN)));
 }
@@ -103,7 +103,11 @@ fn events_are_filtered_by_header_and_pings_are_ignored() {
         (Gitlab, &[], GITLAB_EVENT, "Tag Push Hook", true),
         (GenericHmac, &[], GITHUB_EVENT, "ping", true),
     ];
-    for (kind, wanted, header, event, runs_it) in rows {
-        assert_eq!(runs(kind, wanted, &headers(&[(header, event)])), runs_it, "{kind:?} {wanted:?} {header}: {event}");
+    for (kind, expected, header, event, runs_it) in rows {
+        assert_eq!(
+            runs(kind, expected, &headers(&[(header, event)])),
+            runs_it,
+            "{kind:?} {expected:?} {header}: {event}"
+        );
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct FakeAgent {
     version_length: usize,
     /// Result of a run; `None` for a default result.
     result: Option<proto::Result>,
-    /// Whether it stops reading a source after the start.
+    /// Whether the agent stops reading a source after the first message.
     hangs: bool,
 }
 
@@ -164,7 +164,7 @@ async fn a_source_is_sent_completely_and_in_chunks() {
 }
 
 #[tokio::test]
-async fn b4_the_stream_is_aborted_if_the_agent_reads_too_slowly() {
+async fn the_stream_is_aborted_if_the_agent_reads_too_slowly() {
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let (size, sending) = (64 * 1024 * 1024, Sending::default());
@@ -178,7 +178,7 @@ async fn b4_the_stream_is_aborted_if_the_agent_reads_too_slowly() {
 }
 
 #[tokio::test]
-async fn b4_a_fully_sent_stream_is_done_even_if_the_agent_hangs() {
+async fn a_fully_sent_stream_is_done_even_if_the_agent_hangs() {
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let sending = Sending::default();
@@ -192,7 +192,7 @@ async fn b4_a_fully_sent_stream_is_done_even_if_the_agent_hangs() {
 }
 
 #[tokio::test]
-async fn b4_a_hostile_result_is_bounded_on_receipt() {
+async fn a_hostile_result_is_bounded_on_receipt() {
     let hostile = proto::Result {
         permalink: "x".repeat(1024 * 1024),
         changes: (0..50_000).map(|number| (format!("create-{number}"), 1)).collect(),

@@ -19,10 +19,10 @@ use crate::telemetry::metrics::Metrics;
 const MAX_REMEMBERED: usize = 1024;
 /// Period in which a repetition increases the count of an event instead of creating a new one.
 const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
-/// Maximum length of a message that the API accepts.
+/// Maximum length in bytes of a message that the API accepts.
 const MAX_MESSAGE: usize = 1024;
 
-/// The events API of the cluster.
+/// The Kubernetes API as a destination of events.
 pub(super) struct Kubernetes {
     writer: Writer,
     reporter: Reporter,
@@ -54,7 +54,7 @@ impl Kubernetes {
         if let Some((name, count)) = self.remembered.repeat(event) {
             let patch = json!({ "count": count, "lastTimestamp": Time(now) });
             match self.writer.merge::<KubernetesEvent>(&namespace, &name, &patch).await {
-                // The event may be gone: the API server deletes events after an hour, and users may delete them.
+                // The event may no longer exist: the API server deletes events after an hour, and users may delete them.
                 Err(error) if error.is_not_found() => {}
                 other => return other.map(|_| ()),
             }
@@ -90,7 +90,7 @@ impl Kubernetes {
     }
 }
 
-/// Recent events, remembered to count repetitions.
+/// Recent events, which are remembered to count repetitions.
 #[derive(Default)]
 struct Remembered {
     /// Oldest first.
@@ -105,7 +105,8 @@ struct Repeated {
 }
 
 impl Remembered {
-    /// Returns the name of a recent event with the same content, and its count including this repetition.
+    /// Returns the name of a recent event with the same content and the new count of that event, or `None` if there is no
+    /// such event.
     fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
         self.events.retain(|known| known.begun.elapsed() < AGGREGATION_WINDOW);
         let known = self.events.iter_mut().find(|known| is_repetition(&known.event, event))?;

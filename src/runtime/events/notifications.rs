@@ -18,12 +18,12 @@ use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of posted events that are remembered to suppress repetitions.
 const MAX_REMEMBERED: usize = 1024;
-/// Period in which an equal event is not posted again. By default, the notification-controller drops repetitions in this
-/// period.
+/// Period in which an equal event is not posted again. By default, the notification-controller drops repetitions within the
+/// same period.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Maximum length of a message in bytes, as in Flux.
 const MAX_MESSAGE: usize = 39_000;
-/// API group (or parent domain of the groups) of objects that Alerts can reference.
+/// API group, or parent domain of API groups, whose objects an Alert can reference.
 const OWN_GROUPS: &str = "pulumi.com";
 
 /// Address of a notification-controller, and the client and policy for requests to it.
@@ -79,7 +79,7 @@ impl PostError {
     }
 }
 
-/// Whether an event is posted: a trace event is not, nor an event of an object that no Alert can reference.
+/// Whether an event is posted. Trace events and events of objects that no Alert can reference are not posted.
 pub(super) fn is_posted(event: &Event) -> bool {
     event.kind != EventKind::Trace && is_own(&event.object)
 }

@@ -1,4 +1,4 @@
-//! Events of Kubernetes objects, and the bounded queue of events for one destination with its delivery.
+//! Events of Kubernetes objects, the bounded queue of events for a destination, and the delivery of the queued events.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,19 +18,19 @@ const CAPACITY: usize = 1024;
 /// Prefix of object annotations that are copied to the metadata of the object's events, as in Flux.
 const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
 
-/// Sender of the events.
+/// Component that reports the events.
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
     /// Name of the controller.
     pub(super) component: String,
-    /// Name of its pod.
+    /// Name of the controller's pod.
     pub(super) instance: String,
 }
 
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// Written to the API as a normal event, without a notification.
+    /// The event is written to the API as a normal event and is not posted to the notification-controller.
     Trace,
     Normal,
     Warning,
@@ -76,7 +76,7 @@ impl Event {
     }
 }
 
-/// Whether two events are equal for users. The resource version of the object is ignored.
+/// Whether two events contain the same information. The resource version of the object is ignored.
 pub(super) fn is_repetition(one: &Event, other: &Event) -> bool {
     one.object.uid == other.object.uid
         && one.object.name == other.object.name
@@ -87,7 +87,7 @@ pub(super) fn is_repetition(one: &Event, other: &Event) -> bool {
         && one.metadata == other.metadata
 }
 
-/// Removes URL credentials from a message and cuts it to `longest` bytes.
+/// Removes URL credentials from a message and truncates the message to `longest` bytes.
 pub(super) fn bounded(message: &str, longest: usize) -> String {
     let message = url_credentials(message);
     if message.len() <= longest {
@@ -99,13 +99,13 @@ pub(super) fn bounded(message: &str, longest: usize) -> String {
 
 /// Destination of events.
 pub(super) trait Destination: Send {
-    /// Name in logs.
+    /// Name of the destination in logs.
     const NAME: &'static str;
-    /// Maximum time to deliver queued events after shutdown has begun.
+    /// Maximum time for the delivery of queued events after shutdown has begun.
     const SHUTDOWN_TIMEOUT: Duration;
     type Error: Error + Send + 'static;
 
-    /// Delivers an event. After `end` is canceled, there is time for a single attempt.
+    /// Delivers an event. After `end` is canceled, makes at most one more attempt.
     fn deliver(
         &mut self,
         queued: Queued,
@@ -131,14 +131,14 @@ pub(super) struct Queue {
     metrics: Metrics,
 }
 
-/// Delivers the events of a queue in order.
+/// Read side of a queue, which delivers the events in order.
 pub(super) struct Delivery<D> {
     events: mpsc::Receiver<Queued>,
     destination: D,
     metrics: Metrics,
 }
 
-/// Creates a queue, and the delivery of its events, which the caller must run.
+/// Creates the write side and the read side of a queue. The caller must run the read side.
 pub(super) fn queue<D: Destination>(destination: D, metrics: Metrics) -> (Queue, Delivery<D>) {
     let (sender, events) = mpsc::channel(CAPACITY);
     let queue = Queue { sender, count_dropped: D::count_dropped, metrics: metrics.clone() };
@@ -156,7 +156,7 @@ impl Queue {
 }
 
 impl<D: Destination> Delivery<D> {
-    /// Delivers events until `end` is canceled, and the queued events within the shutdown timeout.
+    /// Delivers events until `end` is canceled, and then the events that are still queued, for at most the shutdown timeout.
     pub(super) async fn run(mut self, end: &CancellationToken) {
         let overdue = async {
             end.cancelled().await;

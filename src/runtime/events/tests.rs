@@ -1,4 +1,4 @@
-//! Tests of which events reach the API and the notification-controller.
+//! Tests which events reach the API and the notification-controller.
 
 mod kubernetes;
 mod notifications;

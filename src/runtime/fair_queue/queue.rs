@@ -1,4 +1,4 @@
-//! Queued runs in the order in which they start, and the slots that they need.
+//! Queued runs in the order in which they start, and the numbers of slots in use.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,7 +20,7 @@ pub struct Run {
     pub pending_since: Timestamp,
 }
 
-/// Maximum number of open runs, in total, in each namespace and on each node.
+/// Maximum numbers of open runs: in total, in each namespace and on each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub all: usize,
@@ -28,7 +28,7 @@ pub struct Limits {
     pub each_node: usize,
 }
 
-/// Number of slots that are in use or reserved.
+/// Numbers of slots that are in use or reserved.
 #[derive(Default)]
 pub(super) struct Taken<'t> {
     pub(super) all: usize,
@@ -50,7 +50,7 @@ impl Taken<'_> {
         self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
     }
 
-    /// Whether the namespace may open one more run on the node.
+    /// Whether the limits of the namespace and the node permit one more run. The caller checks the total limit.
     pub(super) fn has_free_slot(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
         self.on_node(node) < limits.each_node
             && self.in_namespace(namespace) < limits.each_namespace
@@ -58,19 +58,21 @@ impl Taken<'_> {
             && !self.is_reserved_on_node(namespace, node, limits)
     }
 
-    /// Whether the last free slot is reserved for namespaces without a run.
+    /// Whether only one slot is free and the namespace may not use it, because it is reserved for namespaces without an open
+    /// run.
     pub(super) fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
         limits.each_namespace < limits.all && self.all + 1 == limits.all && self.in_namespace(namespace) > 0
     }
 
-    /// Whether the last free slot of the node is reserved for namespaces without a run on it.
+    /// Whether only one slot of the node is free and the namespace may not use it, because it is reserved for namespaces
+    /// without an open run on the node.
     pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
         self.on_node(node) + 1 == limits.each_node && self.of_both(namespace, node) > 0
     }
 }
 
-/// Order of a run among the runs of its namespace, smallest first. Runs of equal priority and age are ordered by name, so that
-/// a restart of the controller does not change the order.
+/// Sort key of a run among the runs of its namespace. The run with the smallest key starts first. Runs of equal priority and
+/// age are ordered by name, so that a restart of the controller does not change the order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     priority: Reverse<i32>,
@@ -97,7 +99,7 @@ type Runs<W> = BTreeMap<Position, (Run, W)>;
 #[derive(Default)]
 struct Namespace {
     runs: usize,
-    /// Logical time at which the namespace was served last or, before that, joined the queue.
+    /// Logical time at which the namespace last got a slot or, if it has not got one yet, joined the queue.
     served: u64,
 }
 
@@ -133,11 +135,12 @@ impl<W> Queue<W> {
         self.by_age.first().map(|(since, _)| *since)
     }
 
-    /// Adds a run, or moves it if its position has changed.
+    /// Adds a run, or replaces the entry of the run if it is queued already.
     pub(super) fn insert(&mut self, run: Run, waker: W) {
         let clock = self.tick();
         let namespace = self.namespaces.entry(run.namespace.clone());
-        // Counted before the old entry is removed, so that the namespace keeps its turn when its only run moves.
+        // The new entry is counted before the old one is removed, so that the namespace keeps its position if this is its
+        // only run.
         namespace.or_insert(Namespace { runs: 0, served: clock }).runs += 1;
         self.remove(&run.uid);
         let position = Position::of(&run);
@@ -168,7 +171,7 @@ impl<W> Queue<W> {
         removed
     }
 
-    /// Returns the UID of the run that starts next, given the slots that are taken.
+    /// Returns the UID of the run that starts next, given the slots that are taken, or `None` if no queued run may start.
     pub(super) fn next(&self, taken: &Taken<'_>, limits: &Limits) -> Option<&str> {
         let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
         let queues = nodes.flat_map(|(node, namespaces)| namespaces.iter().map(move |(name, runs)| (node, name, runs)));
@@ -180,7 +183,7 @@ impl<W> Queue<W> {
         candidates.min().map(|(_, _, next)| next.uid.as_str())
     }
 
-    /// Removes a run and marks its namespace as served.
+    /// Removes a run and records that its namespace got a slot.
     pub(super) fn take(&mut self, uid: &str) -> Option<(Run, W)> {
         let clock = self.tick();
         let taken = self.remove(uid)?;

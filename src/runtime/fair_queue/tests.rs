@@ -1,4 +1,4 @@
-//! Tests of the order of runs: tables, and properties of arbitrary event sequences.
+//! Tests of the order of runs: table tests, and property tests with arbitrary event sequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,43 +44,43 @@ fn opened_in_turn(
 }
 
 /// Returns the order in which queued runs start if the only slot is initially in use.
-fn order(asked: &[Run]) -> Vec<String> {
+fn order(requests: &[Run]) -> Vec<String> {
     let now = Instant::now();
     let mut queue = queue(1, 1, 1);
     let first = run("first", "first", "n");
     queue.adopt(&first, now);
-    for run in asked {
+    for run in requests {
         assert!(queue.request(run, run.uid.clone(), now).is_err());
     }
-    let runs = asked.iter().map(|run| (run.uid.clone(), run.clone())).collect();
+    let runs = requests.iter().map(|run| (run.uid.clone(), run.clone())).collect();
     opened_in_turn(&mut queue, &runs, "first", now)
 }
 
 #[test]
 fn namespaces_take_turns_and_keep_their_own_order() {
-    let asked = [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c")];
-    let asked = asked.map(|(uid, namespace)| run(uid, namespace, "n"));
-    assert_eq!(order(&asked), ["a1", "b1", "c1", "a2", "b2", "a3"]);
+    let requests = [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c")];
+    let requests = requests.map(|(uid, namespace)| run(uid, namespace, "n"));
+    assert_eq!(order(&requests), ["a1", "b1", "c1", "a2", "b2", "a3"]);
 }
 
 #[test]
-fn the_highest_priority_goes_first_then_the_longest_pending() {
+fn runs_are_ordered_by_priority_and_then_by_pending_time() {
     let queued = |uid: &str, namespace, priority, pending_since| Run {
         priority,
         pending_since: at(pending_since),
         ..run(uid, namespace, "n")
     };
-    let asked = [
+    let requests = [
         queued("late", "a", 0, 30),
         queued("early", "a", 0, 10),
         queued("low", "a", -1, 0),
         queued("urgent-late", "a", 5, 40),
         queued("urgent", "a", 5, 20),
     ];
-    assert_eq!(order(&asked), ["urgent", "urgent-late", "early", "late", "low"]);
-    // Neither priority nor pending time counts between namespaces.
-    let asked = [queued("other", "b", 0, 50), asked[3].clone(), asked[4].clone(), asked[1].clone()];
-    assert_eq!(order(&asked), ["other", "urgent", "urgent-late", "early"]);
+    assert_eq!(order(&requests), ["urgent", "urgent-late", "early", "late", "low"]);
+    // The order of runs of different namespaces depends neither on priority nor on pending time.
+    let requests = [queued("other", "b", 0, 50), requests[3].clone(), requests[4].clone(), requests[1].clone()];
+    assert_eq!(order(&requests), ["other", "urgent", "urgent-late", "early"]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_new_namespace_does_not_wait_behind_all_runs_of_another() {
 }
 
 #[test]
-fn the_namespace_with_the_fewest_open_runs_goes_first() {
+fn the_namespace_with_the_fewest_open_runs_is_served_first() {
     let now = Instant::now();
     let mut queue = queue(5, 4, 6);
     for uid in ["a1", "a2", "a3"] {
@@ -285,7 +285,7 @@ fn eligible(queue: &FairQueue<String>) -> BTreeMap<String, usize> {
 
 proptest! {
     #[test]
-    fn limits_hold_all_runs_start_and_the_queue_drains(
+    fn all_queued_runs_start_without_exceeding_a_limit(
         events in events(), all in 1..6_usize, each_namespace in 1..4_usize, each_node in 1..4_usize,
     ) {
         let mut queue = queue(all, each_namespace, each_node);
@@ -332,13 +332,13 @@ proptest! {
 
     /// For any runs and priorities, the namespace with the fewest slots is served first.
     #[test]
-    fn a_free_slot_goes_to_a_namespace_with_the_fewest_slots(
-        asked in proptest::collection::vec(any::<u8>(), 1..60), ends in proptest::collection::vec(any::<u8>(), 1..60),
+    fn a_free_slot_is_given_to_a_namespace_with_the_fewest_slots(
+        requests in proptest::collection::vec(any::<u8>(), 1..60), ends in proptest::collection::vec(any::<u8>(), 1..60),
         all in 1..6_usize, each_namespace in 1..6_usize,
     ) {
         let now = Instant::now();
         let mut queue = queue(all, each_namespace, all + 1);
-        for number in asked {
+        for number in requests {
             let run = numbered(number);
             if !queue.open.contains_key(&run.uid) {
                 let _ = queue.request(&run, run.uid.clone(), now);
@@ -348,7 +348,7 @@ proptest! {
             let mut open: Vec<String> = queue.open.keys().cloned().collect();
             open.sort();
             let Some(ended) = open.get(usize::from(end) % open.len().max(1)).cloned() else { break };
-            // State within `close`: the slot is free and not yet reserved.
+            // This is the state within `close`: the slot is free and not yet reserved.
             queue.open.remove(&ended);
             let before = eligible(&queue);
             queue.close(&ended, now);
@@ -363,9 +363,9 @@ proptest! {
         }
     }
 
-    /// With one slot, each other namespace is served at most once while a namespace waits.
+    /// With one slot, each other namespace gets the slot at most once while a namespace waits.
     #[test]
-    fn a_queued_namespace_is_passed_at_most_once_by_each_other(
+    fn a_queued_namespace_is_overtaken_at_most_once_by_any_other(
         order in proptest::collection::vec((0..4_u8, any::<bool>(), -2..3_i32), 1..80),
     ) {
         let now = Instant::now();

@@ -65,7 +65,7 @@ async fn another_key_waits_one_turn_regardless_of_queue_length() {
         keys.push(key);
     }
     assert_eq!(keys.len(), 503);
-    assert_eq!(keys.get(..6), Some(&["crowd", "one", "two", "crowd", "two", "crowd"][..]), "the keys take turns");
+    assert_eq!(keys.get(..6), Some(&["crowd", "one", "two", "crowd", "two", "crowd"][..]), "the keys alternate");
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,7 +144,7 @@ async fn run(slots: &FairSlots, calls: Vec<Call>) -> (usize, usize, usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn limits_hold_and_no_slot_leaks_for_any_call_sequence(
+    fn no_call_sequence_exceeds_a_limit_or_leaks_a_slot(
         (total, per_key) in (1_usize..5, 1_usize..4),
         calls in prop::collection::vec((0_usize..5, 0_u64..50, 0_u64..60, 0_u64..20), 0..60),
     ) {
@@ -186,7 +186,8 @@ proptest! {
             let slot = slots.acquire("newcomer").await;
             prop_assert!(slot.is_ok());
             let waited = began.elapsed();
-            // Each other key has at most `per_key` entries ahead in the queue, and as many entries are served each second.
+            // At most `per_key` entries of each other key are ahead in the queue, and `per_key` slots become free each
+            // second.
             prop_assert!(waited <= Duration::from_secs(keys + 1), "{:?} behind {} crowds", waited, keys);
             Ok(())
         })?;

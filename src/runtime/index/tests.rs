@@ -1,4 +1,4 @@
-//! Tests that the index equals a scan of the store after any watch events, and of the cache sync.
+//! Tests that the index equals a scan of the store after arbitrary watch events, and tests of the cache sync.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! State of the Lease as a candidate observes it, and the next step of the candidate. Pure.
+//! State of the Lease as a candidate observes it, and pure functions that determine the next step of the candidate.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ impl Sighting {
         self.lease.spec.clone().unwrap_or_default()
     }
 
-    /// Returns the holder. A released Lease has an empty holder name.
+    /// Returns the holder, or `None` if the Lease is released, in which case the holder identity is empty.
     pub(super) fn holder(&self) -> Option<&str> {
         let holder = self.lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
         holder.filter(|holder| !holder.is_empty())
     }
 
-    /// Returns the lease duration that the holder requested, or `ours` if it requested none.
+    /// Returns the lease duration in the Lease, or `ours` if the Lease contains no valid duration.
     pub(super) fn duration(&self, ours: Duration) -> Duration {
         let seconds = self.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let requested = seconds.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
@@ -39,7 +39,7 @@ impl Sighting {
 pub(super) enum Step {
     /// The Lease does not exist.
     Create,
-    /// The Lease has no holder, or its holder is dead.
+    /// The Lease has no holder, or the process of its holder is considered dead.
     Take,
     /// This candidate holds the Lease.
     Renew,
@@ -50,15 +50,15 @@ pub(super) enum Step {
 /// Identity of a candidate.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Unique for each process, including restarts of the same container.
+    /// Unique identity of this process. The processes before and after a restart of the container have different identities.
     pub(super) process: String,
-    /// Common prefix of the identities of all processes in this container, if known.
+    /// Common prefix of the identities of all processes in this container, or `None` without a pod UID.
     pub(super) container: Option<String>,
 }
 
 impl Identity {
     /// Returns the identity of this process in a pod. Without a UID, earlier processes of the container are not recognized,
-    /// because two machines may use the same name.
+    /// because two machines may use the same pod name.
     pub fn new(pod_name: &str, pod_uid: &str) -> Self {
         let process = uuid::Uuid::new_v4();
         if pod_uid.is_empty() {
@@ -77,7 +77,7 @@ impl Identity {
     }
 }
 
-/// Decides the next step from the last observation and this process's own clock. Pure.
+/// Returns the next step, based on the last observation and the clock of this process.
 pub(super) fn decide(seen: Option<&Sighting>, identity: &Identity, ours: Duration, now: Instant) -> Step {
     let Some(seen) = seen else { return Step::Create };
     match seen.holder() {
@@ -89,8 +89,8 @@ pub(super) fn decide(seen: Option<&Sighting>, identity: &Identity, ours: Duratio
     }
 }
 
-/// Returns the Lease after a step. The timestamps are informational; no candidate bases a decision on them.
-pub(super) fn wanted(step: Step, before: &LeaseSpec, identity: &str, duration: Duration, now: Timestamp) -> LeaseSpec {
+/// Returns the spec of the Lease after a step. The timestamps are informational; no candidate bases a decision on them.
+pub(super) fn desired(step: Step, before: &LeaseSpec, identity: &str, duration: Duration, now: Timestamp) -> LeaseSpec {
     let (acquired, transitions) = match step {
         Step::Renew => (before.acquire_time.clone(), before.lease_transitions),
         Step::Create => (None, Some(0)),

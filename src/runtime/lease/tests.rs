@@ -1,5 +1,5 @@
-//! Tests of leader election: the decision as a table, and candidates on a fake API server that stores one Lease and injects
-//! faults. The tests use tokio's paused clock, which advances only while all tasks wait.
+//! Tests of leader election: a table test of the decision, and tests of candidates with a fake API server that stores one
+//! Lease and injects faults. The tests use tokio's paused clock, which advances only while all tasks wait.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::config::LeaderElection;
 use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
-use crate::runtime::lease::state::{Sighting, Step, decide, wanted};
+use crate::runtime::lease::state::{Sighting, Step, decide, desired};
 use crate::runtime::lease::{Elector, Identity, LeaseLost, Term};
 use crate::runtime::writes::Leadership;
 use crate::telemetry::metrics::Metrics;
@@ -48,7 +48,7 @@ struct Kept {
 impl Server {
     fn candidate(&self, identity: &str) -> (Elector, Leadership, Log) {
         let server = self.clone();
-        let (client, log) = client(move |asked| server.answer(asked));
+        let (client, log) = client(move |request| server.answer(request));
         let times = LeaderElection {
             lease_name: "lead".to_owned(),
             lease_duration: LEASE,
@@ -61,13 +61,13 @@ impl Server {
         (elector, leadership, log)
     }
 
-    fn answer(&self, asked: &RecordedRequest) -> Answer {
+    fn answer(&self, request: &RecordedRequest) -> Answer {
         let mut kept = self.0.lock().unwrap();
         match kept.mood {
-            Mood::Well => kept.serve(asked),
+            Mood::Well => kept.serve(request),
             Mood::Away => Answer::Silence,
             Mood::Mute => {
-                kept.serve(asked);
+                kept.serve(request);
                 Answer::Silence
             }
             Mood::Broken => Answer::refusal(500, "InternalError"),
@@ -82,7 +82,7 @@ impl Server {
         self.0.lock().unwrap().lease.clone().map(|lease| lease["spec"].clone()).unwrap_or_default()
     }
 
-    /// Changes the Lease as another client.
+    /// Changes the Lease as if another client had written it.
     fn touch(&self, change: impl FnOnce(&mut Value)) {
         let mut kept = self.0.lock().unwrap();
         let mut lease = kept.lease.clone().unwrap_or_else(|| json!({ "metadata": { "name": "lead" }, "spec": {} }));
@@ -96,19 +96,19 @@ impl Server {
 }
 
 impl Kept {
-    fn serve(&mut self, asked: &RecordedRequest) -> Answer {
-        match (asked.method.as_str(), self.lease.clone()) {
+    fn serve(&mut self, request: &RecordedRequest) -> Answer {
+        match (request.method.as_str(), self.lease.clone()) {
             ("GET" | "PATCH", None) => Answer::refusal(404, "NotFound"),
             ("GET", Some(lease)) => Answer::Json(200, lease),
             ("POST", Some(_)) => Answer::refusal(409, "AlreadyExists"),
-            ("POST", None) => Answer::Json(201, self.keep(asked.body.clone())),
+            ("POST", None) => Answer::Json(201, self.keep(request.body.clone())),
             ("PATCH", Some(lease))
-                if asked.body["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"] =>
+                if request.body["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"] =>
             {
                 Answer::refusal(409, "Conflict")
             }
             ("PATCH", Some(mut lease)) => {
-                for (field, value) in asked.body["spec"].as_object().unwrap() {
+                for (field, value) in request.body["spec"].as_object().unwrap() {
                     lease["spec"][field] = value.clone();
                 }
                 Answer::Json(200, self.keep(lease))
@@ -187,7 +187,7 @@ fn lease_transitions_count_holder_changes_but_not_renewals() {
     let cases =
         [(Step::Renew, &before, then, 4), (Step::Take, &before, now, 5), (Step::Create, &LeaseSpec::default(), now, 0)];
     for (step, before, acquired, transitions) in cases {
-        let spec = wanted(step, before, "me", LEASE, now);
+        let spec = desired(step, before, "me", LEASE, now);
         assert_eq!(spec.acquire_time, Some(MicroTime(acquired)), "{step:?}");
         assert_eq!(spec.lease_transitions, Some(transitions), "{step:?}");
         assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some("me"), Some(35)), "{step:?}");
@@ -207,7 +207,7 @@ async fn no_other_candidate_leads_while_the_leader_renews() {
         () = ten_minutes => {}
     }
     assert!(leadership.is_held() && !rivals.is_held());
-    assert!(log.all().iter().all(|asked| asked.method == "GET"), "{:?}", log.verbs());
+    assert!(log.all().iter().all(|request| request.method == "GET"), "{:?}", log.verbs());
     assert_eq!((&server.spec()["holderIdentity"], &server.spec()["leaseTransitions"]), (&json!("a"), &json!(0)));
 }
 
@@ -237,7 +237,7 @@ async fn a_disconnected_leader_stops_writing_before_its_lease_expires() {
         let server = Server::default();
         let (mut term, leadership, log) = leading(&server, "a").await;
         tokio::time::sleep(RETRY * 4).await;
-        // Another candidate observes the last renewal no earlier than this.
+        // No other candidate can observe the last renewal before this time.
         let last_renewal = Instant::now();
         let requests = log.all().len();
         server.is(mood);
@@ -260,13 +260,13 @@ async fn a_process_paused_past_its_deadline_loses_the_lease_without_requests() {
     let (mut elector, leadership, log) = server.candidate("a");
     elector.acquire().await;
     let requests = log.all().len();
-    // No task of this process runs in the meantime that could signal the loss.
+    // Meanwhile, no task that could signal the loss of the Lease runs in this process.
     tokio::time::advance(DEADLINE).await;
     assert!(!leadership.is_held(), "the first look is too late");
     let lost = Term::begin(elector).lost().await;
-    let wanted =
+    let expected =
         "failed to renew Lease flux-system/lead for 30 s: this process was suspended; restarting as a follower";
-    assert_eq!(lost.to_string(), wanted);
+    assert_eq!(lost.to_string(), expected);
     assert_eq!(log.all().len(), requests);
 }
 
@@ -291,8 +291,8 @@ async fn a_modified_or_deleted_lease_is_kept_and_a_taken_lease_is_lost() {
     server.touch(|lease| lease["spec"]["holderIdentity"] = json!("b"));
     let begun = Instant::now();
     let lost = term.lost().await;
-    let wanted = "lost Lease flux-system/lead to b; restarting as a follower";
-    assert_eq!(lost.to_string(), wanted);
+    let expected = "lost Lease flux-system/lead to b; restarting as a follower";
+    assert_eq!(lost.to_string(), expected);
     assert!(begun.elapsed() <= RETRY, "it is noticed at the next renewal: {:?}", begun.elapsed());
     assert!(!leadership.is_held());
 }
@@ -353,7 +353,7 @@ async fn only_one_of_two_concurrent_candidates_gets_the_lease() {
 
 #[tokio::test]
 async fn errors_name_the_lease() {
-    let (client, _) = client(|asked: &RecordedRequest| match asked.method.as_str() {
+    let (client, _) = client(|request: &RecordedRequest| match request.method.as_str() {
         "GET" => Answer::refusal(404, "NotFound"),
         _ => Answer::refusal(403, "Forbidden"),
     });

@@ -1,4 +1,4 @@
-//! Tests of the requeue that follows from each result of a reconcile.
+//! Tests of the requeue that follows each result of a reconcile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,10 +45,10 @@ async fn the_reconcile_result_determines_the_requeue() {
         (Err(refused(403).into()), Action::requeue(MIN_DELAY), "error"),
         (Err(refused(409).into()), Action::requeue(MIN_DELAY), "requeue_after"),
     ];
-    for (end, wanted, result) in cases {
+    for (end, expected, result) in cases {
         let (runner, metrics) = runner();
         let name = format!("{end:?}");
-        assert_eq!(runner.run(&workspace("web"), async { end }).await, Ok(wanted), "{name}");
+        assert_eq!(runner.run(&workspace("web"), async { end }).await, Ok(expected), "{name}");
         let line = format!("controller_runtime_reconcile_total{{controller=\"workspace\",result=\"{result}\"}} 1");
         let text = metrics.encode().unwrap();
         assert!(text.contains(&line), "{name}: no {line} in\n{text}");
@@ -56,7 +56,7 @@ async fn the_reconcile_result_determines_the_requeue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b4_hanging_reconciles_of_a_namespace_do_not_block_others() {
+async fn hanging_reconciles_of_a_namespace_do_not_block_others() {
     let end = CancellationToken::new();
     let runner = Arc::new(runner().0.with_slots(4, 3, end.clone()));
     let in_namespace = |namespace: &str, name: &str| {

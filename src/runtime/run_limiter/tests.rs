@@ -1,4 +1,4 @@
-//! Tests of which runs start, wait and are woken.
+//! Tests which runs start, which wait, and which are woken.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -50,7 +50,7 @@ async fn queued_runs_are_woken_in_order_one_per_free_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unclaimed_slot_goes_to_the_next_run_after_a_timeout() {
+async fn an_unclaimed_slot_is_given_to_the_next_run_after_a_timeout() {
     let run_limiter = run_limiter(1);
     let mut wakes = pin!(run_limiter.wakes());
     let a = run_limiter.acquire(&run("a"), "a").unwrap();

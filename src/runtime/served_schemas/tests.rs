@@ -37,9 +37,9 @@ fn a_field_missing_in_the_served_schema_is_reported_by_its_path() {
         (object(json!({"a": any})), object(json!({"a": object(json!({}))})), vec!["status.a.*"]),
         (object(json!({"a": any})), object(json!({"a": any})), vec![]),
     ];
-    for (ours, served, wanted) in rows {
+    for (ours, served, expected) in rows {
         let (ours, served) = (object(json!({"status": ours})), object(json!({"status": served})));
-        assert_eq!(missing_fields(&ours, &served), wanted, "{ours} {served}");
+        assert_eq!(missing_fields(&ours, &served), expected, "{ours} {served}");
     }
 }
 
@@ -88,7 +88,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 async fn the_check_waits_until_an_older_definition_is_replaced() {
     let is_older = Arc::new(Mutex::new(true));
     let seen = is_older.clone();
-    let (client, log) = client(move |asked| match document(&asked.path, *seen.lock().unwrap()) {
+    let (client, log) = client(move |request| match document(&request.path, *seen.lock().unwrap()) {
         Some(document) => Answer::Json(200, document),
         None => Answer::refusal(404, "NotFound"),
     });

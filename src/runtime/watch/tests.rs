@@ -1,4 +1,4 @@
-//! Tests of which changes in a watch trigger a reconcile.
+//! Tests which changes in a watch trigger a reconcile.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -56,8 +56,8 @@ async fn spec_finalizer_deletion_and_request_changes_trigger_a_reconcile() {
         ("MODIFIED", workspace("web", 12, json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }), "")),
     ];
     let watches = AtomicUsize::new(0);
-    let (client, _log) = client(move |asked| {
-        if !asked.query.contains("watch=true") {
+    let (client, _log) = client(move |request| {
+        if !request.query.contains("watch=true") {
             return list(&[workspace("web", 1, json!({}), "")]);
         }
         if watches.fetch_add(1, Ordering::Relaxed) == 0 { Answer::events(watched.clone()) } else { Answer::Silence }
@@ -74,12 +74,12 @@ async fn spec_finalizer_deletion_and_request_changes_trigger_a_reconcile() {
 }
 
 #[tokio::test]
-async fn deleted_objects_are_forgotten_even_if_the_deletion_was_missed() {
+async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
     let (lists, watches) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let expired = json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" });
-    let (client, _log) = client(move |asked| {
+    let (client, _log) = client(move |request| {
         let object = |name, version| workspace(name, version, json!({}), "");
-        match asked.query.contains("watch=true") {
+        match request.query.contains("watch=true") {
             false if lists.fetch_add(1, Ordering::Relaxed) == 0 => {
                 list(&[object("a", 1), object("b", 1), object("c", 1)])
             }
@@ -103,7 +103,7 @@ async fn deleted_objects_are_forgotten_even_if_the_deletion_was_missed() {
                 break;
             }
         }
-        // Deleted objects are forgotten at the end of the list, which follows its last object.
+        // Deleted objects are forgotten only at the end of the list, after its last object.
         let _ = tokio::time::timeout(Duration::from_millis(100), stream.next()).await;
     };
     tokio::time::timeout(Duration::from_secs(20), all).await.expect("the second list comes");
@@ -130,8 +130,8 @@ async fn an_undecodable_object_does_not_hide_others() {
         ("ADDED", workspace("last", 7, json!({}), "")),
     ];
     let watches = AtomicUsize::new(0);
-    let (client, _log) = client(move |asked| {
-        if !asked.query.contains("watch=true") {
+    let (client, _log) = client(move |request| {
+        if !request.query.contains("watch=true") {
             let objects = [workspace("app", 1, json!({}), ""), deep("deep", 1), workspace("web", 1, json!({}), "")];
             return list(&objects);
         }
@@ -169,9 +169,9 @@ async fn reconcile(workspace: &Workspace, surroundings: &Surroundings) -> Result
 
 #[tokio::test]
 async fn a_kube_controller_runs_on_the_change_stream_and_the_runner() {
-    let (client, _log) = client(|asked| {
+    let (client, _log) = client(|request| {
         let first = list(&[workspace("web", 1, json!({}), "")]);
-        if asked.query.contains("watch=true") { Answer::Silence } else { first }
+        if request.query.contains("watch=true") { Answer::Silence } else { first }
     });
     let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
@@ -195,7 +195,7 @@ fn stored_updates_keep_only_metadata_spec_and_run_state() {
         "metadata": { "name": "app-1", "namespace": "apps", "uid": "u", "resourceVersion": "7", "finalizers": ["ours"],
             "annotations": { requested: "1", "kubectl.kubernetes.io/last-applied-configuration": "all of it" },
             "managedFields": [{ "manager": "someone" }] },
-        "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "artifact": { "digest": "d", "revision": "r" } },
+        "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "artifact": { "digest": crate::artifact::Digest::of(b"a"), "revision": "r" } },
         "status": { "conditions": [condition("Progressing"), condition("Complete")], "message": "a long story",
             "run": { "podUID": "p", "agentStartID": "a", "settingsDigest": "s", "host": "app-workspace-0" },
             "progress": { "summary": "3 done", "stepsDone": 3, "inWork": 0, "pid": 42 }, "phase": "Failed",

@@ -42,7 +42,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Whether the object has changed since it was read, or is another object of the same name.
+    /// Whether the object has changed or was replaced by another object of the same name since it was read.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409)
     }
@@ -65,7 +65,7 @@ impl WriteError {
         matches!(self.code(), Some(400 | 422))
     }
 
-    /// Whether an admission webhook or policy denied the write. It may allow the same object later.
+    /// Whether an admission webhook or policy denied the write. A later attempt with the same object may succeed.
     pub fn is_denied_by_admission(&self) -> bool {
         let denied = |message: &str| message.contains("denied the request") || message.contains("denied request");
         (self.is_invalid() || self.is_forbidden()) && self.server_message().is_some_and(denied)
@@ -115,7 +115,7 @@ impl WriteError {
     pub(super) fn from_kube(attempt: Box<Attempt>, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
-                // Only the causes contain this reason; `status.reason` is the same for every rejection.
+                // Only the causes contain this reason; `status.reason` is the same for other rejections.
                 let causes = status.details.iter().flat_map(|details| &details.causes);
                 let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
                 let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();

@@ -14,14 +14,14 @@ use crate::runtime::writes::{Created, Leadership, WriteError, Writer, difference
 use crate::telemetry::metrics::Metrics;
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/web";
-/// Query of a write with only the field manager.
+/// Query parameter of a write that has only the field manager as a parameter.
 const OURS: &str = "&fieldManager=pulumi-controller";
 
 fn update(status: Value) -> Update {
     serde_json::from_value(json!({
         "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
         "metadata": { "name": "web", "namespace": "apps", "uid": "u1", "resourceVersion": "7" },
-        "spec": { "workspaceName": "web", "stackName": "dev", "type": "up", "artifact": { "digest": "sha256:a" } },
+        "spec": { "workspaceName": "web", "stackName": "dev", "type": "up", "artifact": { "digest": crate::artifact::Digest::of(b"a") } },
         "status": status,
     }))
     .unwrap()
@@ -54,11 +54,11 @@ async fn a_status_patch_contains_only_changes_and_the_resource_version() {
     status.permalink = None;
     status.changes.remove("create");
     assert!(writer.status(&present, &status).await.unwrap().is_some());
-    let asked = log.all();
-    assert_eq!((asked[0].method.as_str(), asked[0].path.as_str()), ("PATCH", format!("{PATH}/status").as_str()));
-    assert_eq!(asked[0].query, OURS);
+    let requests = log.all();
+    assert_eq!((requests[0].method.as_str(), requests[0].path.as_str()), ("PATCH", format!("{PATH}/status").as_str()));
+    assert_eq!(requests[0].query, OURS);
     let difference = json!({ "message": "new", "permalink": null, "changes": { "create": null } });
-    assert_eq!(asked[0].body, json!({ "metadata": { "resourceVersion": "7" }, "status": difference }));
+    assert_eq!(requests[0].body, json!({ "metadata": { "resourceVersion": "7" }, "status": difference }));
 }
 
 #[tokio::test]
@@ -77,8 +77,8 @@ async fn nothing_is_written_without_the_lease() {
     let status = UpdateStatus { message: Some("new".into()), ..UpdateStatus::default() };
     let error = writer.status(&update(json!({})), &status).await.unwrap_err();
     assert!(error.is_not_leader());
-    let wanted = "failed to write the status of Update apps/web: this process does not hold the lease";
-    assert_eq!(error.to_string(), wanted);
+    let expected = "failed to write the status of Update apps/web: this process does not hold the lease";
+    assert_eq!(error.to_string(), expected);
     assert!(writer.delete::<Update>("apps", "web", None).await.unwrap_err().is_not_leader());
     assert!(log.all().is_empty());
     until.send_replace(Some(Instant::now() + Duration::from_secs(30)));
@@ -118,11 +118,11 @@ async fn apply_is_forced_with_our_field_manager_and_check_is_a_dry_run() {
     let intent = json!({ "metadata": { "name": "web", "namespace": "apps" }, "spec": { "stackName": "dev" } });
     writer.apply::<Update>(&intent).await.unwrap();
     writer.check::<Update>(&intent).await.unwrap();
-    let asked = log.all();
-    assert_eq!(asked[0].query, "&force=true&fieldManager=pulumi-controller");
-    assert_eq!(asked[1].query, "&dryRun=All&force=true&fieldManager=pulumi-controller&fieldValidation=Strict");
-    assert_eq!(asked[0].body.pointer("/apiVersion"), Some(&json!("auto.pulumi.com/v1alpha1")));
-    assert_eq!(asked[0].body.pointer("/kind"), Some(&json!("Update")));
+    let requests = log.all();
+    assert_eq!(requests[0].query, "&force=true&fieldManager=pulumi-controller");
+    assert_eq!(requests[1].query, "&dryRun=All&force=true&fieldManager=pulumi-controller&fieldValidation=Strict");
+    assert_eq!(requests[0].body.pointer("/apiVersion"), Some(&json!("auto.pulumi.com/v1alpha1")));
+    assert_eq!(requests[0].body.pointer("/kind"), Some(&json!("Update")));
     let error = writer.apply::<Update>(&json!({ "metadata": { "name": "web" } })).await.unwrap_err();
     assert!(matches!(error, WriteError::Nameless { .. }));
 }
@@ -130,7 +130,7 @@ async fn apply_is_forced_with_our_field_manager_and_check_is_a_dry_run() {
 #[tokio::test]
 async fn creating_an_existing_object_returns_it() {
     let (creator, log) =
-        writer(|asked| if asked.method == "POST" { Answer::refusal(409, "AlreadyExists") } else { agree(asked) });
+        writer(|request| if request.method == "POST" { Answer::refusal(409, "AlreadyExists") } else { agree(request) });
     let created = creator.create(&update(json!({}))).await.unwrap();
     assert!(matches!(&created, Created::Existing(update) if update.metadata.uid.as_deref() == Some("u1")));
     assert_eq!(
@@ -138,7 +138,7 @@ async fn creating_an_existing_object_returns_it() {
         ["POST /apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates".to_owned(), format!("GET {PATH}")]
     );
 
-    let gone = |asked: &RecordedRequest| match asked.method.as_str() {
+    let gone = |request: &RecordedRequest| match request.method.as_str() {
         "POST" => Answer::refusal(409, "AlreadyExists"),
         _ => Answer::refusal(404, "NotFound"),
     };
@@ -150,8 +150,8 @@ async fn creating_an_existing_object_returns_it() {
 async fn deleting_a_missing_object_succeeds_and_is_guarded_by_the_uid() {
     let (writer, log) = writer(|_| Answer::refusal(404, "NotFound"));
     writer.delete::<Update>("apps", "web", Some("u1")).await.unwrap();
-    let wanted = json!({ "propagationPolicy": "Background", "preconditions": { "uid": "u1" } });
-    assert_eq!(log.all()[0].body, wanted);
+    let expected = json!({ "propagationPolicy": "Background", "preconditions": { "uid": "u1" } });
+    assert_eq!(log.all()[0].body, expected);
 }
 
 #[tokio::test]
@@ -161,8 +161,8 @@ async fn finalizer_patches_test_that_the_object_is_unchanged() {
     writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap();
     writer.add_finalizer(&update_with(json!({ "finalizers": ["theirs"] })), "ours").await.unwrap();
     writer.remove_finalizer(&update_with(json!({ "finalizers": ["theirs", "ours"] })), "ours").await.unwrap();
-    let bodies: Vec<Value> = log.all().into_iter().map(|asked| asked.body).collect();
-    let wanted = [
+    let bodies: Vec<Value> = log.all().into_iter().map(|request| request.body).collect();
+    let expected = [
         json!([uid, { "op": "test", "path": "/metadata/finalizers", "value": null },
             { "op": "add", "path": "/metadata/finalizers", "value": ["ours"] }]),
         json!([uid, { "op": "test", "path": "/metadata/finalizers", "value": ["theirs"] },
@@ -170,8 +170,8 @@ async fn finalizer_patches_test_that_the_object_is_unchanged() {
         json!([uid, { "op": "test", "path": "/metadata/finalizers/1", "value": "ours" },
             { "op": "remove", "path": "/metadata/finalizers/1" }]),
     ];
-    assert_eq!(bodies, wanted);
-    assert!(log.all().iter().all(|asked| asked.query == OURS), "{:?}", log.all());
+    assert_eq!(bodies, expected);
+    assert!(log.all().iter().all(|request| request.query == OURS), "{:?}", log.all());
     writer.add_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
     writer.remove_finalizer(&update_with(json!({})), "ours").await.unwrap();
     assert_eq!(log.all().len(), 3, "what is so already makes no request");
@@ -189,9 +189,9 @@ async fn only_annotations_that_differ_are_written() {
     let (writer, log) = writer(agree);
     let object = update_with(json!({ "annotations": { "same": "1", "other": "1", "gone": "1" } }));
     let text = |text: &str| Some(text.to_owned());
-    let wanted = [("same", text("1")), ("other", text("2")), ("gone", None), ("never", None)];
-    let wanted: BTreeMap<String, Option<String>> = wanted.map(|(key, value)| (key.to_owned(), value)).into();
-    writer.annotate(&object, &wanted).await.unwrap();
+    let expected = [("same", text("1")), ("other", text("2")), ("gone", None), ("never", None)];
+    let expected: BTreeMap<String, Option<String>> = expected.map(|(key, value)| (key.to_owned(), value)).into();
+    writer.annotate(&object, &expected).await.unwrap();
     let annotations = json!({ "other": "2", "gone": null });
     assert_eq!(log.all()[0].body, json!({ "metadata": { "annotations": annotations, "uid": "u1" } }));
     assert_eq!(log.all()[0].query, OURS);
@@ -228,16 +228,16 @@ async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
     let (gate, log) = writer(agree);
     let taken = gate.take_over(&update_with(json!({ "managedFields": left }))).await.unwrap();
     assert!(taken.is_some());
-    let asked = log.all();
-    assert_eq!((asked.len(), asked[0].method.as_str(), asked[0].path.as_str()), (1, "PATCH", PATH));
-    assert_eq!(asked[0].query, OURS);
-    let metadata = &asked[0].body["metadata"];
+    let requests = log.all();
+    assert_eq!((requests.len(), requests[0].method.as_str(), requests[0].path.as_str()), (1, "PATCH", PATH));
+    assert_eq!(requests[0].query, OURS);
+    let metadata = &requests[0].body["metadata"];
     assert_eq!(metadata["resourceVersion"], "7", "another one's change since is a conflict");
     let managers: Vec<_> =
         metadata["managedFields"].as_array().unwrap().iter().map(|e| (&e["manager"], &e["operation"])).collect();
     let ours = json!("pulumi-controller");
     assert_eq!(managers, [(&ours, &json!("Apply")), (&ours, &json!("Update"))]);
-    assert_eq!(asked[0].body.as_object().unwrap().len(), 1, "neither spec nor status is touched");
+    assert_eq!(requests[0].body.as_object().unwrap().len(), 1, "neither spec nor status is touched");
 }
 
 #[tokio::test]
@@ -278,13 +278,13 @@ fn json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn applying_the_difference_yields_the_wanted_value(present in json(), wanted in json()) {
+    fn applying_the_difference_yields_the_expected_value(present in json(), expected in json()) {
         let present = without_nulls(&present);
         let mut result = present.clone();
-        if let Some(patch) = difference(&present, &wanted) {
+        if let Some(patch) = difference(&present, &expected) {
             merge(&mut result, &patch);
         }
-        prop_assert_eq!(&result, &without_nulls(&wanted));
-        prop_assert_eq!(difference(&result, &wanted), None);
+        prop_assert_eq!(&result, &without_nulls(&expected));
+        prop_assert_eq!(difference(&result, &expected), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Parsing of references, and artifacts derived from the status of a source.
+//! Tests for parsing references and for reading artifacts from the status of a source.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Blocks loopback, link-local and unspecified addresses, such as the metadata service of a cloud provider. Users who set
-//! repository URLs must not reach services there through a URL, DNS or a redirect.
+//! Blocks loopback, link-local and unspecified addresses, for example the address of a cloud provider's metadata service. Users
+//! who set repository URLs must not be able to reach services at these addresses through a URL, a DNS name or a redirect.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-/// Returns the reason to refuse a URL, or `None` if its host is not a blocked address.
+/// Returns the reason why the URL is not allowed, or `None` if its host is not a blocked address.
 pub fn refusal(url: &Url) -> Option<String> {
     let address = match url.host()? {
         Host::Ipv4(address) => IpAddr::V4(address),
@@ -38,10 +38,11 @@ fn is_local(address: IpAddr) -> bool {
     }
 }
 
-/// Resolves host names for HTTP and removes blocked addresses.
+/// A DNS resolver for the HTTP client that removes blocked addresses.
 #[derive(Debug)]
 pub struct Resolver {
-    /// Host names of proxies, which may have any address, because the administrator of the controller sets them.
+    /// Host names of proxies. They may resolve to any address, because the administrator of the controller configures the
+    /// proxies.
     pub proxies: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Limits the time, silence and data of a connection to a server. It also records the first error, because the protocol library
-//! only returns error texts.
+//! Limits the duration, the idle time and the amount of data of a connection to a server. Also records the first error, because
+//! the protocol library returns errors only as text.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,24 +14,24 @@ use crate::source::git::error::GitError;
 /// Maximum time without data from a server.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Minimum data rate of a server: a number of bytes in each time window, counted from its first byte. Without it, a server that
-/// sends single bytes could hold a slot until the timeout of the connection.
+/// The minimum data rate of a server: a number of bytes in each time window. The first window starts with the first byte. Without
+/// a minimum rate, a server that sends single bytes could occupy a slot until the timeout of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pace {
+pub struct MinRate {
     pub bytes: u64,
     pub window: Duration,
 }
 
-/// Time limit, minimum rate and allowed addresses of a connection.
+/// The time limit, the minimum data rate and the allowed addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub time: Duration,
-    pub pace: Pace,
+    pub min_rate: MinRate,
     /// Whether the server may have a loopback or link-local address.
     pub local_addresses: bool,
 }
 
-/// The limits of one connection.
+/// The limits and the remaining allowance of one connection.
 #[derive(Debug)]
 pub struct Budget {
     runtime: Runtime,
@@ -40,20 +40,20 @@ pub struct Budget {
     ends: Instant,
     allowance: Mutex<Allowance>,
     window: Mutex<Option<Window>>,
-    /// The first error; later errors result from it.
+    /// The first error. Later errors are consequences of the first error.
     failure: Mutex<Option<GitError>>,
-    /// Set on failure to stop long computations.
+    /// Set after an error, to stop long computations.
     pub interrupt: AtomicBool,
 }
 
-/// Bytes received since the start of the window.
+/// The number of bytes received since the start of the time window.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     began: Instant,
     bytes: u64,
 }
 
-/// Limit of the data that the server currently sends.
+/// The limit for the data that the server currently sends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Allowance {
     what: &'static str,
@@ -62,7 +62,7 @@ struct Allowance {
 }
 
 impl Budget {
-    /// Creates the budget of a connection. `what` describes its purpose in errors.
+    /// Creates the budget of a connection. `what` describes the purpose of the connection in error messages.
     ///
     /// # Errors
     /// Fails if the async runtime cannot be started.
@@ -100,9 +100,9 @@ impl Budget {
         }
     }
 
-    /// Fails if the server sends too slowly.
+    /// Fails if the data rate of the server is below the minimum.
     fn keep_pace(&self, count: u64, now: Instant) -> io::Result<()> {
-        let Pace { bytes, window } = self.terms.pace;
+        let MinRate { bytes, window } = self.terms.min_rate;
         let mut open = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let current = open.get_or_insert(Window { began: now, bytes: 0 });
         current.bytes = current.bytes.saturating_add(count);
@@ -116,7 +116,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Waits for `work`. Fails after the read timeout or at the time limit of the connection.
+    /// Waits for `work`. Fails after `READ_TIMEOUT` or at the time limit of the connection, whichever is earlier.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let left = self.ends.saturating_duration_since(Instant::now());
         let timeout = left.min(READ_TIMEOUT);
@@ -131,7 +131,7 @@ impl Budget {
         })
     }
 
-    /// Records the error and returns an error for the library.
+    /// Records the error and returns an [`io::Error`] with the same message for the library.
     pub fn fail(&self, error: GitError) -> io::Error {
         self.interrupt.store(true, Ordering::Relaxed);
         let text = error.to_string();
@@ -142,7 +142,7 @@ impl Budget {
         io::Error::other(text)
     }
 
-    /// Returns the recorded error, or else the error of the library.
+    /// Returns the recorded error if there is one, or otherwise the error of the library.
     pub fn reason(&self, error: &dyn std::fmt::Display) -> GitError {
         let recorded = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         recorded.unwrap_or_else(|| GitError::Protocol(one_line(&error.to_string())))
@@ -152,7 +152,7 @@ impl Budget {
 /// Maximum number of characters of external text in a message.
 const MAX_QUOTED: usize = 300;
 
-/// Converts external text for a message: one line, no control characters, limited length.
+/// Converts external text to a single line of limited length without control characters, for use in a message.
 pub fn one_line(text: &str) -> String {
     let clean: Vec<&str> =
         text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty()).collect();
@@ -177,12 +177,12 @@ mod tests {
     }
 
     fn budget() -> Budget {
-        let pace = Pace { bytes: 100, window: Duration::from_secs(10) };
-        Budget::new("the test", Terms { time: Duration::from_secs(1), pace, local_addresses: true }).unwrap()
+        let min_rate = MinRate { bytes: 100, window: Duration::from_secs(10) };
+        Budget::new("the test", Terms { time: Duration::from_secs(1), min_rate, local_addresses: true }).unwrap()
     }
 
     #[test]
-    fn a_server_must_keep_the_minimum_rate_once_it_sends() {
+    fn a_server_must_keep_the_minimum_rate_once_it_has_started_to_send() {
         let (budget, began) = (budget(), Instant::now());
         let sends = |bytes: u64, second: u64| budget.keep_pace(bytes, began + Duration::from_secs(second)).is_ok();
         let rows = [(1, 0, true), (1, 9, true), (98, 10, true), (1, 11, true), (98, 19, true), (0, 20, false)];

@@ -1,4 +1,5 @@
-//! Caches the state of followed repositories and tracks their followers. It uses no client and no clock.
+//! Caches the state of the repositories that are in use, and tracks their followers. A follower is a Stack or a Workspace that
+//! uses a repository. The cache sends no requests and reads no clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,29 +14,29 @@ use crate::source::git::reference::{Reference, Tip};
 use crate::source::git::spec::{Key, Origin, RepositorySpec};
 use crate::source::{Origin as SourceOrigin, Resolved, Unavailable};
 
-/// Namespace and name of a Stack, or of a Workspace.
+/// The namespace and the name of a Stack or of a Workspace.
 pub type Follower = (String, String);
 
-/// The artifact of the last run of a Stack, whose digest is known without a fetch.
+/// The artifact that the last run of a Stack used. Its digest is known without a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The revision, or only the hash of the commit.
+    /// The revision of the artifact, or only the hash of its commit.
     pub revision: String,
     pub digest: Digest,
     pub selection: Option<String>,
 }
 
-/// Parameters that a Stack passes when it looks up its repository.
+/// The parameters of a Stack for the lookup of its repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lookup {
-    /// The last reconcile request of a user.
+    /// The last reconcile request on the Stack.
     pub request: Option<String>,
-    /// Whether no run has handled the request yet.
+    /// Whether no run of the Stack has handled the request yet.
     pub is_new: bool,
     pub known: Option<Known>,
 }
 
-/// The state of all followed repositories.
+/// The state of all repositories that have followers.
 #[derive(Debug, Default)]
 pub struct Cache {
     repositories: HashMap<Key, Repository>,
@@ -47,18 +48,18 @@ pub struct Cache {
 #[derive(Debug, Default)]
 struct Repository {
     followers: HashMap<Follower, Following>,
-    /// Number of requests to query the server outside the poll interval. `answered` is the number of them that the last response
-    /// covers.
+    /// Number of requests so far to query the server immediately instead of at the next poll. `answered` is the number of these
+    /// requests that the last response covers.
     requested: u64,
     answered: u64,
     tip: Option<Result<Tip, Unavailable>>,
     content: Option<Fetched>,
-    /// Commit that could not be fetched, and the reason.
+    /// The commit that could not be fetched, and the reason.
     failed: Option<(String, Unavailable)>,
-    /// Whether a follower waits for the files of the tip.
+    /// Whether a follower waits for the content of the tip.
     needs_content: bool,
     wake: Arc<Notify>,
-    /// Cancelled when the last follower leaves.
+    /// Canceled when the last follower is removed.
     abandoned: CancellationToken,
 }
 
@@ -68,35 +69,35 @@ pub struct Fetched {
     pub commit: String,
     pub digest: Digest,
     pub warnings: Vec<String>,
-    /// For each choice of paths: the digest of the matching files, or the reason why there is none.
+    /// The digest of the matching files for each list of paths, or the reason why there is no digest.
     pub selections: BTreeMap<Paths, Result<String, String>>,
 }
 
-/// Parameters of one follower.
+/// The parameters of one follower.
 #[derive(Debug)]
 struct Following {
     every: Duration,
     paths: Option<Paths>,
     request: Option<String>,
-    /// Minimum value of `answered` for a response that is valid for this follower.
+    /// Minimum value of `answered` at which the cached response is recent enough for this follower.
     needs: u64,
 }
 
 /// The next action for a repository.
 #[derive(Clone, Debug)]
 pub enum Need {
-    /// End the task: the repository has no follower.
+    /// End the task, because the repository has no followers.
     Nothing,
-    /// Query the server. The response will cover this number of requests.
+    /// Query the server. The response covers this number of requests.
     Query(u64),
-    /// Fetch the tip, with the distinct paths of all followers.
+    /// Fetch the tip and compute digests for these lists of paths, which are the distinct lists of all followers.
     Fetch(Tip, Vec<Paths>),
     /// Wait for the next poll or for a notification.
     Wait(Arc<Notify>),
 }
 
 impl Cache {
-    /// Adds or updates a follower. Returns whether the caller has to start a task for the repository.
+    /// Adds or updates a follower. Returns whether the caller must start a task for the repository.
     pub fn enlist(&mut self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) -> bool {
         if self.followers.get(follower).is_some_and(|key| *key != spec.key) {
             self.forget(follower);
@@ -138,12 +139,12 @@ impl Cache {
         }
     }
 
-    /// Returns a token that is cancelled when the last follower leaves. It ends the action in progress.
+    /// Returns a token that is canceled when the last follower is removed. The cancellation ends the action in progress.
     pub fn abandoned(&self, key: &Key) -> CancellationToken {
         self.repositories.get(key).map(|repository| repository.abandoned.clone()).unwrap_or_default()
     }
 
-    /// Requests another fetch of the tip.
+    /// Requests that the tip is fetched again, unless another commit has been fetched since.
     pub fn fetch_again(&mut self, origin: &Origin) {
         let Some(repository) = self.repositories.get_mut(&*origin.key) else { return };
         if repository.content.as_ref().is_none_or(|content| content.commit == origin.commit) {
@@ -153,7 +154,7 @@ impl Cache {
         }
     }
 
-    /// Returns the next action for a repository. Removes a repository without followers.
+    /// Returns the next action for a repository. Removes the repository if it has no followers.
     pub fn need(&mut self, key: &Key, is_due: bool) -> Need {
         let Some(repository) = self.repositories.get(key) else { return Need::Nothing };
         if repository.followers.is_empty() {
@@ -188,13 +189,13 @@ impl Cache {
         namespaces
     }
 
-    /// Returns the poll interval of a repository: the shortest one of its followers.
+    /// Returns the poll interval of a repository, which is the shortest interval of its followers.
     pub fn interval(&self, key: &Key) -> Option<Duration> {
         self.repositories.get(key)?.followers.values().map(|following| following.every).min()
     }
 
-    /// Records a response that covers this number of requests. Returns the followers to wake. A new tip is fetched before any
-    /// follower is woken for it.
+    /// Records a response that covers this number of requests. Returns the followers to reconcile. If the tip is new, the list is
+    /// empty, because the followers are reconciled after the tip is fetched.
     pub fn record_tip(&mut self, key: &Key, covers: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         let before = repository.answered;
@@ -211,7 +212,7 @@ impl Cache {
         repository.followers.iter().filter(|(_, following)| waits(following)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Records the result of a fetch. Returns the followers to wake.
+    /// Records the result of a fetch. Returns the followers to reconcile.
     pub fn record_fetch(&mut self, key: &Key, tip: &Tip, fetched: Result<Fetched, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         repository.needs_content = false;
@@ -291,7 +292,8 @@ impl Repository {
             let selection = selection.map_err(|why| Unavailable::Invalid(format!("invalid spec.paths: {why}")))?;
             return Ok(resolved(spec, tip, content.digest.clone(), selection, content.warnings.clone()));
         }
-        // A failed fetch takes precedence over a known digest: a follower needs the bytes, so the digest is not sufficient.
+        // A failed fetch takes precedence over a known digest, because it shows that a follower needs the content and not only
+        // the digest.
         if let Some((_, why)) = self.failed.as_ref().filter(|(commit, _)| *commit == tip.commit) {
             return Err(why.clone());
         }
@@ -306,7 +308,7 @@ impl Repository {
     }
 }
 
-/// Returns whether the last run of a Stack used this commit.
+/// Returns whether the last run of the Stack used the commit of `tip`.
 fn is_of(known: &Known, tip: &Tip) -> bool {
     let revision = Revision::parse(&known.revision);
     known.revision == tip.commit || revision.checksum() == Some(tip.commit.as_str())

@@ -1,5 +1,6 @@
-//! Both sides of the child processes that parse all data from Git servers. The controller starts a child process with limits for each
-//! task. The child process reads its limits, its task and the credentials from stdin and writes its response to stdout.
+//! The child processes that parse all data from Git servers: the code that starts them and the code that they run. The controller
+//! starts a child process with resource limits for each task. The child process reads its limits, its task and the credentials
+//! from stdin and writes its response to stdout.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -15,25 +16,25 @@ use crate::source::git::slots::Slots;
 use crate::source::git::{content, pack_index};
 use crate::subprocess::{self, Limits, Subprocess};
 
-/// Role of the child process on the command line.
+/// Command-line argument that selects the role of the child process.
 const ROLE: &str = "git";
 const MEBIBYTE: u64 = 1 << 20;
-/// Memory limit of a child process that communicates with a server. Servers without protocol version 2 send all references at once;
-/// about 150,000 of them fit.
+/// Memory limit of a child process that communicates with a server. A server without support for protocol version 2 sends all
+/// references at once. The limit is sufficient for about 150,000 references.
 const CONVERSATION_MEMORY: u64 = 64 * MEBIBYTE;
-/// Memory limit for packing a commit: three times the largest file, for a base, a delta and its result, and the list of all
-/// objects.
+/// Memory limit for packing a commit. It is sufficient for the list of all objects and three times the size of the largest file,
+/// for a base object, a delta and the resulting object.
 const PACKING_MEMORY: u64 = 448 * MEBIBYTE;
-/// Address space in addition to memory: the binary, and the reservations of the allocator for each thread.
+/// Address space in addition to the memory limit, for the binary and the reservations of the allocator for each thread.
 const ADDRESSES: u64 = 2048 * MEBIBYTE;
-/// Time that a child process may use in addition to its own time limit.
+/// Time after its own time limit at which a child process is killed.
 const GRACE: Duration = Duration::from_secs(10);
 /// Timeout for packing.
 const PACKING_TIME: Duration = Duration::from_secs(10 * 60);
-/// Maximum size of a response: a name or an error message.
+/// Maximum size of a response, which contains a name or an error message.
 const ANSWER: u64 = 64 << 10;
 
-/// Limits of a child process that communicates with a server. Each kind of task overrides some of them.
+/// Limits of a child process that communicates with a server. Each kind of task overrides some of these limits.
 const CONVERSATION: Limits = Limits {
     memory: CONVERSATION_MEMORY,
     address_space: CONVERSATION_MEMORY + ADDRESSES,
@@ -43,12 +44,12 @@ const CONVERSATION: Limits = Limits {
     wall: GRACE,
     file_size: 0,
     open_files: 64,
-    // The host name resolver starts a thread.
+    // The DNS resolver starts a thread.
     threads: true,
     answer: ANSWER,
 };
 
-/// Maximum memory of all concurrent child processes, in bytes.
+/// Returns the maximum memory of all concurrent child processes, in bytes.
 pub fn most_memory() -> u64 {
     Slots::memory_bytes(CONVERSATION_MEMORY, CONVERSATION_MEMORY, PACKING_MEMORY)
 }
@@ -104,7 +105,7 @@ async fn run<T: DeserializeOwned>(
     }
 }
 
-/// Runs the task that is read from stdin.
+/// Reads a task from stdin and runs it.
 ///
 /// # Errors
 /// Fails if the limits cannot be applied or the task cannot be read.

@@ -1,5 +1,5 @@
-//! Packs the files of a commit into an archive directly from Git objects, without a working copy. The same commit produces the same
-//! bytes. Runs in the child process, because it parses data from the server.
+//! Packs the files of a commit into an archive directly from Git objects, without a working copy. The same commit always produces
+//! the same archive. This code runs in a child process, because it parses data from the server.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,23 +18,22 @@ use crate::source::git::paths::{Rules, Selection};
 use crate::source::git::request::{Pack, Packed};
 use crate::source::git::wildcards::{Exhausted, Steps};
 
-/// File with the patterns of excluded files.
+/// Name of the file that contains the patterns for excluded files.
 const IGNORE_FILE: &[u8] = b".sourceignore";
 /// Maximum size of a `.sourceignore` file, in bytes.
 const MAX_IGNORE_FILE: usize = 256 << 10;
-/// Prefix and maximum size, in bytes, of a Git LFS pointer file.
+/// The prefix and the maximum size, in bytes, of a Git LFS pointer file.
 const LFS_POINTER: (&[u8], usize) = (b"version https://git-lfs.github.com/spec/v1\n", 1024);
 /// Maximum number of names in a warning.
 const LISTED: usize = 5;
-/// Maximum nesting depth of directories, equal to the limit for names in an archive.
+/// Maximum nesting depth of directories. It equals the limit for names in an archive.
 const DEEPEST: usize = 64;
-/// Maximum number of matching steps for the patterns of all `.sourceignore` files, and also for all choices of paths together. They
-/// take seconds.
+/// Maximum number of matching steps for the patterns of all `.sourceignore` files. The same maximum applies to all path lists in
+/// total. This number of steps takes seconds.
 const STEPS: u64 = 4_000_000_000;
-/// Maximum number of matching steps for one choice of paths, so that one Stack does not delay the others that follow the
-/// repository.
+/// Maximum number of matching steps for one path list, so that one Stack does not delay the other Stacks that use the repository.
 const STEPS_OF_CHOICE: u64 = 200_000_000;
-/// Fixed cost of following a delta to its base, in addition to the size of the object, in decoded bytes.
+/// Cost of one step from a delta to its base in addition to the size of the object, in decoded bytes.
 const STEP_TO_BASE: u64 = 256;
 
 /// Packs the files of a commit into an archive.
@@ -58,7 +57,7 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
         warnings: Warnings::default(),
     };
     walk.commit(&id).and_then(|()| walk.finish()).map_err(|error| match error {
-        // A workspace refuses an archive above this limit, so the size of the file is capped.
+        // The size of the file is limited, because a workspace rejects a larger archive.
         Stopped::Archive(PackError::Write { cause, .. }) if cause.kind() == io::ErrorKind::FileTooLarge => {
             GitError::TooLarge { what: "artifact".into(), limit: largest }
         }
@@ -126,7 +125,8 @@ impl Objects<'_> {
         let mut inflate = gix_zlib::Inflate::default();
         let found = pack.decode_entry(entry, into, &mut inflate, &base, &mut gix_pack::cache::Never);
         let found = found.map_err(unreadable)?;
-        // Each read is charged, because many directories can contain the same object and its delta chain can be long.
+        // Each read counts toward the limit, because many directories can contain the same object, and its delta chain can be
+        // long.
         let steps = u64::from(found.num_deltas) + 1;
         self.work.take(steps.saturating_mul(found.object_size.saturating_add(STEP_TO_BASE)))?;
         match found.kind {
@@ -140,13 +140,13 @@ impl Objects<'_> {
     }
 }
 
-/// Traversal of the files of a commit.
+/// A traversal of the files of a commit.
 struct Walk<'a> {
     objects: Objects<'a>,
     archive: Archive<BufWriter<Capped>>,
     entries_left: u64,
-    /// Number of entries that are still allowed. Counts entries that are not ignored, including submodules and links that are not
-    /// packed.
+    /// Number of entries that are still allowed. Every entry that is not ignored counts, including submodules and links that are
+    /// not packed.
     kept_left: u64,
     entry_limit: u64,
     ignore: Rules,
@@ -178,7 +178,7 @@ impl Walk<'_> {
         Ok(Packed { warnings: self.warnings.sentences(), selections })
     }
 
-    /// Packs a directory; the path of the root is empty.
+    /// Packs a directory. The path of the root is empty.
     fn directory(&mut self, id: &oid, path: &[u8], depth: usize) -> Result<(), Stopped> {
         if depth > DEEPEST {
             return Err(self
@@ -211,7 +211,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Counts an entry. The archive counts only its own entries; submodules and omitted links count here as well.
+    /// Counts an entry, including submodules and omitted links. The counter of the archive does not include these entries.
     fn count(&mut self, entry: &Entry) -> Result<(), PackError> {
         let limit = self.entry_limit;
         let left = self.kept_left.checked_sub(1);
@@ -221,15 +221,15 @@ impl Walk<'_> {
 
     fn is_ignored(&mut self, entry: &Entry) -> Result<bool, GitError> {
         let is_directory = entry.kind == EntryKind::Tree;
-        let verdict = self.ignore.verdict(&entry.path, is_directory, &mut self.ignore_steps);
+        let decision = self.ignore.decision(&entry.path, is_directory, &mut self.ignore_steps);
         let too_long = |_: Exhausted| {
             self.objects.broken("matching the patterns of .sourceignore against all files exceeds the limit")
         };
-        Ok(verdict.map_err(too_long)? == Some(true))
+        Ok(decision.map_err(too_long)? == Some(true))
     }
 
-    /// Returns the entries of a directory. Every entry counts toward the limit, including omitted ones such as submodules, because
-    /// a tree can contain millions of them.
+    /// Returns the entries of a directory. Every entry counts toward the limit, even if it is not packed, because a tree can
+    /// contain millions of entries.
     fn entries(&mut self, id: &oid, path: &[u8]) -> Result<Vec<Entry>, GitError> {
         let mut data = Vec::new();
         self.objects.read(id, Kind::Tree, &mut data)?;
@@ -273,7 +273,8 @@ impl Walk<'_> {
         Ok(self.archive.file(&entry.path, entry.kind == EntryKind::BlobExecutable, &data)?)
     }
 
-    /// Packs a link. Links that leave the repository are omitted, because they could point anywhere in the workspace.
+    /// Packs a symbolic link. A link whose target is outside the repository is omitted, because it could point to any file in the
+    /// workspace.
     fn link(&mut self, entry: &Entry) -> Result<(), Stopped> {
         let mut target = Vec::new();
         self.objects.read(&entry.id, Kind::Blob, &mut target)?;
@@ -296,7 +297,7 @@ fn shown(path: &[u8]) -> String {
     if path.is_empty() { "root".to_owned() } else { String::from_utf8_lossy(path).escape_debug().to_string() }
 }
 
-/// Content that is omitted from the artifact, for warnings.
+/// Names of files and directories whose content is not in the artifact, for warnings.
 #[derive(Default)]
 struct Warnings {
     submodules: Names,

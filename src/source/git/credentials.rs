@@ -1,5 +1,5 @@
-//! Reads everything needed to connect to a repository: credentials from Secrets, and trusted host keys or certificates. They are read
-//! for each use and not cached, except the tokens of GitHub Apps.
+//! Reads the data that is required to connect to a repository: credentials from Secrets, and trusted host keys or certificates.
+//! The data is read for each connection. Only the tokens of GitHub Apps are cached.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,18 +21,18 @@ use crate::source::git::url::Place;
 
 /// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// User name for access tokens, as in the Pulumi Kubernetes Operator; servers only check the token.
+/// User name for access tokens. It is the same as in the Pulumi Kubernetes Operator; servers check only the token.
 const TOKEN_USER: &str = "git";
-/// Maximum size of the file with host keys or certificates for all Stacks, in bytes.
+/// Maximum size of the file with the host keys or certificates for all Stacks, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
-/// Credentials, and the host keys and certificates of servers that may receive them.
+/// Credentials, and the trusted host keys and certificates of the servers to which they may be sent.
 #[derive(Clone, Default)]
 struct Credentials {
     login: Login,
     /// Trusted host keys in the format of the `known_hosts` file of OpenSSH.
     known_hosts: Vec<String>,
-    /// Certificates in PEM format that are trusted in addition to the system certificates.
+    /// CA certificates in PEM format that are trusted in addition to the system certificates.
     authorities: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Reads the credentials and the trusted keys of repositories.
+/// Reads the credentials and the trusted host keys or certificates of repositories.
 pub struct AccessReader {
     client: Client,
     clients: Clients,
@@ -79,13 +79,13 @@ pub struct AccessReader {
 }
 
 impl AccessReader {
-    /// `trust` is the directory with the optional files `known_hosts` and `ca.crt` for all Stacks. `local_addresses` allows servers at
-    /// loopback and link-local addresses.
+    /// Creates a reader. `trust` is the directory with the optional files `known_hosts` and `ca.crt` for all Stacks.
+    /// `local_addresses` allows servers at loopback and link-local addresses.
     pub fn new(client: Client, trust: PathBuf, local_addresses: bool) -> Self {
         Self { client, clients: Clients::of_environment(), tokens: Tokens::default(), trust, local_addresses }
     }
 
-    /// Reads the Secrets of a key, and the host keys or certificates that are trusted for all Stacks.
+    /// Reads the Secrets that `key` refers to, and the host keys or certificates that are trusted for all Stacks.
     pub async fn read(&self, key: &Key) -> Result<Access, GitError> {
         let Credentials { login, known_hosts, authorities } = read(&self.client, key).await?;
         match (login, key.repository.place()) {
@@ -121,13 +121,13 @@ impl AccessReader {
         Ok(Access::Http { login, authorities, proxies: self.clients.proxies.clone() })
     }
 
-    /// Discards the tokens of GitHub Apps after a server refused one.
+    /// Discards all cached tokens of GitHub Apps. Called after a server rejected a token.
     pub fn discard_tokens(&self) {
         self.tokens.clear();
     }
 }
 
-/// Reads an optional file.
+/// Reads a file. Returns `None` if the file does not exist.
 async fn read_file(path: &Path) -> Result<Option<String>, GitError> {
     let failed = |why: String| GitError::Credentials(format!("failed to read {}: {why}", path.display()));
     match tokio::fs::metadata(path).await {
@@ -143,7 +143,7 @@ async fn read_file(path: &Path) -> Result<Option<String>, GitError> {
 
 type Data = BTreeMap<String, ByteString>;
 
-/// Reads the Secrets of a key.
+/// Reads the Secrets that `key` refers to.
 async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
     let mut secrets: BTreeMap<String, Data> = BTreeMap::new();
     for name in key.auth.secrets() {
@@ -154,7 +154,7 @@ async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
     make(&key.auth, &secrets, key.repository.host()).map_err(GitError::Credentials)
 }
 
-/// Reads a Secret. Returns `None` if it does not exist and is not required.
+/// Reads a Secret. Returns `None` if the Secret does not exist and is not required.
 async fn read_secret(client: &Client, namespace: &str, name: &str, is_needed: bool) -> Result<Option<Data>, GitError> {
     if !names::is_object_name(name) {
         return Err(GitError::Credentials(format!("invalid Secret name {name:?}: must be an RFC 1123 subdomain")));
@@ -207,7 +207,7 @@ fn make(auth: &Auth, secrets: &BTreeMap<String, Data>, host: &str) -> Result<Cre
     Ok(Credentials { login, known_hosts: all(&["known_hosts"]), authorities: all(&["ca.crt", "caFile"]) })
 }
 
-/// Returns a value, or `None` if it is optional and does not exist.
+/// Returns the text of a value, or `None` if the value is optional and does not exist.
 fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<String>, String> {
     let (secret, key, optional) = match value {
         Value::Literal(text) => return Ok(Some(text.clone())),
@@ -220,8 +220,8 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
     }
 }
 
-/// Returns the credentials of a Secret whose keys determine their type, in the same precedence as in the Pulumi Kubernetes
-/// Operator. A Secret with only host keys or certificates contains no credentials, and is valid.
+/// Returns the credentials in a Secret. The keys of the Secret determine the type of the credentials, with the same precedence as
+/// in the Pulumi Kubernetes Operator. A Secret that contains only host keys or certificates is valid and provides no credentials.
 fn login_of(name: &str, data: &Data) -> Result<Login, String> {
     let get = |key: &str| match data.get(key) {
         Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("key {key} of Secret {name} is not valid UTF-8")),
@@ -250,7 +250,7 @@ fn text(bytes: &ByteString) -> Option<String> {
     String::from_utf8(bytes.0.clone()).ok()
 }
 
-/// Removes the trailing line break that values from files often have.
+/// Removes trailing line breaks, because values that were created from files often end with a line break.
 fn one_line(text: String) -> String {
     text.trim_end_matches(['\r', '\n']).to_owned()
 }

@@ -1,4 +1,4 @@
-//! Errors of reading a repository. They contain no credentials.
+//! Errors from reading a repository. They contain no credentials.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::artifact::{PackError, StoreError};
 use crate::subprocess::Failure;
 
-/// The reason why a repository could not be read. A child process returns it in its response.
+/// The reason why a repository could not be read. A child process returns this error in its response.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum GitError {
     #[error("server is unreachable: {0}")]
@@ -63,7 +63,7 @@ pub enum GitError {
         "queue for fetch slots is full: {waiting} other repositories of the same namespace are waiting; retrying with backoff"
     )]
     NoSlot { waiting: usize },
-    /// A slow task was ended because a namespace that holds no slot waits.
+    /// A slow task was ended because another namespace, which occupies no slot, was waiting.
     #[error(
         "{what} was stopped after {} s{} because other namespaces wait for a slot; retrying with backoff",
         after.as_secs(), at_rate(*bytes, *after)
@@ -85,12 +85,12 @@ impl From<PackError> for GitError {
 }
 
 impl GitError {
-    /// Returns an error of a file operation in a directory.
+    /// Returns the error for a failed file operation in a directory.
     pub fn disk(directory: &Path, cause: &std::io::Error) -> Self {
         GitError::Disk { directory: directory.display().to_string(), cause: cause.to_string() }
     }
 
-    /// Returns whether the error is transient and can disappear within seconds without user action.
+    /// Returns whether the error is transient: a retry can succeed within seconds without user action.
     pub fn is_passing(&self) -> bool {
         match self {
             GitError::Unreachable(_)
@@ -133,7 +133,7 @@ impl GitError {
         }
     }
 
-    /// Returns the wait time that the server requested.
+    /// Returns the time to wait before a retry, if the server requested it.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             GitError::Busy { after, .. } => Some(*after),
@@ -142,13 +142,13 @@ impl GitError {
     }
 }
 
-/// Formats the average rate of a task, if the number of received bytes is known.
+/// Formats the average data rate of a task, if the number of received bytes is known.
 fn at_rate(bytes: Option<u64>, after: Duration) -> String {
     let kibibytes = |bytes: u64| bytes / 1024 / after.as_secs().max(1);
     bytes.map(|bytes| format!(" at {} KiB/s", kibibytes(bytes))).unwrap_or_default()
 }
 
-/// Joins an error and all its causes into one line.
+/// Returns the messages of an error and of all its causes in one line.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -218,7 +218,7 @@ mod tests {
         let of = |failure| GitError::Child { what: "packing".into(), failure };
         assert!(!of(Failure::Memory { limit: 1 << 20 }).is_passing());
         assert!(of(Failure::Killed).is_passing());
-        let said = of(Failure::Memory { limit: 1 << 20 }).to_string();
-        assert_eq!(said, "packing was stopped: memory limit of 1Mi exceeded");
+        let message = of(Failure::Memory { limit: 1 << 20 }).to_string();
+        assert_eq!(message, "packing was stopped: memory limit of 1Mi exceeded");
     }
 }

@@ -1,4 +1,5 @@
-//! GitHub App authentication: exchanges a signed JWT for an installation token, which allows reading the repository for one hour.
+//! Authentication as a GitHub App: exchanges a signed JWT for an installation token, which gives read access to the repository
+//! for one hour.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,11 +22,11 @@ use crate::source::git::error::{GitError, chain};
 
 /// User name for installation tokens.
 pub const TOKEN_USER: &str = "x-access-token";
-/// Timeout of the exchange.
+/// Timeout for the exchange of a JWT for a token.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
-/// Time before its expiry at which a token is no longer used.
+/// Minimum remaining lifetime of a cached token. A token that expires earlier is not used.
 const RESERVE: SignedDuration = SignedDuration::from_mins(5);
 /// Maximum number of cached tokens.
 const MAX_TOKENS: usize = 1000;
@@ -45,14 +46,15 @@ impl fmt::Debug for App {
     }
 }
 
-/// Returns whether a token can be sent safely to this API: over https, or over http to the local host.
+/// Returns whether a token can be sent to this API safely: the URL must use HTTPS, or HTTP if the host is the local host.
 fn is_safe(api: &Url) -> bool {
     let is_here = matches!(api.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
     api.scheme() == "https" || (api.scheme() == "http" && is_here)
 }
 
 impl App {
-    /// Validates the settings of the App. Without `base_url`, the API is derived from the host of the repository.
+    /// Validates the settings of the App. If there is no `base_url`, the URL of the API is derived from the host of the
+    /// repository.
     pub fn new(
         id: String,
         installation: String,
@@ -81,7 +83,7 @@ impl App {
         Ok(Self { id, installation, private_key, api })
     }
 
-    /// Returns the cache key of the token.
+    /// Returns the key of the token in the cache.
     fn fingerprint(&self) -> [u8; 32] {
         let parts = [self.api.as_str(), &self.id, &self.installation, &self.private_key];
         Sha256::digest(parts.join("\0")).into()
@@ -97,7 +99,7 @@ impl App {
             _ => return Err(refused("must be an RSA key in PEM format (PKCS#1 or PKCS#8)")),
         };
         let key = key.map_err(|error| refused(&error.to_string()))?;
-        // Backdated by 60 s, because GitHub rejects a JWT from the future and clocks differ.
+        // The JWT is backdated by 60 s, because clocks differ and GitHub rejects a JWT that was issued in the future.
         let issued = now.as_second() - 60;
         let header = json!({"alg": "RS256", "typ": "JWT"});
         let claims = json!({"iat": issued, "exp": issued + 600, "iss": self.id});
@@ -118,14 +120,14 @@ impl App {
     }
 }
 
-/// Response of the exchange.
+/// The response to the exchange of a JWT for a token.
 #[derive(Deserialize)]
 struct TokenResponse {
     token: String,
     expires_at: Timestamp,
 }
 
-/// Cache of unexpired tokens.
+/// A cache of unexpired tokens.
 #[derive(Default)]
 pub struct Tokens {
     cached: Mutex<HashMap<[u8; 32], (String, Timestamp)>>,
@@ -155,7 +157,7 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Discards all tokens after the server refused one, because it may have been revoked.
+    /// Discards all cached tokens. Called after the server rejected a token, because the token may have been revoked.
     pub fn clear(&self) {
         self.lock().clear();
     }

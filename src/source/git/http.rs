@@ -1,4 +1,4 @@
-//! Git over HTTP: sends the requests of the protocol library through an HTTP client, within the budget.
+//! Git over HTTP: sends the requests of the protocol library with an HTTP client and enforces the limits of the budget.
 
 use std::any::Any;
 use std::io::{self, BufRead, Read, Write};
@@ -13,9 +13,10 @@ use url::Url;
 use crate::source::git::budget::Budget;
 use crate::source::git::error::{GitError, chain};
 
-/// Some servers accept only clients whose user agent starts with `git/`.
+/// User agent of the HTTP client. Some servers accept only clients whose user agent starts with `git/`.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
-/// Backoff for a server that sends 429 or 503 without `Retry-After`, and the upper bound of `Retry-After`.
+/// Backoff after a response with status 429 or 503 that has no `Retry-After` header, and the upper bound for the time in the
+/// header.
 const RETRY_AFTER_RANGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
 /// Maximum size of a request body, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
@@ -24,9 +25,9 @@ const MAX_REQUEST: usize = 1 << 20;
 pub struct Connection {
     client: reqwest::Client,
     budget: Arc<Budget>,
-    /// Credentials, and the only origin to which they are sent.
+    /// The credentials, and the only origin to which they are sent.
     authorization: Option<(url::Origin, HeaderValue)>,
-    /// Base URL after redirects.
+    /// The base URL after redirects, if it differs from the requested base URL.
     base: Option<String>,
 }
 
@@ -63,7 +64,7 @@ fn with(mut headers: HeaderMap, authorization: Option<HeaderValue>) -> HeaderMap
     headers
 }
 
-/// Converts header lines of the library.
+/// Parses the header lines that the library provides.
 fn parsed(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
     let pairs = lines.into_iter().filter_map(|line| {
         let (name, value) = line.as_ref().split_once(':')?;
@@ -124,7 +125,7 @@ impl Http for Connection {
     }
 }
 
-/// A request and its response.
+/// An HTTP request and its response.
 struct Exchange {
     client: reqwest::Client,
     budget: Arc<Budget>,
@@ -191,7 +192,7 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Exchange> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Collects the body of the request.
+/// A writer that collects the body of the request.
 pub struct RequestBody(Shared);
 
 impl Write for RequestBody {
@@ -211,8 +212,8 @@ impl Write for RequestBody {
     }
 }
 
-/// The `Content-Type` header, the only one that the library reads, as a line. The first read of the headers or of the body sends
-/// the request.
+/// A reader for the response headers. It returns only the `Content-Type` line, because the library reads no other header. The
+/// first read of the headers or of the body sends the request.
 pub struct ResponseHeaders {
     exchange: Shared,
     line: Option<io::Cursor<Vec<u8>>>,
@@ -253,7 +254,7 @@ impl BufRead for ResponseHeaders {
     }
 }
 
-/// Reads the body of the response, within the budget.
+/// A reader for the body of the response that enforces the limits of the budget.
 pub struct ResponseBody {
     exchange: Shared,
     response: Option<Response>,

@@ -1,4 +1,4 @@
-//! HTTP clients with certificates, proxies and blocked addresses.
+//! Builds HTTP clients with CA certificates, proxies and blocked addresses.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,13 +13,13 @@ use url::Url;
 use crate::source::git::addresses;
 use crate::source::git::error::{GitError, chain};
 
-/// Path of the system certificates on Linux distributions.
+/// Path of the system CA certificates on common Linux distributions.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Maximum number of redirects.
 const MAX_REDIRECTS: usize = 5;
 
-/// Proxies from the environment of the controller. Child processes receive them in the request and have no environment, because a
-/// proxy URL can contain a password.
+/// The proxies in the environment variables of the controller. A child process receives the proxies in its request and has no
+/// environment variables, because a proxy URL can contain a password.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Proxies {
     http: Option<String>,
@@ -56,7 +56,7 @@ impl Proxies {
         parsed.collect()
     }
 
-    /// Returns the proxies for the client. Invalid URLs are ignored.
+    /// Returns the proxies for the HTTP client. Invalid URLs are ignored.
     fn list(&self) -> Vec<Proxy> {
         let made = [
             self.http.as_ref().map(Proxy::http),
@@ -68,8 +68,8 @@ impl Proxies {
     }
 }
 
-/// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Servers at loopback and link-local
-/// addresses are refused unless `local_addresses` is set.
+/// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Requests to loopback and
+/// link-local addresses fail unless `local_addresses` is set.
 pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) -> Result<reqwest::Client, GitError> {
     let refused = |why: String| GitError::Credentials(format!("invalid certificate authorities: {why}"));
     let mut roots = rustls::RootCertStore::empty();
@@ -114,8 +114,8 @@ pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) 
         .map_err(|error| refused(chain(&error)))
 }
 
-/// Clients for the APIs of GitHub Apps. The client without additional certificates is cached until the certificates for all Stacks
-/// change.
+/// HTTP clients for the APIs of GitHub Apps. The client that uses no certificates of its own is cached until the certificates for
+/// all Stacks change.
 #[derive(Debug, Default)]
 pub struct Clients {
     pub proxies: Proxies,

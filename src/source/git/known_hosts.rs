@@ -1,4 +1,5 @@
-//! Verifies SSH host keys against `known_hosts` lists. The first list with a key for the host is used. Performs no I/O.
+//! Verifies SSH host keys against `known_hosts` lists. The first list that contains a key for the host is used. This module
+//! performs no I/O.
 
 use russh::keys::ssh_key::known_hosts::{Entry, HostPatterns, Marker};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
@@ -7,10 +8,10 @@ use crate::source::git::error::GitError;
 use crate::source::git::url::SshPlace;
 use crate::source::git::wildcards::matches_host;
 
-/// Host keys of large public Git hosts.
+/// The built-in host keys of large public Git hosts.
 const SHIPPED: &str = include_str!("known_hosts.txt");
 
-/// Lists of host keys in order of precedence.
+/// Lists of host keys, in order of precedence.
 #[derive(Clone, Debug, Default)]
 pub struct KnownHosts {
     lists: Vec<List>,
@@ -30,7 +31,8 @@ impl KnownHosts {
         Self { lists: lists.chain(std::iter::once(List::parse(SHIPPED))).collect() }
     }
 
-    /// Returns the types of the known keys of a host. The client requests one of these types from the server.
+    /// Returns the signature algorithms for the known keys of a host. If there are any, the client offers only these algorithms
+    /// to the server.
     pub fn algorithms(&self, place: &SshPlace) -> Vec<Algorithm> {
         let mut algorithms = Vec::new();
         for key in self.keys(place) {
@@ -68,7 +70,7 @@ impl KnownHosts {
         }))
     }
 
-    /// Returns the keys of the first list that has a key for the host.
+    /// Returns the keys in the first list that contains a key for the host.
     fn keys(&self, place: &SshPlace) -> Vec<&PublicKey> {
         let name = match place.port {
             22 => place.host.clone(),
@@ -101,7 +103,7 @@ impl List {
     }
 }
 
-/// Returns the signature algorithms for a type of key. An RSA key supports several.
+/// Returns the signature algorithms for a type of key. An RSA key supports more than one algorithm.
 fn offers(algorithm: &Algorithm) -> Vec<Algorithm> {
     match algorithm {
         Algorithm::Rsa { .. } => {
@@ -136,7 +138,7 @@ mod tests {
         SshPlace { user: "git".to_owned(), host: host.to_owned(), port, path: "a".to_owned() }
     }
 
-    fn verdict(lists: &[&str], host: &str, port: u16, key: &str) -> Result<(), String> {
+    fn check(lists: &[&str], host: &str, port: u16, key: &str) -> Result<(), String> {
         let known = KnownHosts::new(lists.iter().map(|list| (*list).to_owned()));
         known.check(&place(host, port), &PublicKey::from_openssh(key).unwrap()).map_err(|error| error.to_string())
     }
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_host_is_matched_by_name_port_pattern_or_hash() {
-        // Output format of `ssh-keygen -H` for `git.example`.
+        // The output of `ssh-keygen -H` for `git.example` has this format.
         let hashed = {
             let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, b"salt-of-twenty-bytes");
             use base64::Engine as _;
@@ -190,22 +192,22 @@ mod tests {
             (format!("# git.example {ONE}\n\ngarbage"), "git.example", 22, false),
         ];
         for (list, host, port, known) in rows {
-            assert_eq!(verdict(&[&list], host, port, ONE).is_ok(), known, "{list} {host}:{port}");
+            assert_eq!(check(&[&list], host, port, ONE).is_ok(), known, "{list} {host}:{port}");
         }
     }
 
     #[test]
     fn the_first_known_hosts_list_with_the_host_takes_precedence() {
         let (one, other) = (format!("git.example {ONE}"), format!("git.example {OTHER}"));
-        assert_eq!(verdict(&[&one, &other], "git.example", 22, ONE), Ok(()));
-        assert!(verdict(&[&other, &one], "git.example", 22, ONE).unwrap_err().contains("does not match known_hosts"));
+        assert_eq!(check(&[&one, &other], "git.example", 22, ONE), Ok(()));
+        assert!(check(&[&other, &one], "git.example", 22, ONE).unwrap_err().contains("does not match known_hosts"));
         let pinned = format!("github.com {OTHER}");
-        assert!(verdict(&[&pinned], "github.com", 22, ONE).is_err(), "a Secret may pin a host that is shipped");
+        assert!(check(&[&pinned], "github.com", 22, ONE).is_err(), "a Secret may pin a host that is shipped");
     }
 
     #[test]
     fn an_unknown_host_key_is_rejected_with_a_helpful_message() {
-        let message = verdict(&["garbage here"], "git.example", 2222, ONE).unwrap_err();
+        let message = check(&["garbage here"], "git.example", 2222, ONE).unwrap_err();
         for part in [
             "ssh-keyscan -p 2222 git.example",
             "SHA256:+DiY3w",

@@ -1,11 +1,13 @@
-//! Polls Git repositories. Stacks and Workspaces that follow the same reference of a repository share its polls.
+//! Polls Git repositories. Followers are the Stacks and Workspaces that use a repository. Followers of the same reference with
+//! the same credentials share the polls.
 //!
-//! [`RepositorySpec::of_stack`] parses the fields of a Stack, and [`Git::look`] returns the cached state of a repository. A task per
-//! repository (`Shared::follow`) polls the server at the shortest interval of its followers and fetches a commit when a follower needs
-//! it.
+//! [`RepositorySpec::of_stack`] parses the fields of a Stack, and [`Git::look`] returns the cached state of a repository. For
+//! each repository, a task (`Shared::follow`) polls the server at the shortest interval of the followers and fetches a commit
+//! when a follower needs it.
 //!
-//! The controller process never parses data from a server. `child` starts a process with limits for each query, fetch and packing
-//! (`remote`, `http`, `ssh`, `pack_index`, `content`); the process returns a short response and an archive.
+//! The controller process never parses data from a server. For each query, fetch and packing, `child` starts a process with
+//! resource limits, which runs the code in `remote`, `http`, `ssh`, `pack_index` and `content`. The process returns a short
+//! response; the packing process also writes an archive.
 
 mod addresses;
 mod budget;
@@ -44,7 +46,7 @@ use crate::source::git::credentials::AccessReader;
 use crate::source::git::poller::Shared;
 use crate::source::{Resolved, Unavailable};
 
-pub use budget::Pace;
+pub use budget::MinRate;
 pub use cache::{Follower, Known, Lookup};
 pub use child::{most_memory, work_on_stdin};
 pub use error::GitError;
@@ -53,10 +55,10 @@ pub use request::Limits;
 pub use slots::Slots;
 pub use spec::{Key, Origin, RepositorySpec, field, interval, names_git};
 
-/// Capacity of the channel of woken followers. A task that wakes more of them waits until the channel has space.
+/// Capacity of the channel of followers to reconcile. If the channel is full, a task waits until there is space.
 const WAITING: usize = 1024;
 
-/// Polls repositories. Clones are cheap and share the cache.
+/// A poller for Git repositories. Clones are cheap and share the cache.
 #[derive(Clone)]
 pub struct Git(Arc<Shared>);
 
@@ -67,8 +69,8 @@ impl fmt::Debug for Git {
 }
 
 impl Git {
-    /// Creates an instance that follows no repository yet. The stream yields the followers to reconcile. The working directory must
-    /// exist.
+    /// Creates an instance without repositories. The returned channel yields the followers to reconcile. The working directory in
+    /// `settings` must exist.
     pub fn new(
         client: Client,
         store: Store,
@@ -82,8 +84,8 @@ impl Git {
         (Git(Arc::new(shared)), woken)
     }
 
-    /// Returns the cached artifact of a repository for a follower. After [`Unavailable::Looking`], and whenever the result changes,
-    /// the follower is woken.
+    /// Returns the cached artifact of a repository for a follower. If the result is [`Unavailable::Looking`], and whenever the
+    /// result changes, the channel yields the follower later.
     pub fn look(&self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) -> Result<Resolved, Unavailable> {
         let mut cache = self.0.lock();
         if cache.enlist(follower, spec, lookup) {
@@ -91,8 +93,8 @@ impl Git {
             self.0.tasks.spawn(async move { shared.follow(&key).await });
         }
         let resolved = cache.answer(follower, spec, lookup)?;
-        // A digest that only comes from the status of the follower must not grant access, so the grant requires a fetch for this
-        // reference.
+        // A digest that is known only from the status of the follower must not grant access. Access is granted only if this
+        // process fetched the artifact for this reference.
         if cache.is_fetched(&spec.key, &resolved.digest) {
             let granted = self.0.store.grant(&resolved.digest, &follower.0);
             granted.map_err(|error| Unavailable::NotYet(format!("failed to grant access to the artifact: {error}")))?;
@@ -100,18 +102,19 @@ impl Git {
         Ok(resolved)
     }
 
-    /// Fetches a commit again, because its artifact is missing in the store, and wakes the followers that wait for it.
+    /// Requests that a commit is fetched again, because its artifact is missing in the store. After the fetch, the followers are
+    /// reconciled.
     pub fn fetch_again(&self, origin: &Origin) {
         self.0.lock().fetch_again(origin);
     }
 
-    /// Removes a follower that no longer follows a repository.
+    /// Removes a follower that no longer uses a repository.
     pub fn forget(&self, follower: &Follower) {
         self.0.lock().forget(follower);
     }
 }
 
-/// Creates the working directory and removes the files of an earlier process.
+/// Creates the working directory. Files from an earlier process are removed.
 ///
 /// # Errors
 /// Fails if the directory cannot be removed or created.

@@ -1,5 +1,5 @@
-//! Creates the index of a fetched pack. The declared object sizes are summed before any delta is resolved, because a pack of one
-//! megabyte can decode to terabytes.
+//! Creates the index of a fetched pack. The sum of the declared object sizes is checked before any delta is resolved, because a
+//! pack of one megabyte can decode to terabytes.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -16,17 +16,18 @@ use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
 use crate::source::git::request::Limits;
 
-/// Names of the files in the directory of a fetch.
+/// Names of the pack file and the index file in the directory of a fetch.
 pub const PACK: &str = "fetched.pack";
 const INDEX: &str = "fetched.idx";
-/// Decoding work that is allowed for a pack of any size, in decoded bytes.
+/// Limit for the decoding work that does not depend on the size of the pack, in decoded bytes.
 const FREE_WORK: u64 = 1 << 30;
-/// Additional decoding work for each byte of the pack. Source code compresses to a fifth, and its deltas to less.
+/// Additional decoding work for each byte of the pack, in decoded bytes. Compressed source code takes about a fifth of its size,
+/// and deltas take less.
 const WORK_RATIO: u64 = 100;
-/// Maximum size of the header of a delta, in bytes: two 64-bit numbers in groups of seven bits.
+/// Maximum size of the header of a delta, in bytes. The header contains two 64-bit numbers, encoded in groups of seven bits.
 const DELTA_HEADER: u64 = 20;
 
-/// Limit for the work of decoding a pack, in decoded bytes.
+/// The limit for the work of decoding a pack, in decoded bytes.
 #[derive(Debug)]
 pub struct Work {
     limit: u64,
@@ -40,7 +41,7 @@ impl Work {
     }
 
     /// # Errors
-    /// Fails if the remaining work is not sufficient.
+    /// Fails if the work exceeds the limit.
     pub fn take(&mut self, bytes: u64) -> Result<(), GitError> {
         let limit = self.limit;
         let too_large = || GitError::TooLarge { what: "decoded size of the pack".into(), limit };
@@ -55,12 +56,12 @@ pub fn make(directory: &Path, hash: gix_hash::Kind, limits: &Limits) -> Result<B
     let (pack_path, index_path) = (directory.join(PACK), directory.join(INDEX));
     let largest = usize::try_from(limits.file_bytes).ok();
     let mut pack = data::File::at(&pack_path, hash).map_err(|error| broken(&error))?;
-    // A base and the results of two deltas are in memory at the same time.
+    // A base object and the results of two deltas are in memory at the same time.
     pack.alloc_limit_bytes = largest.and_then(|largest| largest.checked_mul(3));
     if pack.num_objects() > limits.objects {
         return Err(GitError::TooManyObjects { found: pack.num_objects(), limit: limits.objects });
     }
-    // The index contains the hash that is computed from each object, so the checksum of the pack need not be verified.
+    // The checksum of the pack is not verified, because the index contains hashes that are computed from the objects.
     let reader = BufReader::with_capacity(64 << 10, File::open(&pack_path).map_err(failed)?);
     let entries = BytesToEntriesIter::new_from_header(reader, Mode::AsIs, EntryDataMode::Crc32, hash);
     let mut entries = Metered {
@@ -97,13 +98,13 @@ fn slice(range: EntryRange, pack: &data::File<MMap>) -> Option<&[u8]> {
     pack.entry_slice(range)
 }
 
-/// Sums the decoded sizes of the entries of a pack during the iteration.
+/// An iterator over the entries of a pack that limits the sum of their decoded sizes.
 struct Metered<'a, Entries> {
     entries: Entries,
     pack: &'a data::File<MMap>,
     largest: u64,
     work: Work,
-    /// The error that ended the iteration, because the library only returns its text.
+    /// The error that ended the iteration. It is recorded because the library returns errors only as text.
     failure: Option<GitError>,
 }
 
@@ -154,7 +155,8 @@ fn truncated() -> GitError {
     GitError::Protocol("invalid delta in the pack: missing sizes".to_owned())
 }
 
-/// Parses a variable-length number in groups of seven bits, lowest first, and returns it with the remaining bytes.
+/// Parses a number that is encoded in groups of seven bits, least significant group first. Returns the number and the remaining
+/// bytes.
 fn size(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut size = 0_u64;
     for (index, byte) in bytes.iter().enumerate() {
@@ -171,7 +173,7 @@ fn broken(error: &gix_error::Error) -> GitError {
     GitError::Protocol(one_line(&format!("failed to read the pack: {error:#}")))
 }
 
-/// Converts the error with which the library reports anything that exceeds its memory limit.
+/// Converts the error that the library returns for an object that exceeds its memory limit.
 fn too_large(error: &gix_error::Error, limits: &Limits) -> Option<GitError> {
     let is_so = format!("{error:#}").contains("too large to fit in memory");
     is_so.then(|| file_too_large(limits.file_bytes))

@@ -1,5 +1,5 @@
-//! Selects the files of a repository that are relevant for a Stack, with patterns as in `.gitignore`, and computes their digest.
-//! Performs no I/O.
+//! Selects the files of a repository that are relevant for a Stack, with patterns in the format of `.gitignore`, and computes a
+//! digest of these files. This module performs no I/O.
 
 use gix_ignore::glob::Pattern;
 use gix_ignore::glob::pattern::Mode;
@@ -8,17 +8,17 @@ use sha2::{Digest as _, Sha256};
 
 use crate::source::git::wildcards::{Exhausted, PathPattern, Steps};
 
-/// Maximum number of patterns of a Stack.
+/// Maximum number of patterns in a Stack.
 const MAX_PATTERNS: usize = 100;
 /// Maximum length of a pattern, in bytes.
 const MAX_PATTERN_LENGTH: usize = 1024;
 
-/// A non-empty list of patterns.
+/// A path list: a non-empty list of patterns for the paths of files.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Paths(Vec<String>);
 
 impl Paths {
-    /// Validates patterns. Returns `None` if the list is empty.
+    /// Validates a list of patterns. Returns `None` if the list is empty.
     pub fn parse(patterns: &[String]) -> Result<Option<Self>, String> {
         if patterns.len() > MAX_PATTERNS {
             return Err(format!("{} patterns exceed the limit of {MAX_PATTERNS}", patterns.len()));
@@ -36,12 +36,12 @@ impl Paths {
         Ok((!patterns.is_empty()).then(|| Self(patterns.to_vec())))
     }
 
-    /// Total length of all patterns, in bytes.
+    /// Returns the total length of all patterns including separators, in bytes.
     pub fn size(&self) -> usize {
         self.0.iter().map(|pattern| pattern.len() + 1).sum()
     }
 
-    /// Starts a selection that may take this number of matching steps in total.
+    /// Starts a selection. `steps` is the maximum number of matching steps for the whole selection.
     pub fn selection(&self, steps: u64) -> Selection {
         let mut rules = Rules::default();
         rules.add(self.0.join("\n").as_bytes(), b"");
@@ -49,11 +49,12 @@ impl Paths {
     }
 }
 
-/// A selection in progress. The caller enters and leaves directories during the traversal.
+/// A selection in progress. The caller traverses the directories and calls [`Selection::enter`] and [`Selection::leave`] for each
+/// directory.
 #[derive(Debug)]
 pub struct Selection {
     rules: Rules,
-    /// Whether each open directory matched.
+    /// Whether the patterns match, for each directory that was entered and not left.
     matched: Vec<bool>,
     digest: Sha256,
     steps: Steps,
@@ -70,7 +71,7 @@ impl Selection {
         self.matched.pop();
     }
 
-    /// Adds a file to the digest if it matches: its path, its mode and the ID of its object.
+    /// Adds the path, the mode and the object ID of a file to the digest if the patterns match.
     pub fn file(&mut self, path: &[u8], mode: &[u8], object: &[u8]) {
         if self.matches(path, false) {
             for part in [mode, b" ", object, b" ", path, b"\0"] {
@@ -79,7 +80,7 @@ impl Selection {
         }
     }
 
-    /// Returns the digest of the selected files. It changes if a selected file changes.
+    /// Returns the digest of the selected files. The digest changes if a selected file changes.
     ///
     /// # Errors
     /// Fails if matching the patterns took too many steps.
@@ -94,8 +95,8 @@ impl Selection {
         if self.is_exhausted {
             return false;
         }
-        match self.rules.verdict(path, is_directory, &mut self.steps) {
-            Ok(verdict) => verdict.unwrap_or_else(|| self.matched.last().copied().unwrap_or_default()),
+        match self.rules.decision(path, is_directory, &mut self.steps) {
+            Ok(decision) => decision.unwrap_or_else(|| self.matched.last().copied().unwrap_or_default()),
             Err(Exhausted) => {
                 self.is_exhausted = true;
                 false
@@ -104,20 +105,21 @@ impl Selection {
     }
 }
 
-/// Rules in the format of `.gitignore`. Later rules take precedence, and the rules of subdirectories are added later.
+/// Rules in the format of `.gitignore`. Later rules take precedence. The rules of a subdirectory are added after the rules of its
+/// parent.
 #[derive(Debug, Default)]
 pub(super) struct Rules(Vec<Rule>);
 
 #[derive(Debug)]
 struct Rule {
-    /// Directory to which the rule applies, with a trailing slash; empty for the root.
+    /// Directory to which the rule applies, with a trailing slash. Empty for the root.
     base: Vec<u8>,
     pattern: Pattern,
     parsed: PathPattern,
 }
 
 impl Rules {
-    /// Adds the rules of a file in this directory; the path of the root is empty.
+    /// Adds the rules in the content of `file`, which is in `directory`. The path of the root is empty.
     pub(super) fn add(&mut self, file: &[u8], directory: &[u8]) {
         let base = if directory.is_empty() { Vec::new() } else { [directory, b"/"].concat() };
         let rules = gix_ignore::parse(file, false).map(|(pattern, ..)| Rule {
@@ -128,8 +130,9 @@ impl Rules {
         self.0.extend(rules);
     }
 
-    /// Returns the result of the last matching rule: `Some(false)` if it is negated, `None` if no rule matches.
-    pub(super) fn verdict(
+    /// Returns the result of the last matching rule: `Some(true)`, or `Some(false)` if the rule is negated. Returns `None` if no
+    /// rule matches.
+    pub(super) fn decision(
         &self,
         path: &[u8],
         is_directory: bool,

@@ -1,4 +1,4 @@
-//! The task of a followed repository: polls the server and fetches commits that followers need.
+//! The task for a repository, which polls the server and fetches the commits that followers need.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,28 +25,29 @@ use crate::source::git::slots::{self, Slot, Slots, TaskSlots};
 use crate::source::git::spec::{Auth, Key};
 use crate::subprocess::Subprocess;
 
-/// Backoff after the first failure. It doubles after each further failure.
+/// Backoff after the first failure. The backoff doubles after each further failure.
 const MIN_BACKOFF: Duration = Duration::from_secs(10);
 /// Maximum backoff, unless the poll interval is longer.
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
-/// Maximum total size of the patterns of all Stacks that follow a repository, in bytes.
+/// Maximum total size of the patterns of all Stacks that use a repository, in bytes.
 const MAX_PATTERNS: usize = 1 << 20;
-/// Maximum random delay, as a fraction of an interval or backoff, so that polls do not start at the same time.
+/// Maximum jitter, as a fraction of an interval or backoff. The jitter prevents polls of different repositories from starting at
+/// the same time.
 const JITTER: f64 = 0.1;
 
 /// Settings for polling Git repositories.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Directory for fetched files until they are packed. It must not be used for anything else.
+    /// Directory for fetched files that are not yet packed. It must not contain any other files.
     pub work: PathBuf,
     /// Directory with the optional files `known_hosts` and `ca.crt` for all Stacks.
     pub trust: PathBuf,
     pub limits: Limits,
-    /// Limits of an artifact built from a repository.
+    /// Limits for an artifact that is built from a repository.
     pub artifact_limits: artifact::Limits,
-    /// Slots that all followers of repositories share.
+    /// Slots for queries, fetches and packings, which all repositories share.
     pub slots: Slots,
-    /// Starts the processes that parse data from servers.
+    /// Starts the child processes that parse data from servers.
     pub subprocess: Subprocess,
 }
 
@@ -58,18 +59,18 @@ pub(super) struct Shared {
     pub(super) wake: mpsc::Sender<Follower>,
     pub(super) tasks: TaskTracker,
     pub(super) end: CancellationToken,
-    /// Locked for short sections only, never across an await.
+    /// Locked only for short critical sections, and never across an await point.
     pub(super) cache: Mutex<Cache>,
 }
 
-/// Schedule of the polls of a repository.
+/// The schedule of the polls of a repository.
 #[derive(Debug, Default)]
 struct Turn {
     due: Option<Instant>,
     /// Number of consecutive failed queries. `unfetched` is the number of consecutive failed fetches.
     unanswered: u32,
     unfetched: u32,
-    /// Number of consecutive fetches that were ended because other namespaces waited.
+    /// Number of consecutive fetches that were ended because other namespaces were waiting.
     fetches_ended: u32,
 }
 
@@ -78,7 +79,7 @@ impl Shared {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows a repository until it has no followers.
+    /// Polls a repository until it has no followers.
     pub(super) async fn follow(self: Arc<Self>, key: &Arc<Key>) {
         tracing::debug!(repository = %key.repository, reference = %key.reference, "started following Git repository");
         let mut turn = Turn::default();
@@ -110,7 +111,7 @@ impl Shared {
             };
             let is_followed = tokio::select! {
                 () = self.end.cancelled() => false,
-                // Dropping the step kills its child process.
+                // Dropping the future `step` kills its child process.
                 () = abandoned.cancelled() => true,
                 is_followed = step => is_followed,
             };
@@ -132,7 +133,7 @@ impl Shared {
             Err(error) => {
                 turn.unanswered(interval, &error);
                 self.discard_refused_tokens(key, &error);
-                // A first transient error is not reported, unless a follower waits for the response.
+                // A single transient error is not reported, unless a follower waits for the response.
                 if error.is_passing() && turn.unanswered == 1 && self.lock().is_content(key, covers) {
                     tracing::debug!(repository = %key.repository, %error, "query failed; retrying");
                     return;
@@ -188,7 +189,8 @@ impl Shared {
         slot.run("querying the server", 0, || None, work).await
     }
 
-    /// Fetches a commit and packs it into the store. `ended` is the number of consecutive fetches that were ended.
+    /// Fetches a commit and packs it into the store. `ended` is the number of consecutive fetches that were ended because other
+    /// namespaces were waiting.
     async fn content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>, ended: u32) -> Result<Fetched, GitError> {
         let slot = self.slot(&self.settings.slots.fetches, key).await?;
         let within = &self.settings.work;
@@ -211,7 +213,7 @@ impl Shared {
         packing.run("packing the commit", ended, || None, self.pack(&directory, tip, choices)).await
     }
 
-    /// Packs a commit from the directory into which it was fetched.
+    /// Packs the commit in `directory` into the store.
     async fn pack(&self, directory: &TempDir, tip: &Tip, choices: Vec<Paths>) -> Result<Fetched, GitError> {
         let (choices, refused) = within_limit(choices);
         let mut incoming = self.store.begin(Algorithm::Sha256)?;
@@ -244,7 +246,7 @@ impl Shared {
         })
     }
 
-    /// Waits for a slot of one of the namespaces that follow the repository.
+    /// Waits for a slot in one of the namespaces of the repository's followers.
     async fn slot(&self, slots: &TaskSlots, key: &Key) -> Result<Slot, GitError> {
         let namespaces = self.lock().namespaces(key);
         slots::of_any(slots, &namespaces).await
@@ -261,7 +263,7 @@ impl Shared {
     }
 }
 
-/// Splits the choices of paths into those whose patterns fit into the limit, shortest first, and the others.
+/// Splits the path lists into those whose patterns fit within the limit, and the others. Shorter lists take precedence.
 fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
     choices.sort_by_key(Paths::size);
     let mut left = MAX_PATTERNS;
@@ -272,13 +274,13 @@ fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
     })
 }
 
-/// Adds the repository and the reference to an error.
+/// Converts an error and adds the repository and the reference to its message.
 fn unavailable(key: &Key, error: &GitError) -> Unavailable {
     let message = format!("failed to fetch {} of {}: {error}", key.reference, key.repository);
     if error.is_stalled() { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) }
 }
 
-/// Counts the consecutive fetches that were ended because other namespaces waited.
+/// Updates the number of consecutive fetches that were ended because other namespaces were waiting.
 fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
     match done {
         Ok(_) => *count = 0,
@@ -288,7 +290,7 @@ fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
 }
 
 impl Turn {
-    /// Schedules the next poll after a response. The next response also retries a commit that could not be fetched.
+    /// Schedules the next poll after a response. After the next response, a failed fetch is also retried.
     fn answered(&mut self, interval: Duration, key: &Key) {
         self.unanswered = 0;
         self.due = match key.reference {
@@ -308,7 +310,7 @@ impl Turn {
     }
 }
 
-/// Returns the wait time that the server requested, or else the backoff after this number of earlier failures.
+/// Returns the wait time that the server requested, or otherwise the backoff. `failures` is the number of earlier failures.
 fn pause(failures: u32, interval: Duration, error: &GitError) -> Duration {
     let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_BACKOFF.max(interval));
     error.retry_after().unwrap_or_else(|| later(pause))
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_fetches_back_off_even_if_the_server_cache_queries() {
+    fn failed_fetches_back_off_even_if_queries_succeed() {
         let key = Key {
             repository: RepositoryUrl::parse("https://example.com/app").unwrap(),
             reference: Reference::Name("main".to_owned()),

@@ -1,4 +1,4 @@
-//! Resolves a branch, tag, commit or version range to a commit. Performs no I/O.
+//! Resolves a branch, tag, commit or version range to a commit. This module performs no I/O.
 
 use std::fmt;
 
@@ -13,42 +13,42 @@ const LISTED: usize = 10;
 /// Maximum length of the name of a branch or tag, in bytes.
 const MAX_NAME: usize = 1024;
 
-/// The reference that a follower requests.
+/// A Git reference in the spec of a follower.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reference {
-    /// A branch or tag, by its short or full name.
+    /// The short or full name of a branch or tag.
     Name(String),
-    /// A commit, by its complete hash.
+    /// The complete hash of a commit.
     Commit(String),
-    /// The tag with the highest version in a range.
+    /// A version range, which selects the tag with the highest version in the range.
     Semver(SemverRange),
 }
 
-/// A reference that the server lists.
+/// A reference in the response of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub name: String,
-    /// Hash of the commit. For an annotated tag, the commit that the tag object points to.
+    /// Hash of the commit. For an annotated tag, this is the commit that the tag object points to.
     pub commit: String,
 }
 
 /// The commit that a reference resolves to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tip {
-    /// Short for branches and tags, full for other references, `None` if the reference is a commit hash.
+    /// The short name of a branch or tag, or the full name of another reference. `None` if the reference is a commit hash.
     pub name: Option<String>,
     pub commit: String,
 }
 
 impl Tip {
-    /// Returns whether the commit has the format of a hash, and the name is safe to display.
+    /// Returns whether the commit has the format of a hash and the name is safe to display.
     pub fn is_plausible(&self) -> bool {
         let is_hash = matches!(self.commit.len(), 40 | 64) && self.commit.bytes().all(|b| b.is_ascii_hexdigit());
         let is_name = |name: &String| name.len() <= MAX_NAME && !name.contains(char::is_control);
         is_hash && self.name.as_ref().is_none_or(is_name)
     }
 
-    /// Returns the revision in the format of Flux: `main@sha1:…`.
+    /// Returns the revision in the Flux format, for example `main@sha1:…`.
     pub fn revision(&self) -> String {
         let algorithm = if self.commit.len() == 64 { "sha256" } else { "sha1" };
         match &self.name {
@@ -59,14 +59,14 @@ impl Tip {
 }
 
 impl Reference {
-    /// Returns a commit if the text is a complete hash, otherwise a name.
+    /// Returns [`Reference::Commit`] if the text is a complete hash, or otherwise [`Reference::Name`].
     pub fn commit_or_name(text: &str) -> Self {
         let text = text.trim();
         let is_hash = matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit());
         if is_hash { Reference::Commit(text.to_ascii_lowercase()) } else { Reference::Name(text.to_owned()) }
     }
 
-    /// Returns the prefixes of the references to request from the server. The response can contain other references as well.
+    /// Returns the prefixes of the references to request from the server. The response may also contain other references.
     pub fn prefixes(&self) -> Vec<String> {
         match self {
             Reference::Name(name) if name.starts_with("refs/") || name == "HEAD" => vec![name.clone()],
@@ -76,8 +76,8 @@ impl Reference {
         }
     }
 
-    /// Selects the commit from the listed references, if it is among them. Processes them one at a time and keeps only the best
-    /// match.
+    /// Returns the commit that this reference resolves to, or `None` if `listed` does not contain it. Processes `listed` one
+    /// entry at a time and keeps only the best match in memory.
     pub fn select(&self, listed: impl IntoIterator<Item = Listed>) -> Option<Tip> {
         match self {
             Reference::Commit(hash) => Some(Tip { name: None, commit: hash.clone() }),
@@ -99,7 +99,7 @@ impl Reference {
         }
     }
 
-    /// Returns the error for a reference that was not found, with the names that the server lists.
+    /// Returns the error for a reference that was not found. The message contains the names of existing references.
     pub fn missing(&self, all: impl IntoIterator<Item = Listed>) -> GitError {
         let (what, prefix) = match self {
             Reference::Semver(_) => ("tags", "refs/tags/"),

@@ -1,5 +1,5 @@
-//! Communicates with a Git server: lists references and fetches a commit. Runs in the child process, because it blocks and parses
-//! data from the server.
+//! Communicates with a Git server: lists references and fetches a commit. This code runs in a child process, because it blocks
+//! the thread and parses data from the server.
 
 use std::fmt;
 use std::fs::File;
@@ -29,7 +29,7 @@ use crate::source::git::request::{Access, Limits};
 use crate::source::git::url::{Place, RepositoryUrl};
 use crate::source::git::{addresses, http as own_http, http_client, ssh};
 
-/// Maximum size of the list of references, in bytes: about 300,000 references.
+/// Maximum size of the list of references, in bytes. The limit is sufficient for about 300,000 references.
 const MAX_LIST: u64 = 32 << 20;
 
 /// An open connection to a Git server.
@@ -47,7 +47,7 @@ impl fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Connects to the server. `what` describes the operation in timeout errors.
+    /// Connects to the server. `what` describes the operation in the message of a timeout error.
     pub fn open(url: &RepositoryUrl, access: &Access, what: &'static str, terms: Terms) -> Result<Self, GitError> {
         let budget = Arc::new(Budget::new(what, terms)?);
         budget.allow("list of references", MAX_LIST);
@@ -59,8 +59,8 @@ impl Remote {
         Ok(Self { transport, handshake, budget, url: url.to_string() })
     }
 
-    /// Passes the references that start with one of the prefixes to `take`, one at a time; all references if there are no prefixes.
-    /// A server can send additional references.
+    /// Passes the references whose names start with one of the prefixes to `take`, one at a time. If `prefixes` is empty, passes
+    /// all references. A server may send additional references.
     pub fn list<T>(
         &mut self,
         prefixes: &[String],
@@ -95,7 +95,8 @@ impl Remote {
         }
     }
 
-    /// Fetches a commit and its files as a pack into a directory, with its complete history if `full_history` is set.
+    /// Fetches a commit and its files as a pack into a directory. The pack contains the complete history of the commit if
+    /// `full_history` is set.
     pub fn fetch(
         &mut self,
         commit: &str,
@@ -158,7 +159,7 @@ impl Remote {
     }
 }
 
-/// Joins an error of the library and its causes into one line.
+/// Returns the messages of an error of the library and of its causes in one line.
 fn chain(error: &gix_error::Error) -> String {
     let mut text = String::new();
     for cause in error.iter_errors() {
@@ -174,7 +175,7 @@ fn chain(error: &gix_error::Error) -> String {
     text
 }
 
-/// Detects the various messages with which servers report that a commit is missing or not available.
+/// Converts the error if it contains one of the messages with which servers report that a commit is missing or not available.
 fn refused(error: GitError, commit: &str) -> GitError {
     match &error {
         GitError::Protocol(message)
@@ -236,7 +237,8 @@ fn agent() -> gix_protocol::command::Feature {
     ("agent", Some(concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION")).to_owned()))
 }
 
-/// The response to the listing request, read line by line, because a list of all references can take much memory.
+/// An iterator over the list of references in a response. It reads the response line by line, because the complete list can take
+/// much memory.
 struct Lines<'a> {
     response: Box<dyn ExtendedBufRead<'a> + Unpin + 'a>,
     /// The error that ended the iteration.
@@ -286,7 +288,7 @@ fn parsed(line: &[u8]) -> Option<Option<Listed>> {
     is_hash.then(|| Some(Listed { name: name.to_owned(), commit: commit.to_owned() }))
 }
 
-/// Converts a reference of the library. Annotated tags are resolved to their commit.
+/// Converts a reference from the type of the library. An annotated tag is resolved to its commit.
 fn listed(reference: &Ref) -> Option<Listed> {
     let (name, object) = match reference {
         Ref::Peeled { full_ref_name, object, .. }
@@ -297,7 +299,7 @@ fn listed(reference: &Ref) -> Option<Listed> {
     Some(Listed { name: name.to_string(), commit: object.to_string() })
 }
 
-/// Negotiation without common commits: requests one commit and offers none.
+/// A negotiation that requests one commit and reports that the client has no commits.
 struct OneCommit(ObjectId);
 
 impl Negotiate for OneCommit {

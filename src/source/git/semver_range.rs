@@ -1,4 +1,5 @@
-//! Semantic version ranges in the syntax of Flux: `>=1.2.0 <2.0.0`, `1.x`, `~1.2`, `^1 || 3.0.1`. Performs no I/O.
+//! Semantic version ranges in the syntax of Flux, for example `>=1.2.0 <2.0.0`, `1.x`, `~1.2` or `^1 || 3.0.1`. This module
+//! performs no I/O.
 
 use std::fmt;
 
@@ -8,12 +9,12 @@ use serde::{Deserialize, Serialize};
 /// Maximum length of a range, in bytes.
 const MAX_LENGTH: usize = 256;
 
-/// A version range. Two ranges are equal if their texts are equal.
+/// A version range. Two ranges are equal if their strings are equal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SemverRange {
     text: String,
-    /// Alternatives, of which at least one has to match.
+    /// The alternatives that `||` separates. A version is in the range if at least one alternative matches.
     alternatives: Vec<VersionReq>,
 }
 
@@ -52,7 +53,7 @@ impl fmt::Display for SemverRange {
 }
 
 impl SemverRange {
-    /// Parses a range. The error contains the reason.
+    /// Parses a range. The error is the reason why the range is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.is_empty() || text.len() > MAX_LENGTH {
@@ -65,7 +66,7 @@ impl SemverRange {
         Ok(Self { alternatives: alternatives.collect::<Result<_, _>>()?, text: text.to_owned() })
     }
 
-    /// Returns the entry with the highest version in the range. Entries that are not versions are ignored.
+    /// Returns the entry with the highest version in the range. Entries whose names are not versions are ignored.
     pub fn highest<Name: AsRef<str>, T>(&self, entries: impl Iterator<Item = (Name, T)>) -> Option<(Name, T)> {
         let versions = entries.filter_map(|(name, value)| Some((version(name.as_ref())?, name, value)));
         let fitting = versions.filter(|(version, ..)| self.contains(version));
@@ -90,14 +91,16 @@ fn version(tag: &str) -> Option<Version> {
     Version::parse(&format!("{numbers}{}{rest}", ".0".repeat(missing))).ok()
 }
 
-/// Converts a range to the syntax of the `semver` crate: commas separate comparators, and a bare version matches only itself.
+/// Converts a range to the syntax of the `semver` crate. Comparators are separated by commas, and a version without an operator
+/// gets the operator `=`.
 fn normalize(part: &str) -> String {
     let words = part.replace(',', " ");
     let mut comparators: Vec<String> = Vec::new();
     let mut words = words.split_whitespace().peekable();
     while let Some(word) = words.next() {
         let operator = word.trim_end_matches(|c: char| !"<>=~^!".contains(c));
-        // An operator can be followed by a space, as in `>= 1.2`; `1.2 - 2.3` produces two comparators.
+        // There may be a space after an operator, as in `>= 1.2`. A hyphen range such as `1.2 - 2.3` is converted to two
+        // comparators.
         let mut value = word.get(operator.len()..).unwrap_or_default();
         if value.is_empty() {
             value = words.next().unwrap_or_default();
@@ -116,12 +119,14 @@ fn normalize(part: &str) -> String {
     comparators.join(", ")
 }
 
-/// Returns whether a version number is a wildcard. The pre-release part may contain any letters.
+/// Returns whether a version contains a wildcard. Only the numbers are checked, because the pre-release part may contain any
+/// letters.
 fn has_wildcard(value: &str) -> bool {
     value.split(['-', '+']).next().is_some_and(|numbers| numbers.contains(['x', 'X', '*']))
 }
 
-/// As in Flux, a range contains pre-releases only if it names one; then it contains all pre-releases within its bounds.
+/// Returns whether `version` is in `range`. As in Flux, pre-releases are in the range only if at least one bound of the range is
+/// a pre-release. In this case, all pre-releases within the bounds are in the range.
 fn fits(range: &VersionReq, version: &Version) -> bool {
     if version.pre.is_empty() || range.comparators.iter().all(|comparator| comparator.pre.is_empty()) {
         return range.matches(version);
@@ -137,7 +142,7 @@ fn before_release(comparator: &Comparator, version: &Version) -> bool {
         Op::GreaterEq => *version >= from,
         Op::Less => *version < from,
         Op::LessEq => *version <= from,
-        // The upper bound is the same as for releases.
+        // The upper bound is the same as the upper bound for releases.
         _ => {
             let release = Comparator { pre: semver::Prerelease::EMPTY, ..comparator.clone() };
             *version >= from && release.matches(&Version::new(version.major, version.minor, version.patch))

@@ -1,9 +1,11 @@
-//! Limits the number of concurrent tasks for repositories. All followers of repositories share these slots.
+//! Limits the number of concurrent tasks with slots. All repositories share these slots, and a task requires a slot of a
+//! namespace whose Stacks or Workspaces use the repository.
 //!
-//! A namespace waits first for one of its own slots and then for a common slot. The last free common slot is reserved for a
-//! namespace that holds none, if there are enough slots for that. A released common slot goes to the namespace that holds the
-//! fewest slots; among equals, to the one with the oldest last grant, and then to the one that has waited longest. If a namespace
-//! that holds no slot waits, [`Slot::run`] ends a slow task, so that slow servers of other namespaces do not block it.
+//! A task waits first until its namespace is below the limit per namespace, and then for a common slot. If there are at least
+//! [`MIN_TO_RESERVE`] common slots, the last free slot is reserved for a namespace that holds no slot. A free slot is granted to
+//! the waiting namespace that holds the fewest slots. If several namespaces hold the same number of slots, the slot is granted to
+//! the namespace whose last grant is the oldest, and then to the task that has waited longest. If a namespace that holds no slot
+//! waits, [`Slot::run`] ends a slow task, so that slow servers of other namespaces do not block this namespace.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ use tokio::time::Instant;
 use crate::runtime::fair_slots::{self, Busy, FairSlots};
 use crate::source::git::error::GitError;
 
-/// Number of slots for one kind of task.
+/// The limits for one kind of task.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     total: usize,
@@ -26,42 +28,42 @@ struct Limits {
     slow_limits: SlowLimits,
 }
 
-/// How far a task may fall behind [`RATE`] while a namespace that holds no slot waits.
+/// The maximum time that a task may be behind [`RATE`] while a namespace that holds no slot waits.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
-    /// For a task of a namespace that holds several slots.
+    /// Limit for a task of a namespace that holds several slots.
     several: Duration,
-    /// For the only task of its namespace.
+    /// Limit for the only running task of a namespace.
     only: Duration,
 }
 
-/// Limits for queries to servers. Each query is a child process with a connection.
+/// Limits for queries to servers. Each query runs a child process that opens a connection.
 const QUERIES: Limits = Limits {
     total: 8,
     per_namespace: 4,
     slow_limits: SlowLimits { several: Duration::from_secs(1), only: Duration::from_secs(10) },
 };
-/// Limits for commits that are fetched or packed. Each commit has a directory on the volume. The first bytes of a pack arrive only
+/// Limits for commits that are fetched or packed. Each commit has a directory on the volume. The first bytes of a pack arrive
 /// after a handshake and after the server has assembled the pack.
 const FETCHES: Limits = Limits {
     total: 3,
     per_namespace: 2,
     slow_limits: SlowLimits { several: Duration::from_secs(3), only: Duration::from_secs(10) },
 };
-/// Additional limits for packing, which also holds a slot of [`FETCHES`]. Each packing is a child process with a high memory limit.
-/// It receives no data, so it counts as slow from the start.
+/// Additional limits for packing. A packing task also holds one of the [`FETCHES`] slots. Each packing runs a child process with
+/// a high memory limit. A packing receives no data, so it counts as slow from the start.
 const PACKINGS: Limits = Limits { total: 2, per_namespace: 1, slow_limits: FETCHES.slow_limits };
-/// Minimum total number of slots at which the last one is reserved. With fewer slots, two namespaces with one slot each can use all
-/// of them.
+/// Minimum total number of slots at which the last free slot is reserved. If there are fewer slots, two namespaces with one slot
+/// each can use all slots.
 const MIN_TO_RESERVE: usize = 3;
-/// Maximum number of repositories of one namespace that wait for a slot.
+/// Maximum number of tasks of one namespace that may wait for a slot at the same time.
 const WAITING_PER_NAMESPACE: usize = 10_000;
 
-/// Minimum rate of a task that does not count as slow, in bytes per second.
+/// Data rate below which a task counts as slow, in bytes per second.
 const RATE: u64 = 128 << 10;
 /// Maximum number of times that the slow limits of a task are doubled.
 const MAX_DOUBLINGS: u32 = 3;
-/// Interval at which a task checks whether it is slow and has to end.
+/// Interval at which a task checks whether it must end because it is slow.
 const CHECK: Duration = Duration::from_millis(250);
 
 /// The slots for all kinds of tasks. Clones are cheap and share the slots.
@@ -80,12 +82,12 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Maximum number of bytes that concurrent fetches use on the volume, if each uses `each` bytes.
+    /// Returns the maximum number of bytes that concurrent fetches use on the volume, if each fetch uses `each` bytes.
     pub(super) fn volume_bytes(each: u64) -> u64 {
         each.saturating_mul(u64::try_from(FETCHES.total).unwrap_or(u64::MAX))
     }
 
-    /// Maximum memory of all concurrent child processes, in bytes.
+    /// Returns the maximum memory of all concurrent child processes, in bytes.
     pub(super) fn memory_bytes(query: u64, fetch: u64, packing: u64) -> u64 {
         let all = [(QUERIES.total, query), (FETCHES.total - PACKINGS.total, fetch), (PACKINGS.total, packing)];
         all.iter().map(|(count, each)| u64::try_from(*count).unwrap_or(u64::MAX).saturating_mul(*each)).sum()
@@ -101,18 +103,18 @@ struct Shared {
     limits: Limits,
     /// Enforces the limit of each namespace.
     shares: FairSlots,
-    /// The common slots. Locked for short sections only, never across an await.
+    /// The common slots. Locked only for short critical sections, and never across an await point.
     common: Mutex<Common>,
 }
 
-/// Holders of common slots, and waiters in order of arrival.
+/// The holders of common slots, and the waiters in the order of their arrival.
 #[derive(Debug, Default)]
 struct Common {
     next: u64,
     waiting: BTreeMap<u64, Waiting>,
     held: BTreeMap<u64, Held>,
     grants: u64,
-    /// Number of the last grant to each namespace that holds a slot or waits for one.
+    /// The number of the last grant to each namespace that holds a slot or waits for a slot.
     last_grants: BTreeMap<String, u64>,
 }
 
@@ -126,14 +128,13 @@ struct Waiting {
 struct Held {
     namespace: String,
     began: Instant,
-    /// Time until which the received bytes are sufficient at [`RATE`], counted from the start. `None` while the task must not be
-    /// ended.
+    /// The time up to which the bytes received so far are sufficient for [`RATE`]. `None` while the task must not be ended.
     paid_until: Option<Instant>,
-    /// Multiplier of the slow limits.
+    /// Multiplier for the slow limits.
     factor: u32,
 }
 
-/// A slot in use. Dropping it releases the slot.
+/// A slot that is held or waited for. Dropping the value releases the slot or leaves the queue.
 #[derive(Debug)]
 #[must_use = "dropping the value releases the slot"]
 pub(super) struct Slot {
@@ -152,8 +153,8 @@ impl Drop for Slot {
     }
 }
 
-/// Waits for a slot of any of the namespaces that follow a repository, and returns the first one granted. A namespace without free
-/// slots therefore does not delay other namespaces that follow the same repository.
+/// Waits for a slot in each of `namespaces`, which use the same repository, and returns the first slot that is granted. A
+/// namespace without free slots therefore does not delay the other namespaces.
 pub(super) async fn of_any(slots: &TaskSlots, namespaces: &[String]) -> Result<Slot, GitError> {
     let waits = namespaces.iter().map(|namespace| slots.acquire(namespace).boxed());
     let acquired = match namespaces {
@@ -173,7 +174,7 @@ impl TaskSlots {
         Self(Arc::new(Shared { limits, shares: FairSlots::new(shares), common: Mutex::default() }))
     }
 
-    /// Waits for a slot. A dropped future leaves the queue.
+    /// Waits for a slot. Dropping the future leaves the queue.
     async fn acquire(&self, namespace: &str) -> Result<Slot, Busy> {
         let share = self.0.shares.acquire(namespace).await?;
         let (id, granted) = self.0.lock().enter(namespace, self.0.limits.total);
@@ -184,9 +185,10 @@ impl TaskSlots {
 }
 
 impl Slot {
-    /// Runs the work. If the work is slow while a namespace that holds no slot waits, drops it, which kills its child process.
-    /// `received` returns the number of bytes received so far, if known. `ended` is the number of consecutive times that this work
-    /// was ended; each doubles the slow limits, so that work with a slow server eventually completes.
+    /// Runs the work. If the work is slow while a namespace that holds no slot waits, the future `work` is dropped, which kills
+    /// its child process. `received` returns the number of bytes received so far, if known. `ended` is the number of consecutive
+    /// times that the same work was ended. The slow limits are doubled for each time, so that work with a slow server completes
+    /// eventually.
     pub(super) async fn run<T>(
         &self,
         what: &'static str,
@@ -227,7 +229,7 @@ impl Slot {
     }
 }
 
-/// Returns the time in which a server has to send this number of bytes.
+/// Returns the time in which a server must send this number of bytes.
 fn time_at_rate(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / RATE)
 }
@@ -265,7 +267,7 @@ impl Common {
         }
     }
 
-    /// Removes namespaces that neither hold a slot nor wait for one.
+    /// Removes the last grants of namespaces that neither hold a slot nor wait for a slot.
     fn forget_idle(&mut self) {
         let Common { waiting, held, last_grants, .. } = self;
         last_grants.retain(|namespace, _| {
@@ -278,8 +280,8 @@ impl Common {
         self.held.values().filter(|held| held.namespace == namespace).count()
     }
 
-    /// Returns the slow task to end because a namespace that holds no slot waits: the longest running one of the namespace that
-    /// holds the most slots.
+    /// Returns the slow task that must end because a namespace that holds no slot waits, if any. Among the slow tasks, this is
+    /// the longest running task of the namespace that holds the most slots.
     fn to_end(&self, slow_limits: SlowLimits, now: Instant) -> Option<u64> {
         if !self.waiting.values().any(|waiting| self.holds(&waiting.namespace) == 0) {
             return None;

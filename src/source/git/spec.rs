@@ -1,4 +1,4 @@
-//! Parses the repository fields of a Stack or a Workspace. Performs no I/O.
+//! Parses the repository fields of a Stack or a Workspace. This module performs no I/O.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::source::git::url::{Place, RepositoryUrl};
 /// Minimum poll interval of a repository.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The repository of a follower and how to use it.
+/// The repository of a follower, and the settings for its use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepositorySpec {
     pub key: Key,
-    /// Directory of the project.
+    /// Directory of the Pulumi project in the repository.
     pub directory: Directory,
-    /// Patterns of the files whose changes start a run. `None` if every new commit does.
+    /// Patterns for the files whose changes start a run. `None` if every new commit starts a run.
     pub paths: Option<Paths>,
     /// Interval at which the repository is polled.
     pub every: Duration,
 }
 
-/// Identifies a repository in the cache. Followers with equal keys share its polls and results.
+/// The key of a repository in the cache. Followers with equal keys share the polls and the results.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub repository: RepositoryUrl,
@@ -35,17 +35,17 @@ pub struct Key {
     /// Whether the complete history is fetched.
     pub full_history: bool,
     pub auth: Auth,
-    /// Namespace of the Secrets in `auth`; empty if there are none.
+    /// Namespace of the Secrets in `auth`. Empty if `auth` refers to no Secrets.
     pub namespace: String,
 }
 
-/// Where the artifact of a Git repository comes from.
+/// The origin of an artifact that is built from a Git repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     pub key: Arc<Key>,
     /// Hash of the commit.
     pub commit: String,
-    /// Digest of the files that `spec.paths` matches, if the Stack sets it.
+    /// Digest of the files that `spec.paths` of the Stack matches. `None` if `spec.paths` is not set.
     pub selection: Option<String>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
@@ -86,7 +86,7 @@ pub enum Value {
     },
 }
 
-/// Hides literal values, which can be secret.
+/// Omits literal values, because they can be secret.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -148,7 +148,7 @@ fn parse(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, String> {
     Ok(RepositorySpec { key, directory, paths, every: interval(spec) })
 }
 
-/// Returns the poll interval that a Stack requests, at least [`MIN_INTERVAL`].
+/// Returns the poll interval of a Stack, which is at least [`MIN_INTERVAL`].
 pub fn interval(spec: &StackSpec) -> Duration {
     let seconds = spec.resync_frequency_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
     Duration::from_secs(seconds).max(MIN_INTERVAL)
@@ -237,11 +237,11 @@ fn value(field: &str, reference: &ResourceRef, namespace: &str) -> Result<Value,
     }
 }
 
-/// Reference that is followed by default.
+/// The reference that is polled by default.
 const DEFAULT_REFERENCE: &str = "HEAD";
 
 impl RepositorySpec {
-    /// Parses the repository of a Workspace in this namespace.
+    /// Parses the repository fields of a Workspace in this namespace.
     ///
     /// # Errors
     /// Returns the reason why the fields are invalid.
@@ -293,7 +293,8 @@ fn workspace_value(selector: &SecretKeySelector) -> Value {
     Value::Key { secret, key, optional: selector.optional.unwrap_or_default() }
 }
 
-/// Checks that the type of the credentials fits the URL. `ssh_fields` names the fields for an SSH key in the error.
+/// Checks that the type of the credentials matches the protocol of the URL. `ssh_fields` contains the names of the fields for an
+/// SSH key, for the error message.
 pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> Result<(), String> {
     match (repository.place(), auth) {
         (Place::Http(_), Auth::Ssh { .. }) => Err(format!("{ssh_fields} requires an SSH URL, not {repository}")),
@@ -322,12 +323,12 @@ impl Auth {
         }
     }
 
-    /// Returns whether this Secret is required.
+    /// Returns whether the Secret `secret` is required.
     pub fn needs(&self, secret: &str) -> bool {
         matches!(self, Auth::Secret(_)) || self.values().iter().any(|value| value.needs(secret))
     }
 
-    /// Returns the distinct names of all Secrets.
+    /// Returns the distinct names of all Secrets that the credentials refer to.
     pub fn secrets(&self) -> Vec<&str> {
         let mut names: Vec<&str> = match self {
             Auth::Secret(name) => vec![name],
@@ -340,7 +341,7 @@ impl Auth {
 }
 
 impl Value {
-    /// Returns whether the value requires this Secret.
+    /// Returns whether the value requires the Secret `name`.
     fn needs(&self, name: &str) -> bool {
         matches!(self, Value::Key { secret, optional: false, .. } if secret == name)
     }

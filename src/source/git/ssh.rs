@@ -18,7 +18,7 @@ use crate::source::git::url::SshPlace;
 
 /// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum size of error output of the server that is kept, in bytes.
+/// Maximum number of bytes of the server's error output that are kept.
 const MAX_ERROR_OUTPUT: usize = 4 * 1024;
 
 /// An SSH private key and its passphrase.
@@ -55,7 +55,7 @@ pub fn open(
     Ok((receiver, Sender { write, budget: Arc::clone(budget), _session: session }))
 }
 
-/// Converts an error about a private key. The message contains no part of the key.
+/// Returns the error for a private key that cannot be decoded. The message contains no part of the key.
 fn unusable(error: &russh::keys::Error, identity: &Identity<'_>) -> GitError {
     GitError::Credentials(match (error, identity.passphrase) {
         (russh::keys::Error::KeyIsEncrypted, None) => "SSH key requires a passphrase".to_owned(),
@@ -78,7 +78,8 @@ async fn connect(
     let unreachable = |error: russh::Error| GitError::Unreachable(chain(&error));
     let algorithms = known.algorithms(place);
     let mut preferred = Preferred::default();
-    // A server has several host keys and presents the one of the requested type, so known types are preferred.
+    // A server can have several host keys. It presents a key of a type that the client requests, so only the types of known keys
+    // are requested.
     if !algorithms.is_empty() {
         preferred.key = Cow::Owned(algorithms);
     }
@@ -102,7 +103,7 @@ async fn connect(
         }
     }
     let channel = session.channel_open_session().await.map_err(unreachable)?;
-    // Servers can ignore this variable; then they use protocol version 0.
+    // A server that ignores this variable uses protocol version 0.
     channel.set_env(false, "GIT_PROTOCOL", "version=2").await.map_err(unreachable)?;
     channel.exec(true, format!("git-upload-pack {}", quoted(&place.path))).await.map_err(unreachable)?;
     let (read, write) = channel.split();
@@ -125,25 +126,25 @@ impl client::Handler for HostKeyVerifier {
     type Error = russh::Error;
 
     async fn check_server_key(&mut self, presented: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
-        let verdict = match presented {
+        let decision = match presented {
             PublicKeyOrCertificate::PublicKey { key, .. } => self.known.check(&self.place, key),
             PublicKeyOrCertificate::Certificate(_) => Err(GitError::HostKey(format!(
                 "{} presented a host certificate, which is not supported",
                 self.place.host
             ))),
         };
-        let trusted = verdict.is_ok();
-        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = verdict.err();
+        let trusted = decision.is_ok();
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = decision.err();
         Ok(trusted)
     }
 }
 
-/// Reads the data from the server, within the budget.
+/// A reader for the data from the server that enforces the limits of the budget.
 pub struct Receiver {
     read: ChannelReadHalf,
     budget: Arc<Budget>,
     chunk: io::Cursor<Vec<u8>>,
-    /// Whether any data was received.
+    /// Whether data of the Git protocol was received.
     has_data: bool,
     error_output: Vec<u8>,
 }
@@ -183,7 +184,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the error for a server that closed the connection before it sent any data of the Git protocol.
+    /// Returns the error for a server that closed the connection before it sent data of the Git protocol.
     fn refused(&self) -> io::Error {
         let output = one_line(&String::from_utf8_lossy(&self.error_output));
         let message = if output.is_empty() { "connection closed without an error message".to_owned() } else { output };
@@ -202,7 +203,7 @@ impl Read for Receiver {
     }
 }
 
-/// Writes data to the server. The connection closes when this value is dropped.
+/// A writer for data to the server. Dropping the value closes the connection.
 pub struct Sender {
     write: ChannelWriteHalf<client::Msg>,
     budget: Arc<Budget>,

@@ -1,4 +1,4 @@
-//! Repository URLs in the formats of Git. Performs no I/O.
+//! Repository URLs in the formats that Git supports. This module performs no I/O.
 
 use std::fmt;
 
@@ -16,12 +16,12 @@ pub struct RepositoryUrl {
 /// The protocol and location of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// URL with the scheme `https` or `http`.
+    /// A URL with the scheme `https` or `http`.
     Http(Url),
     Ssh(SshPlace),
 }
 
-/// Location of a repository on an SSH server.
+/// The location of a repository on an SSH server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SshPlace {
     pub user: String,
@@ -47,7 +47,7 @@ impl From<RepositoryUrl> for String {
 }
 
 impl RepositoryUrl {
-    /// Parses a URL. The error does not repeat the text, which could contain a password.
+    /// Parses a URL. The error does not contain `text`, because it could contain a password.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if !text.contains("://") {
@@ -68,7 +68,7 @@ impl RepositoryUrl {
         }
         match url.scheme() {
             "https" | "http" => {
-                // The credentials define the user, so the user name in the URL is removed.
+                // The user name in the URL is removed, because the credentials contain the user name.
                 if url.set_username("").is_err() {
                     return Err(format!("{FORMS} (user name not allowed)"));
                 }
@@ -107,7 +107,7 @@ impl RepositoryUrl {
         &self.place
     }
 
-    /// Host name of the server.
+    /// Returns the host name of the server.
     pub fn host(&self) -> &str {
         match &self.place {
             Place::Http(url) => url.host_str().unwrap_or_default(),
@@ -122,7 +122,7 @@ impl fmt::Display for RepositoryUrl {
     }
 }
 
-/// Decodes percent-encoding. Returns `None` if it is invalid.
+/// Decodes a percent-encoded string. Returns `None` if the encoding is invalid.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

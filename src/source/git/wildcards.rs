@@ -1,11 +1,12 @@
-//! Matches wildcards of `.gitignore` and `known_hosts` patterns in time proportional to the length of the pattern times the length
-//! of the text. Users control the patterns, and backtracking takes exponential time for some of them. Performs no I/O.
+//! Matches the wildcards in `.gitignore` and `known_hosts` patterns in time proportional to the length of the pattern times the
+//! length of the text. Users control the patterns, and an algorithm with backtracking takes exponential time for some patterns.
+//! This module performs no I/O.
 
-/// Remaining matching steps of a set of patterns.
+/// The number of remaining matching steps for a set of patterns.
 #[derive(Debug)]
 pub struct Steps(u64);
 
-/// Error for patterns that exceed their matching steps.
+/// The error for patterns that exceed their limit of matching steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted;
 
@@ -24,15 +25,15 @@ impl Steps {
 #[derive(Clone, Debug)]
 enum Part {
     Literal(u8),
-    /// `?`: one byte except a slash.
+    /// `?`: one byte other than a slash.
     One,
-    /// `[…]`: one byte of the class except a slash.
+    /// `[…]`: one byte of the class other than a slash.
     Class(Class),
-    /// `*`: any bytes except slashes.
+    /// `*`: any number of bytes other than slashes.
     Any,
-    /// `**` at the end: any bytes.
+    /// `**` at the end: any number of bytes.
     Rest,
-    /// `**/`: nothing, or any bytes up to and including a slash. The next part is always [`Part::Directory`].
+    /// `**/`: either nothing, or any number of bytes followed by a slash. The next part is always [`Part::Directory`].
     Directories,
     Directory,
 }
@@ -43,7 +44,7 @@ struct Class {
     ranges: Vec<(u8, u8)>,
 }
 
-/// A path pattern with the semantics of Git.
+/// A pattern for paths with the semantics of Git.
 #[derive(Clone, Debug)]
 pub struct PathPattern {
     /// `None` if the pattern can never match, for example because a bracket is not closed.
@@ -59,7 +60,8 @@ impl PathPattern {
     pub fn matches(&self, path: &[u8], steps: &mut Steps) -> Result<bool, Exhausted> {
         let Some(parts) = &self.parts else { return Ok(false) };
         steps.take(1)?;
-        // Most paths differ from the pattern in their last bytes, so a cheap comparison of the ends comes first.
+        // The last bytes are compared first, because this comparison is cheap and most paths differ from the pattern in their
+        // last bytes.
         let mut ends = parts.iter().rev().zip(path.iter().rev());
         if ends.find_map(|(part, byte)| part.ending(*byte)) == Some(false) {
             return Ok(false);
@@ -93,7 +95,8 @@ fn mark(states: &mut [bool], state: usize) {
     }
 }
 
-/// Marks the states that are reachable from the marked ones without consuming a byte. These states always have higher numbers.
+/// Marks the states that are reachable from the marked states without consuming a byte. The number of such a state is always
+/// higher.
 fn follow(parts: &[Part], states: &mut [bool]) {
     for (state, part) in parts.iter().enumerate() {
         if states.get(state) == Some(&true) {
@@ -107,8 +110,8 @@ fn follow(parts: &[Part], states: &mut [bool]) {
 }
 
 impl Part {
-    /// Returns whether a path that ends with this byte can match a pattern that ends with this part, or `None` if the comparison
-    /// has to continue.
+    /// Returns whether a path that ends with this byte can match a pattern that ends with this part, or `None` if the preceding
+    /// byte and part must also be compared.
     fn ending(&self, byte: u8) -> Option<bool> {
         match self {
             Part::Literal(literal) if *literal == byte => None,
@@ -117,7 +120,7 @@ impl Part {
         }
     }
 
-    /// Returns whether a byte keeps the state, and whether it leads to the next state.
+    /// Returns whether the current state remains active after a byte, and whether the byte leads to the next state.
     fn on(&self, byte: u8) -> (bool, bool) {
         let is_slash = byte == b'/';
         match self {
@@ -179,12 +182,12 @@ fn parse(pattern: &[u8]) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-/// Parses a byte class. Returns it with the bytes after its bracket, or `None` if the bracket is not closed.
+/// Parses a byte class. Returns the class and the bytes after its closing bracket, or `None` if there is no closing bracket.
 fn class(after_bracket: &[u8]) -> Option<(Class, &[u8])> {
     let negated = matches!(after_bracket.first(), Some(b'!' | b'^'));
     let mut rest = after_bracket.get(usize::from(negated)..).unwrap_or_default();
     let mut ranges = Vec::new();
-    // The last byte, if it can start a range.
+    // The previous byte, if it can be the start of a range.
     let mut begin = None;
     let mut is_first = true;
     loop {
@@ -236,8 +239,9 @@ fn unescaped(rest: &[u8]) -> Option<(u8, &[u8])> {
 
 type Ranges = &'static [(u8, u8)];
 
-/// Parses a named class such as `[:alpha:]`, starting at the first colon. Returns its ranges and the bytes after its bracket. The
-/// ranges are `None` if this is not a named class; the result is `None` if the name is unknown.
+/// Parses a named class such as `[:alpha:]`, starting at the first colon. Returns the ranges of the class and the bytes after its
+/// closing bracket. The ranges are `None` if `rest` is not a named class. The result is `None` if the name of the class is
+/// unknown or there is no closing bracket.
 fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
     let end = rest.iter().position(|byte| *byte == b']')?;
     let Some(name) = rest.get(1..end).and_then(|name| name.strip_suffix(b":")) else { return Some((None, rest)) };
@@ -262,7 +266,7 @@ fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
 /// Returns whether a text matches a pattern with the wildcards `*` and `?`, as in the `known_hosts` file of OpenSSH.
 pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // Position in the pattern after the last star, and position in the text after the bytes that the star matches.
+    // The position in the pattern after the last star, and the position in the text after the bytes that the star matches.
     let mut star: Option<(usize, usize)> = None;
     loop {
         match (pattern.get(at), text.get(from)) {
@@ -273,7 +277,8 @@ pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
             }
             (Some(b'?'), Some(_)) => (at, from) = (at + 1, from + 1),
             (Some(one), Some(other)) if one == other => (at, from) = (at + 1, from + 1),
-            // Backtracking to the last star is sufficient: it can match all bytes that an earlier star could match.
+            // Backtracking to the last star is sufficient, because the last star can match all bytes that an earlier star could
+            // match.
             _ => match star.as_mut() {
                 Some((behind, taken)) if *taken < text.len() => {
                     *taken += 1;

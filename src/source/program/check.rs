@@ -1,7 +1,7 @@
-//! Validates a Program as far as possible without its providers. Performs no I/O.
+//! Validates a Program as far as possible without its providers. This module performs no I/O.
 //!
-//! A problem makes the Program unusable for every stack. A defect that depends on the config of the stack is a need instead,
-//! because that config can also define names and values that the Program does not declare.
+//! A problem is an error that makes the Program invalid for every stack. A need is a requirement for the config of the stack,
+//! because the config can define names and values that the Program does not declare.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::api::pulumi::{Program, ProgramResource};
 use crate::source::program::config::{self, below, describe};
 use crate::source::program::names::{Declarations, Declared, RESERVED, ReferenceText, cycle, parse_references};
 
-/// Result of the validation: sentences that start with the path of a field.
+/// The result of the validation. Each sentence starts with the path of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Defects that make the Program unusable for every stack.
+    /// Errors that make the Program invalid for every stack.
     pub problems: Vec<String>,
-    /// Requirements on the config of the stacks that run the Program.
+    /// Requirements for the config of the stacks that run the Program.
     pub needs: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ pub fn check(program: &Program) -> Findings {
 struct Look {
     declared: Declarations,
     findings: Findings,
-    /// Undeclared names, with the path of the first field that refers to each.
+    /// Undeclared names. Each value is the path of the first field that refers to the name.
     undeclared: BTreeMap<String, String>,
 }
 
@@ -187,7 +187,7 @@ impl Look {
         self.expression(path, value);
     }
 
-    /// Checks an option that takes a list of resources.
+    /// Checks an option whose value is a list of resources. Returns the names that the option refers to.
     fn resources(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         match value {
             Value::Array(elements) => elements
@@ -195,7 +195,7 @@ impl Look {
                 .enumerate()
                 .flat_map(|(number, element)| self.one_resource(&format!("{path}[{number}]"), element))
                 .collect(),
-            // A variable can contain a list, and a function can return one.
+            // A variable can contain a list, and a function can return a list.
             Value::String(text) if self.is_variable(text) => self.expression(path, value),
             Value::Object(fields) if is_function(fields) => self.expression(path, value),
             other => {
@@ -211,7 +211,7 @@ impl Look {
         root.is_some_and(|root| self.declared.find(root) == Some(Declared::Variable))
     }
 
-    /// Checks an option that takes one resource.
+    /// Checks an option whose value is one resource. Returns the names that the option refers to.
     fn one_resource(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         let text = match value {
             Value::String(text) => text,
@@ -241,7 +241,7 @@ impl Look {
         BTreeSet::new()
     }
 
-    /// Checks a text in which references are not allowed.
+    /// Checks a string in which references are not allowed.
     fn plain(&mut self, path: &str, text: Option<&str>) {
         match text.map(parse_references) {
             None => {}

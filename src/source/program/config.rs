@@ -1,14 +1,14 @@
-//! Checks the two config sections of a Program: `config`, which the CLI validates, and `configuration`, which the Pulumi YAML
-//! language reads if the stack config does not set a value.
+//! Checks the two config sections of a Program. The Pulumi CLI validates `config`. The Pulumi YAML language uses `configuration`
+//! if the stack config does not set a value.
 
 use serde_json::Value;
 
-/// Types of `config`.
+/// The types that are valid in `config`.
 const PROJECT_TYPES: [&str; 5] = ["string", "integer", "boolean", "array", "object"];
-/// Fields of an entry of `config`.
+/// The fields of an entry in `config`.
 const PROJECT_FIELDS: [&str; 6] = ["type", "items", "default", "value", "description", "secret"];
 
-/// Returns the problems of an entry of `config`, each starting with the path of the field.
+/// Returns the problems in an entry of `config`. Each problem starts with the path of the field.
 pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> {
     let path = below("program.config", key);
     let Value::Object(fields) = entry else {
@@ -71,7 +71,8 @@ fn own_problems(path: &str, kind: Option<&str>, items: Option<&Value>, default: 
     }
 }
 
-/// Returns whether the CLI accepts a value for this type. It also accepts strings that parse as the type.
+/// Returns whether the CLI accepts a value for this type. The CLI also accepts a string that it can parse as an integer or a
+/// boolean.
 fn fits_project_type(kind: &str, items: Option<&Value>, value: &Value) -> bool {
     let text = value.as_str();
     match kind {
@@ -89,7 +90,7 @@ fn fits_project_type(kind: &str, items: Option<&Value>, value: &Value) -> bool {
     }
 }
 
-/// Type of an entry of `configuration`.
+/// The type of an entry in `configuration`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     String,
@@ -101,7 +102,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Parses a type. Types are case-insensitive.
+    /// Parses a type. The names of types are case-insensitive.
     fn read(text: &str) -> Option<Kind> {
         let text = text.to_lowercase();
         if let Some(of) = text.strip_prefix("list<").and_then(|rest| rest.strip_suffix('>')) {
@@ -132,7 +133,8 @@ impl Kind {
     }
 }
 
-/// Returns the requirements of an entry of `configuration` on the stack config, each starting with the path of the field.
+/// Returns the requirements of an entry in `configuration` for the stack config. Each requirement starts with the path of the
+/// field.
 pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) -> Vec<String> {
     let path = below("program.configuration", key);
     let needs = "set the key in the config of the stack";
@@ -148,7 +150,7 @@ pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) ->
     }
 }
 
-/// Returns whether the value is known only during a run.
+/// Returns whether the value is an expression, whose result is known only during a run.
 fn is_expression(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains("${"),
@@ -161,7 +163,7 @@ fn is_whole(value: &Value) -> bool {
     value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
 }
 
-/// Returns the name of the type of a value for messages.
+/// Returns the name of the type of a value, for messages.
 pub fn describe(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -173,7 +175,7 @@ pub fn describe(value: &Value) -> &'static str {
     }
 }
 
-/// Path of the field or element `key` below `path`.
+/// Returns the path of the field or element `key` below `path`.
 pub fn below(path: &str, key: &str) -> String {
     let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_".contains(sign);
     match !key.is_empty() && key.chars().all(is_plain) {

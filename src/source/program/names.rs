@@ -1,11 +1,11 @@
-//! Names in a Program: the declared names, dependency cycles between them, and references to them: `${name}`, `${name.property}`,
-//! `${name["key"][0]}`. `$$` is an escaped dollar sign.
+//! Names in a Program: the declared names, dependency cycles between them, and references to them. A reference has a form such as
+//! `${name}`, `${name.property}` or `${name["key"][0]}`. `$$` is an escaped dollar sign.
 
 use crate::api::pulumi::Program;
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet, btree_set};
 
-/// Name that the language reserves.
+/// The name that the Pulumi YAML language reserves.
 pub const RESERVED: &str = "pulumi";
 
 /// The section that declares a name.
@@ -16,10 +16,10 @@ pub enum Declared {
     Resource,
 }
 
-/// Names that a Program declares.
+/// The names that a Program declares.
 #[derive(Debug)]
 pub struct Declarations {
-    /// `<project>:`, the optional prefix of a config key.
+    /// The optional prefix of a config key, in the form `<project>:`.
     prefix: String,
     names: BTreeMap<String, Declared>,
 }
@@ -45,16 +45,17 @@ impl Declarations {
     }
 }
 
-/// Returns a cycle in the dependencies between variables and resources, if there is one. The first and the last name are equal.
+/// Returns a cycle in the dependencies between variables and resources, if there is one. The first and the last name in the
+/// result are equal.
 pub fn cycle(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
     let mut walk = Walk { dependencies, path: Vec::new(), on_path: BTreeSet::new(), done: BTreeSet::new() };
     dependencies.keys().find_map(|name| walk.from(name))
 }
 
-/// Depth-first search for a cycle. Iterative, because a Program can contain a long dependency chain.
+/// A depth-first search for a cycle. The search is iterative, because a Program can contain a long dependency chain.
 struct Walk<'a> {
     dependencies: &'a BTreeMap<String, BTreeSet<String>>,
-    /// Path from the start to the current name: each name with the iterator over its remaining dependencies.
+    /// The path from the start to the current name. Each element contains a name and an iterator over its remaining dependencies.
     path: Vec<(&'a str, btree_set::Iter<'a, String>)>,
     on_path: BTreeSet<&'a str>,
     done: BTreeSet<&'a str>,
@@ -90,17 +91,17 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The references of a text.
+/// The references in a string.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReferenceText {
-    /// First name of each reference.
+    /// The first name in each reference.
     pub roots: Vec<String>,
-    /// Whether the text contains anything except references.
+    /// Whether the string contains other text in addition to references.
     has_more: bool,
 }
 
 impl ReferenceText {
-    /// Returns the name if the text is exactly one reference.
+    /// Returns the first name in the reference if the string consists of exactly one reference.
     pub fn only_root(&self) -> Option<&str> {
         match self.roots.as_slice() {
             [root] if !self.has_more => Some(root),
@@ -109,7 +110,7 @@ impl ReferenceText {
     }
 }
 
-/// Parses a text. The error contains the invalid reference and the reason.
+/// Parses the references in a string. The error contains the invalid reference and the reason.
 pub fn parse_references(text: &str) -> Result<ReferenceText, String> {
     let mut found = ReferenceText::default();
     let mut rest = text;
@@ -140,7 +141,7 @@ fn quoted(reference: &str) -> String {
     format!("{shown:?}")
 }
 
-/// Returns the first name of a reference and the text after its closing brace.
+/// Returns the first name in a reference and the text after its closing brace.
 fn access(reference: &str) -> Result<(String, &str), &'static str> {
     let mut root = None;
     let mut rest = reference;

@@ -1,4 +1,4 @@
-//! Rendering of Programs, and the problems that the validation reports.
+//! Tests for rendering Programs and for the problems that the validation reports.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ fn every_field_is_rendered_into_the_project_file() {
     assert_eq!(found, check::Findings::default());
 }
 
-/// Collects the fields of the schema that are missing in the samples.
+/// Adds the fields of the schema that are missing in the samples to `into`.
 fn missing(schema: &Value, sample: &[&Value], path: &str, into: &mut Vec<String>) {
     for (name, below) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = format!("{path}.{name}");
@@ -84,7 +84,7 @@ fn an_operator_program_is_accepted_unchanged() {
             "outputs": {"bucketEndpoint": "http://${bucket.websiteEndpoint}"},
         },
         "status": {"observedGeneration": 1, "artifact": {"url": "http://operator/programs/a/b/1", "path": "programs/a/b/1.tar.gz",
-            "revision": "1", "digest": "sha256:00", "lastUpdateTime": "2024-01-01T00:00:00Z"}},
+            "revision": "1", "digest": Digest::of(b"a"), "lastUpdateTime": "2024-01-01T00:00:00Z"}},
     }));
     let expected = "name: \"staticwebsite\"\nruntime: \"yaml\"\nconfiguration:\n  \"n\":\n    \"default\":\n      - 1\n    \"type\": \"List<Number>\"\n\
         resources:\n  \"bucket\":\n    \"options\":\n      \"deleteBeforeReplace\": false\n      \"dependsOn\": []\n      \"protect\": true\n    \
@@ -95,7 +95,8 @@ fn an_operator_program_is_accepted_unchanged() {
     assert_eq!((&written["apiVersion"], &written["kind"]), (&json!("pulumi.com/v1"), &json!("Program")));
 }
 
-/// Changing these bytes starts a run of every Stack with a Program when the controller is upgraded.
+/// If the content of the artifact changes in a new version, the upgrade of the controller starts a run of every Stack with a
+/// Program.
 #[test]
 fn the_artifact_bytes_depend_only_on_the_program_content() {
     let made = make(&program(json!({"outputs": {"b": 1, "a": {"y": 2, "x": 1}}}))).expect("it is valid");
@@ -114,7 +115,7 @@ fn the_artifact_bytes_depend_only_on_the_program_content() {
     assert_ne!(made.digest, other.digest);
 }
 
-/// Returns a program with one bucket, to which these fields are added.
+/// Returns a program with one bucket. The fields in `more` are added to the bucket.
 fn bucket(more: Value) -> Value {
     let mut resource = json!({"type": "aws:s3:Bucket"});
     for (key, value) in more.as_object().expect("an object") {
@@ -123,7 +124,7 @@ fn bucket(more: Value) -> Value {
     json!({"config": {"key": "x"}, "variables": {"list": []}, "resources": {"bucket": resource, "other": {"type": "a:b"}}})
 }
 
-/// Checks that each program has one problem, whose message starts with the text.
+/// Asserts that each program has a problem whose message starts with the given text.
 fn assert_problems(rows: &[(Value, &str)]) {
     for (content, expected) in rows {
         let Err(error) = make(&program(content.clone())) else { panic!("{content} is refused") };

@@ -9,7 +9,7 @@ struct Place {
 }
 
 impl Place {
-    /// Creates a tree that is about to be put in place, after another source if `first` is false.
+    /// Creates a tree that is about to be put in place. If `first` is false, another source is already in place.
     fn new(first: bool) -> (Self, Option<CurrentSource>) {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());
@@ -34,7 +34,7 @@ impl Place {
         vec![PathBuf::from("node_modules")]
     }
 
-    /// Runs the first `count` steps of a trial, like an agent that dies after them.
+    /// Runs the first `count` steps of a trial, which simulates an agent that is killed after them.
     fn step(&self, before: Option<&CurrentSource>, count: usize) {
         let (layout, tree) = (&self.layout, &self.tree);
         let steps: [&dyn Fn(); 5] = [
@@ -53,7 +53,8 @@ fn the_previous_source_is_restored_wherever_an_agent_crashes() {
     for steps in 0..=5 {
         let (place, before) = Place::new(false);
         place.step(before.as_ref(), steps);
-        // The agent that restores the source can die as well, and cannot update the record on a full disk.
+        // Restores the source twice, because the agent that restores it can also be killed and cannot update the record
+        // if the disk is full.
         for _ in 0..2 {
             let record = Record::read(&place.layout);
             assert_eq!(record.current_source, before, "{steps} steps");
@@ -108,7 +109,7 @@ fn a_directory_created_by_the_container_runtime_is_replaced() {
 #[test]
 fn a_trial_that_cannot_be_recorded_changes_nothing() {
     let (place, before) = Place::new(false);
-    // A file cannot replace a directory, which simulates a full disk.
+    // A directory at the path of the record simulates a full disk, because a file cannot replace it.
     fs::remove_file(place.layout.source_record()).unwrap();
     fs::create_dir_all(place.layout.source_record().join("inner")).unwrap();
     announce(&place.layout, before.as_ref(), &place.tree, place.carried()).unwrap_err();

@@ -40,7 +40,7 @@ mod cancel {
         let open = || Some(update(false));
         let cancels = format!("cancel {OPEN}");
         let rows = [
-            ("nothing is asked", decided(None, None, true, open()), ""),
+            ("no annotation", decided(None, None, true, open()), ""),
             ("any value", decided(Some("now"), None, true, open()), "cancel now"),
             ("the name of the open run", decided(Some(OPEN), None, true, open()), cancels.as_str()),
             ("another value than before", decided(Some("now"), Some("before"), true, open()), "cancel now"),
@@ -48,8 +48,8 @@ mod cancel {
             ("it is made first", decided(Some("now"), None, true, None), ""),
             ("its end is recorded first", decided(Some("now"), None, true, Some(update(true))), ""),
         ];
-        for (name, found, wanted) in rows {
-            assert_eq!(found, wanted, "{name}");
+        for (name, found, expected) in rows {
+            assert_eq!(found, expected, "{name}");
         }
         let nothing = decided(Some("now"), None, false, None);
         assert!(nothing.contains("no run is open") && nothing.contains("spec.suspend"), "{nothing}");
@@ -84,8 +84,8 @@ mod cancel {
             ("annotated while its Stack is deleted", of(true, false, Some(ANNOTATION_CANCEL)), true),
             ("taken back", of(false, true, Some(names::ANNOTATION_REVOKED)), false),
         ];
-        for (name, found, wanted) in rows {
-            assert_eq!(found, wanted, "{name}");
+        for (name, found, expected) in rows {
+            assert_eq!(found, expected, "{name}");
         }
 
         let (stack, mut marked) = (Stack::new("app", StackSpec::default()), update(true));
@@ -124,16 +124,16 @@ mod resolve {
             ("app-1=abandon", Some("app-1=abandon"), doubt, Some(Answer::Abandon), ""),
             ("app-0=retry", None, doubt, None, "names app-0, but the run to resolve is app-1"),
             ("app-0=retry", Some("app-0=retry"), doubt, None, ""),
-            ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, which needs no resolution"),
-            ("app-1=retry", None, None, None, "names app-1, which needs no resolution"),
+            ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, which does not require a decision"),
+            ("app-1=retry", None, None, None, "names app-1, which does not require a decision"),
             ("app-1=yes", None, doubt, None, "must have the form"),
             ("app-1=retry", None, Some("StackNotFound"), Some(Answer::Retry), ""),
             ("app-1=abandon", None, Some("StackNotFound"), Some(Answer::Abandon), ""),
             ("app-1=clear", None, Some("StackNotFound"), None, "set it to app-1=retry or app-1=abandon"),
         ];
-        for (value, handled, reason, wanted, wanted_warning) in rows {
+        for (value, handled, reason, expected, wanted_warning) in rows {
             let stack = stack(value, handled, reason);
-            assert_eq!(resolution(&stack), wanted, "{value} {handled:?} {reason:?}");
+            assert_eq!(resolution(&stack), expected, "{value} {handled:?} {reason:?}");
             let warning = resolution_warning(&stack).unwrap_or_default();
             assert!(
                 if wanted_warning.is_empty() { warning.is_empty() } else { warning.contains(wanted_warning) },

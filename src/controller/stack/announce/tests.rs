@@ -1,7 +1,9 @@
 //! Tests of the events.
 
 use super::*;
+use crate::api::pulumi::RunInputs;
 use crate::api::pulumi::{StackSpec, StackStatus};
+use crate::artifact::Digest;
 
 fn stack(before: Option<LastUpdate>) -> Stack {
     let mut stack = Stack::new("app", StackSpec::default());
@@ -12,23 +14,21 @@ fn stack(before: Option<LastUpdate>) -> Stack {
 
 fn current() -> CurrentUpdate {
     CurrentUpdate {
-        generation: 1,
+        inputs: RunInputs { generation: 1, digest: Some(Digest::of(b"b")), ..RunInputs::default() },
         message: "New commit detected".to_owned(),
         commit: Some("latest@sha256:b".to_owned()),
         origin_revision: Some("main@sha1:b".to_owned()),
-        digest: Some("sha256:b".to_owned()),
         ..CurrentUpdate::default()
     }
 }
 
 fn last(kind: &str, state: &str, changes: &[(&str, i64)]) -> LastUpdate {
     LastUpdate {
+        inputs: RunInputs { generation: 1, digest: Some(Digest::of(b"b")), ..RunInputs::default() },
         kind: Some(kind.to_owned()),
         state: Some(state.to_owned()),
-        generation: 1,
         message: (state == "failed").then(|| "boom".to_owned()),
         last_attempted_commit: Some("latest@sha256:b".to_owned()),
-        digest: Some("sha256:b".to_owned()),
         changes: changes.iter().map(|(operation, count)| ((*operation).to_owned(), *count)).collect(),
         ..LastUpdate::default()
     }
@@ -91,9 +91,9 @@ fn events_at_the_end_of_a_run_follow_its_result() {
             ],
         ),
     ];
-    for (name, before, last, wanted) in rows {
+    for (name, before, last, expected) in rows {
         let events = ended(&stack(before), &last);
-        assert_eq!(brief(&events), wanted, "{name}");
+        assert_eq!(brief(&events), expected, "{name}");
         for event in &events {
             let revisions = [REVISION, ORIGIN_REVISION].map(|key| event.metadata.get(key).map(String::as_str));
             assert_eq!(revisions, [Some("latest@sha256:b"), Some("main@sha1:b")], "{name}");
@@ -107,7 +107,10 @@ fn starting_an_automatic_run_sends_no_notification() {
     assert_eq!(kind(None), EventKind::Normal);
     assert_eq!(kind(Some(last("up", "failed", &[]))), EventKind::Trace);
     assert_eq!(kind(Some(last("up", "succeeded", &[]))), EventKind::Trace);
-    let older = LastUpdate { digest: Some("sha256:a".to_owned()), ..last("up", "succeeded", &[]) };
+    let older = LastUpdate {
+        inputs: RunInputs { digest: Some(Digest::of(b"a")), ..last("up", "succeeded", &[]).inputs },
+        ..last("up", "succeeded", &[])
+    };
     assert_eq!(kind(Some(older)), EventKind::Normal);
 }
 
@@ -118,12 +121,12 @@ fn a_lock_conflict_is_reported_once() {
         message: Some(format!("the stack is locked by {holder}")),
         ..last("up", "failed", &[])
     };
-    let told = |before: Option<LastUpdate>, holder: &str| brief(&ended(&stack(before), &locked(holder)));
+    let conflict_events = |before: Option<LastUpdate>, holder: &str| brief(&ended(&stack(before), &locked(holder)));
     let alice = ["Warning StackUpdateConflictDetected: Update conflict: the stack is locked by alice"];
-    assert_eq!(told(None, "alice"), alice);
-    assert_eq!(told(Some(last("up", "failed", &[])), "alice"), alice);
-    assert_eq!(told(Some(locked("alice")), "alice"), [""; 0]);
-    assert_eq!(told(Some(locked("bob")), "alice"), alice, "another lock");
+    assert_eq!(conflict_events(None, "alice"), alice);
+    assert_eq!(conflict_events(Some(last("up", "failed", &[])), "alice"), alice);
+    assert_eq!(conflict_events(Some(locked("alice")), "alice"), [""; 0]);
+    assert_eq!(conflict_events(Some(locked("bob")), "alice"), alice, "another lock");
 }
 
 #[test]
@@ -150,13 +153,13 @@ fn resources_left_elsewhere_are_reported_when_the_change_is_first_seen() {
         let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last("up", "failed", &[]) };
         brief(&ended(&with(announced), &last)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
     };
-    let told = begun(Some("s3://b")).expect("it is reported");
+    let events = begun(Some("s3://b")).expect("it is reported");
     assert!(
-        told[0].starts_with(
+        events[0].starts_with(
             "Warning ResourcesOrphaned: the Stack now manages stack dev of project web in backend s3://b; its resources in \
              stack dev of project web in backend s3://a remain"
         ),
-        "{told:?}"
+        "{events:?}"
     );
     assert_eq!((begun(Some("s3://a")), begun(None)), (None, None));
     assert_eq!(ended_in(Some("s3://b"), "s3://b"), 0, "it was reported when the run began");

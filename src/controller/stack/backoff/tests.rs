@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 
 use super::*;
+use crate::api::pulumi::RunInputs;
 
 fn backoff(spec: StackSpec) -> StackBackoff {
     StackBackoff::of(&spec)
@@ -23,7 +24,7 @@ fn the_resync_interval_follows_from_the_spec() {
     };
     let interval = |text: &str| StackSpec { interval: Some(text.to_owned()), ..StackSpec::default() };
     let rows = [
-        ("nothing is said", StackSpec::default(), None),
+        ("no setting", StackSpec::default(), None),
         ("a frequency alone", operators(None, Some(600)), None),
         ("switched off", operators(Some(false), Some(600)), None),
         ("no frequency", operators(Some(true), None), Some(60)),
@@ -33,8 +34,8 @@ fn the_resync_interval_follows_from_the_spec() {
         ("no interval", interval("0s"), None),
         ("both", StackSpec { interval: Some("5m".to_owned()), ..operators(Some(true), Some(600)) }, Some(300)),
     ];
-    for (name, spec, wanted) in rows {
-        assert_eq!(seconds(spec), wanted, "{name}");
+    for (name, spec, expected) in rows {
+        assert_eq!(seconds(spec), expected, "{name}");
     }
 }
 
@@ -130,7 +131,7 @@ proptest! {
         prop_assert!(spread.as_millis().abs() <= most, "{spread:?}, and not {most} ms");
         let pause = SignedDuration::from_secs(i64::from(seconds)) + spread;
         prop_assert!(pause.is_positive(), "it would never be at rest");
-        let later = LastUpdate { failures, generation: failures, ..last };
+        let later = LastUpdate { inputs: RunInputs { generation: failures, ..last.inputs.clone() }, failures, ..last };
         prop_assert_eq!(StackBackoff::of(&spec).spread(percentage, &spec, Some(&later)).spread, spread);
     }
 }

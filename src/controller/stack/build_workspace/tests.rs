@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::pulumi::LiteralRef;
+use crate::artifact::Digest;
 
 fn stack(spec: StackSpec) -> Stack {
     let mut stack = Stack::new("app", StackSpec { stack: "org/proj/dev".to_owned(), ..spec });
@@ -21,9 +22,12 @@ fn planned(spec: StackSpec) -> Value {
     serde_json::to_value(planned).expect("json")
 }
 
+fn artifact() -> ArtifactReference {
+    ArtifactReference { digest: Digest::of(b"a"), revision: String::new(), dir: String::new() }
+}
+
 fn planned_workspace(spec: StackSpec) -> Workspace {
-    workspace(&stack(spec), &ArtifactReference { digest: "sha256:a".to_owned(), ..Default::default() })
-        .expect("it can be planned")
+    workspace(&stack(spec), &artifact()).expect("it can be planned")
 }
 
 #[test]
@@ -134,7 +138,7 @@ fn the_largest_stack_allowed_by_the_schema_fits_into_its_workspace() {
 fn templates_over_the_size_limit_are_rejected_by_name() {
     let template = json!({"spec": {"podTemplate": {"spec": {"hostname": "x".repeat(bounds::TEMPLATE_BYTES)}}}});
     let spec = StackSpec { workspace_template: Some(template), ..StackSpec::default() };
-    let error = workspace(&stack(spec), &ArtifactReference::default()).expect_err("refused").to_string();
+    let error = workspace(&stack(spec), &artifact()).expect_err("refused").to_string();
     assert_eq!(error, "spec.workspaceTemplate must be at most 262144 bytes as JSON, but has 262193 bytes");
 }
 
@@ -181,8 +185,8 @@ fn stack_name_and_backend_are_validated() {
 fn the_hash_changes_with_every_input() {
     let with =
         |backend: &str| planned_workspace(StackSpec { backend: Some(backend.to_owned()), ..StackSpec::default() });
-    assert_eq!(ownership::wanted_hash(&with("a")), ownership::wanted_hash(&with("a")));
-    assert_ne!(ownership::wanted_hash(&with("a")), ownership::wanted_hash(&with("b")));
+    assert_eq!(ownership::desired_hash(&with("a")), ownership::desired_hash(&with("a")));
+    assert_ne!(ownership::desired_hash(&with("a")), ownership::desired_hash(&with("b")));
 }
 
 #[test]
@@ -196,9 +200,9 @@ fn an_invalid_reference_is_named() {
         (ResourceRef { kind: "FS".to_owned(), ..secret(None) }, "not supported"),
         (ResourceRef { kind: "fs".to_owned(), ..secret(None) }, "must be Literal, Secret or ConfigMap"),
     ];
-    for (reference, wanted) in rows {
+    for (reference, expected) in rows {
         let error = variable("TOKEN", &reference, "apps").expect_err("it is refused").to_string();
-        assert!(error.contains(wanted) && error.contains("spec.envRefs.TOKEN"), "{error}");
+        assert!(error.contains(expected) && error.contains("spec.envRefs.TOKEN"), "{error}");
     }
     assert!(variable("A", &literal(Some(LiteralRef { value: "x".to_owned() })), "apps").is_ok());
     let null = StackSpec { config: [("a".to_owned(), Value::Null)].into(), ..StackSpec::default() };

@@ -12,7 +12,9 @@ use crate::api::auto::{
     ArtifactReference, PendingCreates, Update, UpdateKind, UpdateSpec, UpdateStatus, Workspace, WorkspaceStatus,
 };
 use crate::api::conditions::{Claim, PROGRESSING, Status};
+use crate::api::pulumi::RunInputs;
 use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus, WorkspaceReclaimPolicy};
+use crate::artifact::Digest;
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::observed::Deletion;
 use crate::controller::stack::prerequisites::{Dependency, Rule};
@@ -58,12 +60,12 @@ fn observed(stack: Stack) -> Observed {
     }
 }
 
-/// Returns the wanted Workspace with this `Ready` condition and the source in the pod.
+/// Returns the desired Workspace with this `Ready` condition and with the source in its pod.
 fn workspace(stack: &Stack, ready: Status, reason: &str) -> Workspace {
     let mut workspace = build_workspace::workspace(stack, &reference(&resolved())).expect("valid");
     workspace.metadata.generation = Some(1);
     let mut conditions = Vec::new();
-    conditions::set(&mut conditions, &Claim { kind: "Ready", status: ready, reason, message: "said" }, 1, now());
+    conditions::set(&mut conditions, &Claim { kind: "Ready", status: ready, reason, message: "detail" }, 1, now());
     workspace.status = Some(WorkspaceStatus {
         observed_generation: Some(1),
         conditions,
@@ -75,11 +77,10 @@ fn workspace(stack: &Stack, ready: Status, reason: &str) -> Workspace {
 
 fn last(kind: &str, state: &str) -> LastUpdate {
     LastUpdate {
+        inputs: RunInputs { generation: 1, digest: DIGEST.parse().ok(), ..RunInputs::default() },
         kind: Some(kind.to_owned()),
         state: Some(state.to_owned()),
-        generation: 1,
         last_attempted_commit: Some("main@sha1:a".to_owned()),
-        digest: Some(DIGEST.to_owned()),
         last_resync_time: Some(Time(now())),
         ..LastUpdate::default()
     }
@@ -91,13 +92,13 @@ fn open(status: Status, reason: &str) -> Observed {
     let mut update = Update::new(&current.name, UpdateSpec::default());
     open.status.as_mut().expect("there").current_update = Some(current);
     let mut conditions = Vec::new();
-    conditions::set(&mut conditions, &Claim { kind: PROGRESSING, status, reason, message: "said" }, 1, now());
+    conditions::set(&mut conditions, &Claim { kind: PROGRESSING, status, reason, message: "detail" }, 1, now());
     let run = Some(crate::api::auto::RunBinding::default());
     update.status = Some(UpdateStatus { conditions, run, ..UpdateStatus::default() });
     Observed { update: Some(update), workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(open) }
 }
 
-/// Returns the name of an action and its message.
+/// Returns the name and the message of an action.
 fn brief(action: &Action) -> String {
     match action {
         Action::Fetch(_) => "Fetch".to_owned(),
@@ -123,9 +124,9 @@ fn a_source_that_both_pod_and_store_lost_is_fetched_again() {
         ("it waits for another one, whose bytes are not to be had", Some(of_another), false, settled),
         ("there is no Workspace", None, false, settled),
     ];
-    for (name, workspace, in_store, wanted) in rows {
+    for (name, workspace, in_store, expected) in rows {
         let observed = Observed { workspace, in_store, ..observed(done.clone()) };
-        assert_eq!(brief(&decide(&observed, now())), wanted, "{name}");
+        assert_eq!(brief(&decide(&observed, now())), expected, "{name}");
     }
     let mut destroyed = done;
     destroyed.status = Some(StackStatus { last_update: Some(last("destroy", "succeeded")), ..StackStatus::default() });
@@ -145,8 +146,8 @@ fn a_new_stack_goes_through_all_steps_to_its_first_run() {
     let invalid = Observed { source: Some(Err(Unavailable::Invalid("bad kind".to_owned()))), ..observed(stack()) };
     assert_eq!(decide(&invalid, now()), Action::Invalid("bad kind".to_owned()));
     let steps = [(Observed { in_store: false, ..observed(stack()) }, "Fetch"), (observed(stack()), "ApplyWorkspace")];
-    for (observed, wanted) in steps {
-        assert_eq!(brief(&decide(&observed, now())), wanted);
+    for (observed, expected) in steps {
+        assert_eq!(brief(&decide(&observed, now())), expected);
     }
     let with = |status, reason| Observed { workspace: Some(workspace(&stack(), status, reason)), ..observed(stack()) };
     let mut edited = with(Status::True, "Succeeded");
@@ -159,15 +160,15 @@ fn a_new_stack_goes_through_all_steps_to_its_first_run() {
         (
             Status::False,
             "WaitingForReplicas",
-            "WaitForWorkspace(\"said (WaitingForReplicas); waiting for workspace readiness before up of revision \
+            "WaitForWorkspace(\"detail (WaitingForReplicas); waiting for workspace readiness before up of revision \
              main@sha1:a\")",
         ),
-        (Status::False, "PodFailed", "WorkspaceFailed(\"PodFailed: said\")"),
-        (Status::False, "IncompatibleConfiguration", "VersionTooLow(\"IncompatibleConfiguration: said\")"),
-        (Status::False, "ArtifactRefused", "SourceStalled(\"said\")"),
+        (Status::False, "PodFailed", "WorkspaceFailed(\"PodFailed: detail\")"),
+        (Status::False, "IncompatibleConfiguration", "VersionTooLow(\"IncompatibleConfiguration: detail\")"),
+        (Status::False, "ArtifactRefused", "SourceStalled(\"detail\")"),
     ];
-    for (status, reason, wanted) in rows {
-        assert_eq!(brief(&decide(&with(status, reason), now())), wanted);
+    for (status, reason, expected) in rows {
+        assert_eq!(brief(&decide(&with(status, reason), now())), expected);
     }
 }
 
@@ -183,8 +184,8 @@ fn a_workspace_with_reclaim_policy_delete_is_deleted_after_success() {
     going.metadata.deletion_timestamp = Some(Time(now()));
     let settled = Action::Settled(Settled::Done(None));
     let rows = [(there(&done), Action::ReclaimWorkspace), (Some(going), settled.clone()), (None, settled.clone())];
-    for (workspace, wanted) in rows {
-        assert_eq!(decide(&Observed { workspace, ..observed(done.clone()) }, now()), wanted);
+    for (workspace, expected) in rows {
+        assert_eq!(decide(&Observed { workspace, ..observed(done.clone()) }, now()), expected);
     }
     let mut failed = done.clone();
     failed.status = Some(StackStatus { last_update: Some(last("up", "failed")), ..StackStatus::default() });
@@ -239,7 +240,7 @@ fn a_ready_workspace_with_another_source_does_not_count_as_ready() {
 /// Returns a Workspace with a newer source that its pod rejected.
 fn refusing(stack: &Stack) -> Workspace {
     let mut workspace = workspace(stack, Status::False, "ArtifactRefused");
-    let newer = ArtifactReference { digest: "sha256:newer".to_owned(), ..reference(&resolved()) };
+    let newer = ArtifactReference { digest: Digest::of(b"newer"), ..reference(&resolved()) };
     workspace.spec.artifact = Some(newer);
     workspace.metadata.annotations = None;
     workspace
@@ -260,8 +261,8 @@ fn a_stack_with_a_rejected_source_is_destroyed_from_the_source_in_its_pod() {
     let stack = deleted(true, Some(last("up", "succeeded")));
     let refused =
         Observed { workspace: Some(refusing(&stack)), source: None, in_store: false, ..observed(stack.clone()) };
-    let Action::ApplyWorkspace(wanted, _) = decide(&refused, now()) else { panic!("the workspace is not changed") };
-    assert_eq!(wanted.spec.artifact, Some(reference(&resolved())));
+    let Action::ApplyWorkspace(expected, _) = decide(&refused, now()) else { panic!("the workspace is not changed") };
+    assert_eq!(expected.spec.artifact, Some(reference(&resolved())));
     let placed = Observed { workspace: Some(workspace(&stack, Status::True, "Succeeded")), ..refused };
     assert_eq!(brief(&decide(&placed, now())), "Start destroy: Stack marked for deletion");
 }
@@ -292,10 +293,10 @@ fn deletion_destroys_once_and_only_if_requested() {
         ("destroyed", deleted(true, Some(last("destroy", "succeeded"))), "RemoveFinalizer"),
         ("destroy failed", deleted(true, Some(last("destroy", "failed"))), "Settled(RetryAfter(10s))"),
     ];
-    for (name, stack, wanted) in rows {
+    for (name, stack, expected) in rows {
         let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
         let found = decide(&Observed { workspace, source: None, ..observed(stack) }, now());
-        assert_eq!(brief(&found), wanted, "{name}");
+        assert_eq!(brief(&found), expected, "{name}");
     }
 }
 
@@ -316,7 +317,7 @@ fn a_suspended_stack_is_not_destroyed() {
 }
 
 #[test]
-fn a_successful_stack_without_changes_is_settled() {
+fn a_successful_stack_without_changes_needs_no_action() {
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     assert_eq!(decide(&observed(done), now()), Action::Settled(Settled::Done(None)));
@@ -328,7 +329,7 @@ fn the_interval_until_the_next_run_uses_the_configured_jitter() {
     done.spec.interval = Some("1h".to_owned());
     let last = LastUpdate { name: Some("app-1".to_owned()), ..last("up", "succeeded") };
     done.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
-    // Jitter in percent, and the bounds in seconds. The hash of this Update's name makes the jitter positive.
+    // The jitter in percent, and the bounds of the wait in seconds. The hash of this Update's name makes the jitter positive.
     for (interval_jitter, bounds) in [(0, 3600..=3600), (5, 3601..=3780), (50, 3781..=5400)] {
         let action = decide(&Observed { interval_jitter, ..observed(done.clone()) }, now());
         let Action::Settled(Settled::Done(Some(wait))) = action else { panic!("{interval_jitter}: {action:?}") };
@@ -391,17 +392,17 @@ fn two_leaders_announce_the_same_run() {
     let Action::Start(first) = decide(&ready(), now()) else { panic!("it is not started") };
     let later = now().checked_add(SignedDuration::from_secs(3)).expect("in range");
     let Action::Start(second) = decide(&ready(), later) else { panic!("it is not started") };
-    assert_eq!(first, second, "whoever decides on the same status makes the same Update");
+    assert_eq!(first, second, "the same status leads to the same Update");
     let mut announced = stack();
     announced.status.as_mut().expect("there").current_update = Some(first.clone());
     let made = Observed { stack: announced, ..ready() };
-    assert_eq!(decide(&made, later), Action::CreateUpdate(first), "whoever comes after finds it announced");
+    assert_eq!(decide(&made, later), Action::CreateUpdate(first), "the announced Update is created");
 }
 
 #[test]
 fn force_and_reset_require_the_value_of_the_reconcile_request() {
     use crate::controller::stack::annotations::force_and_reset_requests;
-    let asked = |requested: Option<&str>, value: &str| {
+    let handled = |requested: Option<&str>, value: &str| {
         let mut stack = stack();
         let annotations = stack.annotations_mut();
         annotations.extend(requested.map(|value| (names::ANNOTATION_REQUESTED_AT.to_owned(), value.to_owned())));
@@ -409,9 +410,9 @@ fn force_and_reset_require_the_value_of_the_reconcile_request() {
         annotations.insert(names::ANNOTATION_RESET_AT.to_owned(), value.to_owned());
         force_and_reset_requests(&stack)
     };
-    assert_eq!(asked(Some("t"), "t"), (Some("t".to_owned()), Some("t".to_owned())));
-    assert_eq!(asked(Some("t"), "u"), (None, None));
-    assert_eq!(asked(None, "t"), (None, None));
+    assert_eq!(handled(Some("t"), "t"), (Some("t".to_owned()), Some("t".to_owned())));
+    assert_eq!(handled(Some("t"), "u"), (None, None));
+    assert_eq!(handled(None, "t"), (None, None));
 }
 
 #[test]
@@ -424,8 +425,9 @@ fn a_run_records_the_requests_and_the_origin_revision() {
     let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
     let observed = Observed { source: Some(Ok(origin)), workspace, ..observed(stack) };
     let Action::Start(current) = decide(&observed, now()) else { panic!("no run is started") };
-    let asked = [current.requested_at, current.force_at, current.reset_at, current.origin_revision];
-    assert_eq!(asked.map(Option::unwrap), ["t", "t", "t", "main@sha1:o"]);
+    let requests =
+        [current.inputs.requested_at, current.inputs.force_at, current.inputs.reset_at, current.origin_revision];
+    assert_eq!(requests.map(Option::unwrap), ["t", "t", "t", "main@sha1:o"]);
 }
 
 #[test]

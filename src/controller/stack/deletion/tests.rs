@@ -6,6 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::api::auto::{RunProject, Workspace, WorkspaceStatus};
 use crate::api::conditions::{self, Claim, Status};
+use crate::api::pulumi::RunInputs;
 use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
 use crate::controller::stack::build_workspace;
 use crate::controller::stack::observed::Deletion;
@@ -63,7 +64,7 @@ fn workspace(stack: &Stack, source: &Resolved, status: Status, reason: &str, pla
     let mut workspace = build_workspace::workspace(stack, &reference(source)).expect("valid");
     workspace.metadata.generation = Some(1);
     let mut conditions = Vec::new();
-    conditions::set(&mut conditions, &Claim { kind: "Ready", status, reason, message: "said" }, 1, now());
+    conditions::set(&mut conditions, &Claim { kind: "Ready", status, reason, message: "detail" }, 1, now());
     workspace.status = Some(WorkspaceStatus {
         observed_generation: Some(1),
         conditions,
@@ -81,8 +82,8 @@ fn deletion(observed: &mut Observed) -> &mut Deletion {
 fn brief(action: &Action) -> String {
     match action {
         Action::Fetch(resolved) => format!("Fetch {}", resolved.revision),
-        Action::ApplyWorkspace(wanted, _) => {
-            format!("ApplyWorkspace {}", wanted.spec.artifact.clone().unwrap_or_default().revision)
+        Action::ApplyWorkspace(expected, _) => {
+            format!("ApplyWorkspace {}", expected.spec.artifact.as_ref().expect("it is set").revision)
         }
         Action::Start(current) => {
             format!("Start {} of {}", current.kind.as_str(), current.commit.clone().unwrap_or_default())
@@ -139,15 +140,15 @@ fn a_destroy_uses_the_best_available_source() {
             "Fetch state-alone",
         ),
     ];
-    for (name, changes, wanted) in rows {
+    for (name, changes, expected) in rows {
         let mut observed = observed(stack());
         changes.into_iter().for_each(|change| change(&mut observed));
-        assert_eq!(brief(&decide(&observed, now())), wanted, "{name}");
+        assert_eq!(brief(&decide(&observed, now())), expected, "{name}");
     }
 }
 
 #[test]
-fn without_source_and_project_a_destroy_waits_and_suggests_a_fix() {
+fn a_destroy_without_source_and_project_waits_with_a_suggested_fix() {
     let waits = |change: fn(&mut Stack)| {
         let mut stack = stack();
         change(&mut stack);
@@ -211,7 +212,7 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
             "waiting for the deletion of dependent Stacks: upper",
         ),
     ];
-    for (name, dependents, now, wanted) in rows {
+    for (name, dependents, now, expected) in rows {
         let mut observed = observed(stack());
         deletion(&mut observed).dependents = dependents.into_iter().map(Arc::new).collect();
         let found = match decide(&observed, now) {
@@ -221,13 +222,13 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
             }
             other => brief(&other),
         };
-        assert!(found.starts_with(wanted), "{name}: {found}");
+        assert!(found.starts_with(expected), "{name}: {found}");
         let mut kept = observed;
         kept.stack.spec.destroy_on_finalize = Some(false);
         assert_eq!(
             decide(&kept, now),
             Action::RemoveFinalizer,
-            "{name}: nothing is destroyed, so nobody is waited for"
+            "{name}: nothing is destroyed, so the deletion does not wait"
         );
     }
 }
@@ -243,21 +244,20 @@ fn a_suspended_stack_waits_regardless_of_other_conditions() {
 
 #[test]
 fn a_failed_destroy_is_retried_indefinitely_and_keeps_the_finalizer() {
-    for (failures, wanted) in [(1, 10), (4, 270), (50, 86_400)] {
+    for (failures, expected) in [(1, 10), (4, 270), (50, 86_400)] {
         let mut failed = stack();
         let last = LastUpdate {
+            inputs: RunInputs { generation: 2, digest: Some(resolved(b"a").digest), ..RunInputs::default() },
             kind: Some("destroy".to_owned()),
             state: Some("failed".to_owned()),
-            generation: 2,
             last_resync_time: Some(Time(now())),
-            digest: Some(resolved(b"a").digest.to_string()),
             failures,
             ..LastUpdate::default()
         };
         let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
         let status = failed.status.as_mut().expect("there");
         (status.last_update, status.applied_stack) = (Some(last), Some(applied));
-        let wait = Action::Settled(Settled::RetryAfter(SignedDuration::from_secs(wanted)));
+        let wait = Action::Settled(Settled::RetryAfter(SignedDuration::from_secs(expected)));
         assert_eq!(decide(&observed(failed), now()), wait);
     }
 }
@@ -269,7 +269,7 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
         let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
         let status = stack.status.as_mut().expect("there");
         let last = status.last_update.as_mut().expect("there");
-        (last.digest, status.applied_stack) = (Some("sha256:a".to_owned()), Some(applied));
+        (last.inputs.digest, status.applied_stack) = (Some(Digest::of(b"a")), Some(applied));
         change(&mut stack);
         has_to_destroy(&stack)
     };
@@ -296,7 +296,7 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
     assert!(!has_to(destroyed));
     fn edited(stack: &mut Stack) {
         let last = status(stack).last_update.as_mut().expect("there");
-        (last.kind, last.generation) = (Some("destroy".to_owned()), 1);
+        (last.kind, last.inputs.generation) = (Some("destroy".to_owned()), 1);
         status(stack).applied_stack = None;
         (stack.spec.stack, stack.metadata.generation) = ("of-another".to_owned(), Some(7));
     }
@@ -319,12 +319,11 @@ fn destroyed_so(reason: Option<&str>) -> Stack {
     let status = stack.status.as_mut().expect("there");
     status.applied_stack = Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
     status.last_update = Some(LastUpdate {
+        inputs: RunInputs { generation: 2, digest: Some(resolved(b"a").digest), ..RunInputs::default() },
         name: Some("app-1".to_owned()),
         kind: Some("destroy".to_owned()),
         state: Some(if reason.is_some() { "failed" } else { "succeeded" }.to_owned()),
         reason: reason.map(str::to_owned),
-        generation: 2,
-        digest: Some(resolved(b"a").digest.to_string()),
         ..LastUpdate::default()
     });
     stack
@@ -363,7 +362,7 @@ fn the_abandon_answer_needs_no_source() {
 #[test]
 fn an_unstarted_destroy_is_revoked_if_only_another_source_is_left() {
     let bound_to = |bytes: &[u8]| CurrentUpdate {
-        digest: Some(resolved(bytes).digest.to_string()),
+        inputs: RunInputs { digest: Some(resolved(bytes).digest), ..RunInputs::default() },
         kind: UpdateKind::Destroy,
         ..CurrentUpdate::default()
     };

@@ -43,7 +43,7 @@ async fn dependents_are_woken_when_the_state_of_their_dependency_changes() {
     let others = others.map(|(namespace, name, needs)| Event::Apply(stack(namespace, name, &needs)));
     let base = [
         Event::Apply(ready("base", "False", "UpdateFailed")),
-        // A change of the reason unblocks no dependent.
+        // A changed reason of the `Ready` condition unblocks no dependent.
         Event::Apply(ready("base", "False", "NotReadyInProgress")),
         Event::Apply(ready("base", "True", "ProcessingCompleted")),
         Event::Apply(ready("base", "True", "ProcessingCompleted")),
@@ -97,14 +97,14 @@ fn a_stack_is_indexed_by_its_source_and_dependencies() {
     .expect("a Stack");
     let key = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
     let bucket = GroupKind::new("source.toolkit.fluxcd.io", "Bucket");
-    let wanted = [
+    let expected = [
         StackGroup::Needs(key("apps", "net")),
         StackGroup::Needs(key("apps", "db")),
         StackGroup::Needs(key("base", "dns")),
         StackGroup::SourceKind(bucket.clone()),
         StackGroup::Source(bucket, key("base", "b")),
     ];
-    assert_eq!(groups_of(&stack), wanted);
+    assert_eq!(groups_of(&stack), expected);
 }
 
 mod cycle {
@@ -123,7 +123,7 @@ mod cycle {
     }
 
     #[test]
-    fn a_cycle_is_found_only_from_its_own_stacks() {
+    fn a_cycle_is_reported_only_for_the_stacks_in_it() {
         let edges: [(&str, &[&str], Option<&str>); 8] = [
             ("a", &["x", "b"], Some("a b c a")),
             ("b", &["c"], Some("b c a b")),
@@ -137,10 +137,10 @@ mod cycle {
         let mut all: HashMap<_, _> =
             [("l1", "l2"), ("l2", "l3"), ("l3", "long")].map(|(of, needed)| (key(of), vec![key(needed)])).into();
         all.extend(edges.iter().map(|(of, needs, _)| (key(of), needs.iter().map(key).collect())));
-        for (of, _, wanted) in edges {
+        for (of, _, expected) in edges {
             let found = find_in(&all, &key(of));
             let found = found.map(|path| path.into_iter().map(|(_, name)| name).collect::<Vec<_>>().join(" "));
-            assert_eq!(found.as_deref(), wanted, "{of}");
+            assert_eq!(found.as_deref(), expected, "{of}");
         }
         assert_eq!(find_in(&all, &key("unknown")), None);
     }

@@ -1,4 +1,4 @@
-//! Tests which of several Stacks with one Pulumi stack takes precedence, and which Stacks are woken when it is deleted.
+//! Tests which of several Stacks with the same Pulumi stack takes precedence, and which Stacks are woken when that Stack is deleted.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -26,9 +26,9 @@ fn workspace(project: &str) -> Workspace {
     workspace
 }
 
-/// Returns a reader of an API server that has a Workspace with this project for each name, except names that start with `bare`.
+/// Returns a reader for an API server that serves a Workspace with this project for each name, except for names that start with `bare`.
 fn reader(project: &'static str) -> (Reader, fake_api::Log) {
-    let (client, log) = fake_api::client(move |asked| match asked.path.rsplit('/').next() {
+    let (client, log) = fake_api::client(move |request| match request.path.rsplit('/').next() {
         Some(name) if !name.starts_with("bare") => Answer::Json(
             200,
             json!({
@@ -69,12 +69,12 @@ async fn the_older_duplicate_is_first_and_its_removal_wakes_the_other() {
         assert_eq!(first_of(name, "web").await, None, "{name}");
     }
     assert_eq!(first_of("second", "api").await.as_deref(), Some("apps/another-project"), "the Stack names its project");
-    let asked = log.verbs().len();
+    let requests = log.verbs().len();
     assert_eq!(first_of("second", "web").await.as_deref(), Some("apps/first"));
-    assert_eq!(log.verbs().len(), asked, "nobody is asked twice: {:?}", log.verbs());
-    assert!(woken.try_recv().is_err(), "nobody is woken as long as nothing changes");
+    assert_eq!(log.verbs().len(), requests, "each Stack is read once: {:?}", log.verbs());
+    assert!(woken.try_recv().is_err(), "no Stack is woken without a change");
     duplicates.note(&stack("first", 10, json!({})));
-    assert!(woken.try_recv().is_err(), "nobody is woken as long as nothing changes");
+    assert!(woken.try_recv().is_err(), "no Stack is woken without a change");
     duplicates.forget(&("apps".to_owned(), "first".to_owned()));
     assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
     assert_eq!(first_of("second", "web").await, None, "it is first now");
@@ -126,8 +126,8 @@ fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
 #[tokio::test]
 async fn a_stack_in_another_namespace_takes_precedence_only_once_applied() {
     let dev = || Some("dev");
-    // Creation time and applied Pulumi stack of the other Stack and of this one, whether references to other namespaces are refused, and
-    // whether the other Stack takes precedence.
+    // The creation time and the applied Pulumi stack of the other Stack and of this Stack, whether references to other namespaces are
+    // forbidden, and whether the other Stack takes precedence.
     let rows = [
         ("it has applied it, and this one has not", (20, dev()), (10, None), false, true),
         ("both have, and it is older", (10, dev()), (20, dev()), false, true),
@@ -136,7 +136,7 @@ async fn a_stack_in_another_namespace_takes_precedence_only_once_applied() {
         ("it is older and has applied another one", (10, Some("prod")), (20, None), false, false),
         ("references are refused", (10, dev()), (20, None), true, false),
     ];
-    for (name, other, own, no_cross_namespace_refs, wanted) in rows {
+    for (name, other, own, no_cross_namespace_refs, expected) in rows {
         let (wake, _woken) = mpsc::channel(8);
         let duplicates = DuplicateStacks::new(wake, no_cross_namespace_refs);
         let (reader, _) = reader("web");
@@ -144,7 +144,7 @@ async fn a_stack_in_another_namespace_takes_precedence_only_once_applied() {
         duplicates.note(&in_namespace("theirs", other.0, other.1));
         duplicates.note(&own);
         let first = duplicates.first(&own, Some(&workspace("web")), &reader).await.unwrap();
-        assert_eq!(first.is_some(), wanted, "{name}");
+        assert_eq!(first.is_some(), expected, "{name}");
     }
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::pulumi::StackSpec;
+use crate::artifact::Digest;
 
 fn stack(status: Value) -> Stack {
     let spec = StackSpec { stack: "dev".to_owned(), backend: Some("s3://a".to_owned()), ..StackSpec::default() };
@@ -58,21 +59,25 @@ fn a_run_that_may_have_changed_resources_is_detected() {
         ("a preview", "preview", json!({"conditions": [], "changes": {"create": 1}}), false),
         ("a destroy", "destroy", json!({"conditions": []}), false),
     ];
-    for (name, kind, status, wanted) in rows {
-        assert_eq!(may_have_changed(&update(kind, &status)), wanted, "{name}");
+    for (name, kind, status, expected) in rows {
+        assert_eq!(may_have_changed(&update(kind, &status)), expected, "{name}");
     }
 }
 
 #[test]
-fn a_stack_may_have_resources_by_what_its_status_records() {
+fn the_status_determines_whether_a_stack_may_have_resources() {
     let rows = [
         ("nothing has run", json!({}), false),
         (
             "only failed runs",
-            json!({"attempts": 3, "lastUpdate": {"type": "up", "state": "failed", "digest": "a"}}),
+            json!({"attempts": 3, "lastUpdate": {"type": "up", "state": "failed", "digest": Digest::of(b"a")}}),
             false,
         ),
-        ("a preview", json!({"lastUpdate": {"type": "preview", "state": "succeeded", "digest": "a"}}), false),
+        (
+            "a preview",
+            json!({"lastUpdate": {"type": "preview", "state": "succeeded", "digest": Digest::of(b"a")}}),
+            false,
+        ),
         (
             "an up, and then a failure",
             json!({"appliedStack": {"name": "dev"}, "lastUpdate": {"state": "failed"}}),
@@ -87,15 +92,15 @@ fn a_stack_may_have_resources_by_what_its_status_records() {
             false,
         ),
     ];
-    for (name, status, wanted) in rows {
-        assert_eq!(has_applied(&stack(status)), wanted, "{name}");
+    for (name, status, expected) in rows {
+        assert_eq!(has_applied(&stack(status)), expected, "{name}");
     }
 }
 
 #[test]
 fn earlier_records_apply_only_to_the_same_spec_generation() {
     let of_generation = |generation: i64| {
-        let last = json!({"type": "up", "state": "succeeded", "generation": generation, "digest": "a"});
+        let last = json!({"type": "up", "state": "succeeded", "generation": generation, "digest": Digest::of(b"a")});
         let project = json!({"name": "web", "runtime": "yaml"});
         recorded(&stack(json!({"lastAppliedRevision": "a", "lastUpdate": last, "projectInfo": project})))
     };
@@ -114,8 +119,8 @@ fn pulumi_stacks_differ_only_in_fields_set_on_both() {
         (pulumi_stack("dev", Some("web"), None), pulumi_stack("dev", Some("api"), None), true),
         (pulumi_stack("dev", None, Some("s3://a")), pulumi_stack("dev", None, Some("s3://b")), true),
     ];
-    for (one, other, wanted) in rows {
-        assert_eq!((differ(&one, &other), differ(&other, &one)), (wanted, wanted), "{one} {other}");
+    for (one, other, expected) in rows {
+        assert_eq!((differ(&one, &other), differ(&other, &one)), (expected, expected), "{one} {other}");
     }
 }
 
@@ -140,9 +145,9 @@ fn resources_left_behind_are_reported_once_per_change() {
         ("the agent reports what was not announced", status(Some(a()), Some(a())), b(), Some(in_secret()), true),
         ("the agent reports what was announced", status(Some(a()), Some(a())), b(), Some(b()), false),
     ];
-    for (name, status, next, announced, wanted) in rows {
+    for (name, status, next, announced, expected) in rows {
         let found = left_behind(&status, &next, announced.as_ref());
-        assert_eq!(found, wanted.then(a).as_ref(), "{name}");
+        assert_eq!(found, expected.then(a).as_ref(), "{name}");
     }
 }
 

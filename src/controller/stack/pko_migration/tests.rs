@@ -8,6 +8,7 @@ use super::*;
 use crate::api::auto::Update;
 use crate::api::conditions::update_reason;
 use crate::api::names;
+use crate::artifact::Digest;
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::decide::decide;
 use crate::controller::stack::observed::Deletion;
@@ -60,7 +61,7 @@ fn observed(stack: Stack, revision: &str, workspace: Option<Workspace>) -> Obser
     Observed { source: Some(Ok(source(revision))), in_store: true, workspace, deletion, ..Observed::of(stack) }
 }
 
-/// Returns the Stack after the takeover and the rename of its field managers.
+/// Returns the Stack after the takeover and the rename of the operator's field managers.
 fn taken_over(mut stack: Stack) -> Stack {
     stack.status = Some(adopted(&stack));
     stack.metadata.managed_fields = field_managers::managed_fields(&stack).or(stack.metadata.managed_fields);
@@ -71,7 +72,7 @@ fn now() -> Timestamp {
     "2026-11-21T09:02:00Z".parse().expect("a time")
 }
 
-/// Returns the names of the following actions, with simulated results, until the Stack settles or a run starts.
+/// Returns the names of the next actions until the Stack is settled or a run starts. The results of the actions are simulated.
 fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
     let mut names = Vec::new();
     for _ in 0..10 {
@@ -80,7 +81,7 @@ fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
         match action {
             Action::TakeOver => observed.stack = taken_over(observed.stack),
             Action::AdoptBaseline(status) => observed.stack.status = Some(*status),
-            Action::ReplaceWorkspace(wanted) => observed.workspace = Some(*wanted),
+            Action::ReplaceWorkspace(expected) => observed.workspace = Some(*expected),
             Action::Settled(settled) => {
                 names.push(format!("{settled:?}"));
                 return names;
@@ -167,15 +168,24 @@ fn every_pko_revision_format_identifies_the_same_artifact() {
         ("0000000000000000000000000000000000000000", main.as_str(), false),
         ("feed", "main@sha1:feed", false),
     ];
-    for (commit, revision, wanted) in rows {
+    for (commit, revision, expected) in rows {
         let last = LastUpdate { last_attempted_commit: Some(commit.to_owned()), ..LastUpdate::default() };
-        assert_eq!(is_same_artifact(&last, revision, digest, None), wanted, "{commit} is {revision}");
-        let ours = LastUpdate { digest: Some(digest.to_owned()), ..last };
+        assert_eq!(
+            is_same_artifact(&last, &candidate(revision, digest.parse().ok())),
+            expected,
+            "{commit} is {revision}"
+        );
+        let ours = LastUpdate { inputs: RunInputs { digest: digest.parse().ok(), ..last.inputs.clone() }, ..last };
         // For a Git repository that the controller polls itself, only the commit is recorded.
         let is_same = commit == revision || revision.strip_prefix("main@sha1:") == Some(COMMIT) && commit == COMMIT;
         let is_same = is_same || (commit == hash && revision == latest);
-        assert_eq!(is_same_artifact(&ours, revision, digest, None), is_same, "ours: {commit} is {revision}");
-        assert!(!is_same_artifact(&ours, revision, "sha256:0", None), "another digest: {commit} is {revision}");
+        assert_eq!(
+            is_same_artifact(&ours, &candidate(revision, digest.parse().ok())),
+            is_same,
+            "ours: {commit} is {revision}"
+        );
+        let other = candidate(revision, Some(Digest::of(b"other")));
+        assert!(!is_same_artifact(&ours, &other), "another digest: {commit} is {revision}");
     }
 }
 
@@ -185,10 +195,10 @@ fn the_pko_workspace_is_replaced_even_if_no_run_is_due() {
     let stack = taken_over(left("from-flux"));
     let noted = Stack { status: baseline(&stack, &source(&main)), ..stack };
     let theirs = || Some(workspace_of("from-flux"));
-    let Action::ReplaceWorkspace(wanted) = decide(&observed(noted.clone(), &main, theirs()), now()) else {
+    let Action::ReplaceWorkspace(expected) = decide(&observed(noted.clone(), &main, theirs()), now()) else {
         panic!("it stays the operator's")
     };
-    let spec = serde_json::to_value(&wanted.spec).expect("json");
+    let spec = serde_json::to_value(&expected.spec).expect("json");
     assert_eq!(spec["artifact"]["revision"], main.as_str());
     assert_eq!(spec.get("podTemplate"), None, "what the operator mounted by hand comes another way");
     let lost = Observed { in_store: false, ..observed(noted.clone(), &main, theirs()) };
@@ -196,8 +206,8 @@ fn the_pko_workspace_is_replaced_even_if_no_run_is_due() {
     let gone = observed(noted.clone(), &main, None);
     assert!(matches!(decide(&gone, now()), Action::Settled(Settled::Done(_))), "none is made where there is none");
     let applied =
-        build_workspace::workspace(&noted, wanted.spec.artifact.as_ref().expect("an artifact")).expect("valid");
-    assert_eq!(applied, *wanted);
+        build_workspace::workspace(&noted, expected.spec.artifact.as_ref().expect("an artifact")).expect("valid");
+    assert_eq!(applied, *expected);
 }
 
 #[test]
@@ -207,10 +217,10 @@ fn the_workspace_of_a_pko_run_is_replaced_before_awaiting_the_run() {
     let main = format!("main@sha1:{COMMIT}");
     let mut seen =
         Observed { update: Some(update), ..observed(taken_over(stack), &main, Some(workspace_of("from-flux"))) };
-    let Action::ReplaceWorkspace(wanted) = decide(&seen, now()) else {
+    let Action::ReplaceWorkspace(expected) = decide(&seen, now()) else {
         panic!("its pod would stay, and the run with it")
     };
-    seen.workspace = Some(*wanted);
+    seen.workspace = Some(*expected);
     assert!(matches!(decide(&seen, now()), Action::AwaitUpdate(_)), "it may go on until its pod has gone");
 }
 
@@ -270,7 +280,7 @@ fn a_deleted_stack_is_destroyed_after_its_pko_run_ends() {
     assert!(message.contains("destroy"), "{message}");
 }
 
-/// Reimplements the operator's check of whether a Stack that is not being deleted is up to date.
+/// Reimplements the check with which the operator determines whether a Stack that is not being deleted is up to date.
 fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
     let last = &stack["status"]["lastUpdate"];
     let request = &stack["metadata"]["annotations"][names::ANNOTATION_RECONCILIATION_REQUEST];
@@ -298,4 +308,8 @@ fn a_migrated_stack_is_in_sync_for_pko_after_a_rollback() {
             assert_eq!(ours["status"][field], theirs["status"][field], "{name}");
         }
     }
+}
+
+fn candidate(revision: &str, digest: Option<Digest>) -> Candidate {
+    Candidate { revision: revision.to_owned(), inputs: RunInputs { digest, ..RunInputs::default() } }
 }

@@ -36,12 +36,12 @@ const LIMITS: Limits = Limits {
 };
 /// Limits of concurrent evaluations: two in total, one per namespace, and eight waiting callers per namespace.
 const SLOTS: fair_slots::Limits = fair_slots::Limits { total: 2, per_key: 1, waiting_per_key: 8 };
-/// Factor between the duration of an evaluation and the following backoff of its namespace, if it took longer than `CHEAP`. It limits a
-/// namespace to a tenth of a CPU.
+/// Ratio of the backoff of a namespace to the duration of the preceding evaluation, if the evaluation took longer than `CHEAP`. The backoff
+/// limits a namespace to a tenth of a CPU.
 const BACKOFF_FACTOR: u32 = 9;
-/// Maximum duration of an evaluation without backoff.
+/// Maximum duration of an evaluation that is not followed by a backoff.
 const CHEAP: Duration = Duration::from_millis(50);
-/// Backoff of a namespace after an expression has exceeded a limit. It limits a namespace to a tenth of a CPU.
+/// Backoff of a namespace after an expression has exceeded a limit, and maximum backoff. It limits a namespace to a tenth of a CPU.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
 /// Time for which a reconcile waits for a result before it releases its worker. Most evaluations take a few milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
@@ -65,7 +65,7 @@ struct Shared {
     wake: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// Locked for short sections only, never across an await.
+    /// The lock is held only briefly, never across an `await`.
     answers: Mutex<Answers>,
 }
 
@@ -92,8 +92,8 @@ impl Evaluator {
         Self(Arc::new(Shared { subprocess, slots, wake, tasks, end, answers }))
     }
 
-    /// Evaluates the expression with `self` = `this` and `dep` = `other`. Returns `None` if that takes longer than `ANSWER_TIMEOUT`; the
-    /// Stack is woken when the result is known. Equal requests are answered from the cache.
+    /// Evaluates the expression with `self` = `this` and `dep` = `other`. Returns `None` if that takes longer than `ANSWER_TIMEOUT`. The
+    /// Stack is then woken when the result is known. Equal requests are answered from the cache.
     pub async fn ask(&self, expression: &str, this: &Stack, other: &Stack) -> Option<Answer> {
         let request = match serde_json::to_vec(&Request { expression, this, dep: other }) {
             Ok(request) if request.len() <= MAX_REQUEST => request,
@@ -123,7 +123,7 @@ impl Evaluator {
         match tokio::time::timeout(ANSWER_TIMEOUT, &mut receiver).await {
             Ok(answer) => answer.ok(),
             Err(_) => {
-                // Closing the channel makes the task wake the Stack. A result sent just before is still received.
+                // Because the channel is closed, the task wakes the Stack instead. A result that was sent just before is still received.
                 receiver.close();
                 receiver.try_recv().ok()
             }
@@ -239,7 +239,8 @@ struct Known {
     until: Option<Instant>,
 }
 
-/// Cache of results in two generations: used results move to the recent generation, unused ones are dropped with the older one.
+/// Cache of results in two generations. A result that is used moves to the recent generation. Unused results are dropped together with the
+/// older generation.
 #[derive(Default)]
 struct Answers {
     recent: HashMap<Hash, Known>,

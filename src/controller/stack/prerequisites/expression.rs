@@ -1,7 +1,7 @@
 //! Evaluates the CEL expression in `dependsOn[].readyExpr`, as Flux does: `self` is the Stack, `dep` is the dependency.
 //!
-//! This is the code of the child process that [`super::evaluator`] starts. The author of a Stack controls the expression, and the CEL
-//! library limits neither steps nor memory, so the process runs with resource limits.
+//! This code runs in the child process that [`super::evaluator`] starts. The author of a Stack controls the expression, and the CEL library
+//! limits neither steps nor memory, so the process runs with resource limits.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::subprocess;
 /// Maximum length of a message about an expression, in characters. The message may contain data of the objects.
 const MAX_MESSAGE: usize = 300;
 
-/// Request to the child process. The parent serializes borrowed values, the child deserializes owned ones.
+/// Request to the child process. The parent serializes borrowed values, and the child deserializes owned values.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request<Text, Object> {
     pub expression: Text,
@@ -121,7 +121,7 @@ mod tests {
         })
     }
 
-    fn said(expression: &str) -> Result<bool, ExpressionError> {
+    fn result_of(expression: &str) -> Result<bool, ExpressionError> {
         evaluate(expression, stack("app"), stack("base"))
     }
 
@@ -139,8 +139,8 @@ mod tests {
             ("timestamp(dep.status.conditions[0].lastTransitionTime) < timestamp('2026-02-01T00:00:00Z')", true),
             ("dep.status.outputs.zones.size() > 2", false),
         ];
-        for (expression, wanted) in rows {
-            assert_eq!(said(expression), Ok(wanted), "{expression}");
+        for (expression, expected) in rows {
+            assert_eq!(result_of(expression), Ok(expected), "{expression}");
         }
     }
 
@@ -153,16 +153,16 @@ mod tests {
             ("dep.status.outputs.count", "result must be a bool, not int"),
         ];
         for (expression, words) in invalid {
-            let answer = said(expression);
+            let answer = result_of(expression);
             assert!(
                 matches!(&answer, Err(ExpressionError::Invalid(why)) if why.contains(words)),
                 "{expression}: {answer:?}"
             );
         }
-        let answer = said("dep.status.outputs.address == 'a'");
+        let answer = result_of("dep.status.outputs.address == 'a'");
         assert!(matches!(&answer, Err(ExpressionError::Failed(why)) if why.contains("address")), "{answer:?}");
         let long = format!("dep['{}'] == 1", "a".repeat(900));
-        let answer = said(&long);
+        let answer = result_of(&long);
         assert!(matches!(&answer, Err(ExpressionError::Failed(why)) if why.chars().count() <= 301), "{answer:?}");
     }
 }

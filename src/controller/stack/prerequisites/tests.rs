@@ -16,8 +16,8 @@ fn succeeded() -> Stack {
     let mut stack = Stack::new("base", StackSpec::default());
     stack.metadata.generation = Some(2);
     let last = LastUpdate {
+        inputs: RunInputs { generation: 2, ..RunInputs::default() },
         name: Some("base-1".to_owned()),
-        generation: 2,
         state: Some("succeeded".to_owned()),
         last_resync_time: Some(Time(at(1000))),
         ..LastUpdate::default()
@@ -71,10 +71,10 @@ fn a_prerequisite_must_have_succeeded_for_its_current_inputs() {
             waits("spec has changed since the last run"),
         ),
         ("asked for", changed(annotate), waits("requested run has not ended")),
-        ("has answered", ran(|last| last.reconcile_request = Some("before".to_owned())), Standing::Satisfied),
+        ("has answered", ran(|last| last.inputs.reconcile_request = Some("before".to_owned())), Standing::Satisfied),
     ];
-    for (name, stack, wanted) in rows {
-        assert_eq!(one(Rule::Succeeded { within: None }, stack, 999_999), wanted, "{name}");
+    for (name, stack, expected) in rows {
+        assert_eq!(one(Rule::Succeeded { within: None }, stack, 999_999), expected, "{name}");
     }
 }
 
@@ -85,8 +85,8 @@ fn a_stale_prerequisite_gets_the_same_run_request_each_time() {
     let stale = vec![Stale { name: "base".to_owned(), request: "after-base-1".to_owned() }];
     let message = "waiting for base: last run ended more than 1h0m0s ago; requested another run".to_owned();
     for second in [4601, 99_999] {
-        let wanted = Standing::Unmet { message: message.clone(), stale: stale.clone() };
-        assert_eq!(one(hour.clone(), Some(succeeded()), second), wanted);
+        let expected = Standing::Unmet { message: message.clone(), stale: stale.clone() };
+        assert_eq!(one(hour.clone(), Some(succeeded()), second), expected);
     }
     let failed = ran(|last| last.state = Some("failed".to_owned()));
     assert_eq!(one(hour, failed, 99_999), waits("last run failed"), "it retries on its own");
@@ -97,20 +97,20 @@ fn a_dependency_must_be_ready_for_its_current_generation() {
     let ready = |status: Status, reason: &str| {
         changed(|stack| {
             let conditions = &mut stack.status.as_mut().unwrap().conditions;
-            conditions::set(conditions, &Claim { kind: READY, status, reason, message: "said" }, 2, at(1));
+            conditions::set(conditions, &Claim { kind: READY, status, reason, message: "detail" }, 2, at(1));
         })
     };
     let mut edited = ready(Status::True, "ProcessingCompleted");
     edited.as_mut().unwrap().metadata.generation = Some(3);
     let rows = [
         ("missing", None, waits("not found")),
-        ("nothing is said", Some(succeeded()), waits("not ready")),
+        ("no condition", Some(succeeded()), waits("not ready")),
         ("ready", ready(Status::True, "ProcessingCompleted"), Standing::Satisfied),
         ("not ready", ready(Status::False, "UpdateFailed"), waits("not ready (UpdateFailed)")),
         ("edited", edited, waits("spec has changed")),
     ];
-    for (name, stack, wanted) in rows {
-        assert_eq!(one(Rule::Ready, stack, 1000), wanted, "{name}");
+    for (name, stack, expected) in rows {
+        assert_eq!(one(Rule::Ready, stack, 1000), expected, "{name}");
     }
 }
 
@@ -139,7 +139,7 @@ fn prerequisites_and_dependencies_are_read_from_the_spec() {
     }))
     .unwrap();
     let hour = Some(SignedDuration::from_hours(1));
-    let wanted = [
+    let expected = [
         ("apps", "a", Rule::Succeeded { within: None }),
         ("apps", "b", Rule::Succeeded { within: hour }),
         ("apps", "e", Rule::Succeeded { within: Some(SignedDuration::from_secs(1)) }),
@@ -149,7 +149,7 @@ fn prerequisites_and_dependencies_are_read_from_the_spec() {
     ];
     assert_eq!(
         rules(&spec, "apps"),
-        wanted.map(|(namespace, name, rule)| ((namespace.to_owned(), name.to_owned()), rule))
+        expected.map(|(namespace, name, rule)| ((namespace.to_owned(), name.to_owned()), rule))
     );
     let elsewhere = cross_namespace_reference(&spec, "apps");
     assert_eq!(elsewhere.as_deref(), Some("spec.dependsOn: Stack base/c is in another namespace"));
@@ -176,9 +176,9 @@ fn a_shared_source_is_rolled_out_in_dependency_order() {
         ("of another source", on("apps", "base", None), Standing::Satisfied),
         ("of another namespace", on("base", "app", None), Standing::Satisfied),
     ];
-    for (name, stack, wanted) in rows {
+    for (name, stack, expected) in rows {
         let needed = needed("base", Rule::Ready, Some(stack));
-        assert_eq!(check(&on("apps", "app", None), "main@sha1:2", &[needed], at(9)), wanted, "{name}");
+        assert_eq!(check(&on("apps", "app", None), "main@sha1:2", &[needed], at(9)), expected, "{name}");
     }
 }
 
@@ -195,10 +195,10 @@ fn an_expression_replaces_the_default_readiness_check() {
         (Err(ExpressionError::Invalid("result must be a bool, not int".to_owned())), stalled.clone()),
         (Err(ExpressionError::LimitExceeded("result must be a bool, not int".to_owned())), stalled),
     ];
-    for (answer, wanted) in rows {
+    for (answer, expected) in rows {
         let text = format!("{answer:?}");
         let needed = Dependency { answer: Some(answer), ..needed("base", rule(), Some(succeeded())) };
-        assert_eq!(check_all(&[needed], 9), wanted, "{text}");
+        assert_eq!(check_all(&[needed], 9), expected, "{text}");
     }
     let unknown = needed("base", rule(), Some(succeeded()));
     assert_eq!(check_all(&[unknown], 9), Standing::Evaluating);

@@ -1,4 +1,4 @@
-//! Tests of the watches, and that a reconcile waits until the caches are synced.
+//! Tests the watches, and tests that a reconcile waits until the caches are synced.
 
 mod watches {
     use jiff::Timestamp;
@@ -15,7 +15,7 @@ mod watches {
 
     fn says(progressing: Status, reason: &str, change: fn(&mut UpdateStatus)) -> String {
         let mut status = UpdateStatus::default();
-        let claim = Claim { kind: PROGRESSING, status: progressing, reason, message: "said" };
+        let claim = Claim { kind: PROGRESSING, status: progressing, reason, message: "detail" };
         conditions::set(&mut status.conditions, &claim, 1, Timestamp::UNIX_EPOCH);
         change(&mut status);
         update_state(&update(status))

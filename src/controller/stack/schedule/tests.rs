@@ -2,8 +2,6 @@
 
 mod course;
 
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::api::pulumi::StackSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -12,19 +10,10 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
-fn inputs() -> Inputs {
-    Inputs {
-        generation: 1,
-        reconcile_request: None,
-        requested_at: None,
-        force_at: None,
-        reset_at: None,
+fn candidate() -> Candidate {
+    Candidate {
         revision: "main@sha1:a".to_owned(),
-        digest: "sha256:a".to_owned(),
-        content_id: None,
-        selection: None,
-        config_inputs: None,
-        mounted_inputs: BTreeMap::new(),
+        inputs: RunInputs { generation: 1, digest: Some(Digest::of(b"a")), ..RunInputs::default() },
     }
 }
 
@@ -34,12 +23,11 @@ fn plain() -> StackBackoff {
 
 fn last(state: &str, failures: i64) -> LastUpdate {
     LastUpdate {
+        inputs: RunInputs { generation: 1, digest: Some(Digest::of(b"a")), ..RunInputs::default() },
         kind: Some("up".to_owned()),
         state: Some(state.to_owned()),
         reason: (state == "failed").then(|| update_reason::UPDATE_FAILED.to_owned()),
-        generation: 1,
         last_attempted_commit: Some("main@sha1:a".to_owned()),
-        digest: Some("sha256:a".to_owned()),
         last_resync_time: Some(Time(at(1000))),
         failures,
         ..LastUpdate::default()
@@ -51,53 +39,59 @@ fn last(state: &str, failures: i64) -> LastUpdate {
 fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
     let now = |text: &str| Due::Now(text.to_owned());
     let up = UpdateKind::Up;
-    let changed = |change: fn(&mut Inputs)| {
-        let mut inputs = inputs();
-        change(&mut inputs);
-        inputs
+    let changed = |change: fn(&mut Candidate)| {
+        let mut candidate = candidate();
+        change(&mut candidate);
+        candidate
     };
     let rows = [
-        ("never ran", None, inputs(), 1000, now("Initial stack update")),
-        ("done", Some(last("succeeded", 0)), inputs(), 9999, Due::Done(None)),
-        ("new spec", Some(last("succeeded", 0)), changed(|i| i.generation = 2), 1000, now("New stack generation: 2")),
+        ("never ran", None, candidate(), 1000, now("Initial stack update")),
+        ("done", Some(last("succeeded", 0)), candidate(), 9999, Due::Done(None)),
+        (
+            "new spec",
+            Some(last("succeeded", 0)),
+            changed(|c| c.inputs.generation = 2),
+            1000,
+            now("New stack generation: 2"),
+        ),
         (
             "asked for",
             Some(last("succeeded", 0)),
-            changed(|i| i.reconcile_request = Some("x".to_owned())),
+            changed(|c| c.inputs.reconcile_request = Some("x".to_owned())),
             1000,
             now("Sync request: \"x\""),
         ),
         (
             "asked for in Flux's way",
             Some(last("succeeded", 0)),
-            changed(|i| i.requested_at = Some("t".to_owned())),
+            changed(|c| c.inputs.requested_at = Some("t".to_owned())),
             1000,
             now("Requested at: \"t\""),
         ),
         (
             "new commit",
             Some(last("succeeded", 0)),
-            changed(|i| i.revision = "main@sha1:b".to_owned()),
+            changed(|c| c.revision = "main@sha1:b".to_owned()),
             1000,
             now("New commit detected: \"main@sha1:b\""),
         ),
         (
             "same commit, other bytes",
             Some(last("succeeded", 0)),
-            changed(|i| i.digest = "sha256:b".to_owned()),
+            changed(|c| c.inputs.digest = Some(Digest::of(b"b"))),
             1000,
             now("New commit detected: \"main@sha1:a\""),
         ),
         (
             "inside the first cooldown",
             Some(last("failed", 1)),
-            inputs(),
+            candidate(),
             1004,
             Due::After(SignedDuration::from_secs(6)),
         ),
-        ("after it", Some(last("failed", 1)), inputs(), 1010, now("Backoff time elapsed: 10s")),
-        ("second cooldown", Some(last("failed", 2)), inputs(), 1029, Due::After(SignedDuration::from_secs(1))),
-        ("many failures", Some(last("failed", 99)), inputs(), 1000, Due::After(SignedDuration::from_secs(86_400))),
+        ("after it", Some(last("failed", 1)), candidate(), 1010, now("Backoff time elapsed: 10s")),
+        ("second cooldown", Some(last("failed", 2)), candidate(), 1029, Due::After(SignedDuration::from_secs(1))),
+        ("many failures", Some(last("failed", 99)), candidate(), 1000, Due::After(SignedDuration::from_secs(86_400))),
         (
             "an Update that is not valid",
             Some(LastUpdate {
@@ -105,41 +99,44 @@ fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
                 message: Some("why".to_owned()),
                 ..last("failed", 1)
             }),
-            inputs(),
+            candidate(),
             999_999,
             Due::Invalid("why".to_owned()),
         ),
         (
             "its end is unknown",
             Some(LastUpdate { reason: Some("RunOutcomeUnknown".to_owned()), ..last("failed", 0) }),
-            inputs(),
+            candidate(),
             999_999,
             Due::Unanswered("RunOutcomeUnknown"),
         ),
         (
             "a request that was taken away",
-            Some(LastUpdate { requested_at: Some("t".to_owned()), ..last("succeeded", 0) }),
-            inputs(),
+            Some(LastUpdate {
+                inputs: RunInputs { requested_at: Some("t".to_owned()), ..last("succeeded", 0).inputs },
+                ..last("succeeded", 0)
+            }),
+            candidate(),
             1000,
             Due::Done(None),
         ),
         (
             "new commit inside the cooldown",
             Some(last("failed", 2)),
-            changed(|i| i.revision = "b".to_owned()),
+            changed(|c| c.revision = "b".to_owned()),
             1001,
             now("New commit detected: \"b\""),
         ),
         (
             "new commit after many failures",
             Some(last("failed", 3)),
-            changed(|i| i.revision = "b".to_owned()),
+            changed(|c| c.revision = "b".to_owned()),
             1001,
             now("New commit detected: \"b\""),
         ),
     ];
-    for (name, last, inputs, second, wanted) in rows {
-        assert_eq!(due(last.as_ref(), None, &inputs, up, &plain(), at(second)), wanted, "{name}");
+    for (name, last, candidate, second, expected) in rows {
+        assert_eq!(due(last.as_ref(), None, &candidate, up, &plain(), at(second)), expected, "{name}");
     }
 }
 
@@ -162,11 +159,11 @@ fn a_stack_with_an_interval_runs_again_after_any_outcome() {
         ("pending creates wait for a user", doubt("PendingCreates"), 99_999, Due::Unanswered("PendingCreates")),
         ("and so does a run in doubt", doubt("RunOutcomeUnknown"), 99_999, Due::Unanswered("RunOutcomeUnknown")),
     ];
-    for (name, last, second, wanted) in rows {
-        assert_eq!(due(Some(&last), None, &inputs(), UpdateKind::Up, &hourly, at(second)), wanted, "{name}");
+    for (name, last, second, expected) in rows {
+        assert_eq!(due(Some(&last), None, &candidate(), UpdateKind::Up, &hourly, at(second)), expected, "{name}");
     }
     let destroyed = LastUpdate { kind: Some("destroy".to_owned()), ..last("succeeded", 0) };
-    let due = due(Some(&destroyed), None, &inputs(), UpdateKind::Destroy, &hourly, at(99_999));
+    let due = due(Some(&destroyed), None, &candidate(), UpdateKind::Destroy, &hourly, at(99_999));
     assert_eq!(due, Due::Done(None), "what is destroyed stays so");
 }
 
@@ -175,21 +172,20 @@ fn a_commit_outside_the_selected_paths_starts_no_run() {
     let chosen = |digest: &str| Some(format!("sha256:{digest}"));
     let commit = "5f18866e70838870f34ab0479bc7512ad5bdbb52";
     let done = LastUpdate {
+        inputs: RunInputs { paths_digest: chosen("p"), ..last("succeeded", 0).inputs },
         last_attempted_commit: Some(commit.to_owned()),
-        paths_digest: chosen("p"),
         ..last("succeeded", 0)
     };
-    let pushed = |selection: Option<String>| Inputs {
+    let pushed = |selection: Option<String>| Candidate {
         revision: "main@sha1:b".to_owned(),
-        digest: "sha256:b".to_owned(),
-        selection,
-        ..inputs()
+        inputs: RunInputs { digest: Some(Digest::of(b"b")), paths_digest: selection, ..candidate().inputs },
     };
-    let due = |last: &LastUpdate, inputs: &Inputs| due(Some(last), None, inputs, UpdateKind::Up, &plain(), at(1000));
+    let due =
+        |last: &LastUpdate, candidate: &Candidate| due(Some(last), None, candidate, UpdateKind::Up, &plain(), at(1000));
     assert_eq!(due(&done, &pushed(chosen("p"))), Due::Done(None));
     assert!(matches!(due(&done, &pushed(chosen("q"))), Due::Now(_)));
     assert!(matches!(due(&done, &pushed(None)), Due::Now(_)));
-    let same = Inputs { revision: format!("main@sha1:{commit}"), ..inputs() };
+    let same = Candidate { revision: format!("main@sha1:{commit}"), ..candidate() };
     assert_eq!(due(&done, &same), Due::Done(None), "the commit alone names the same revision");
     let failed = LastUpdate { state: Some("failed".to_owned()), failures: 2, ..done };
     assert_eq!(failures_after(Some(&failed), &pushed(chosen("p")), update_reason::UPDATE_FAILED, &plain()), 3);
@@ -198,9 +194,12 @@ fn a_commit_outside_the_selected_paths_starts_no_run() {
 #[test]
 fn a_destroy_runs_once_and_not_for_a_new_commit() {
     let destroy = UpdateKind::Destroy;
-    let moved = Inputs { revision: "b".to_owned(), digest: "sha256:b".to_owned(), ..inputs() };
+    let moved = Candidate {
+        revision: "b".to_owned(),
+        inputs: RunInputs { digest: Some(Digest::of(b"b")), ..candidate().inputs },
+    };
     assert_eq!(
-        due(Some(&last("succeeded", 0)), None, &inputs(), destroy, &plain(), at(1000)),
+        due(Some(&last("succeeded", 0)), None, &candidate(), destroy, &plain(), at(1000)),
         Due::Now("Stack marked for deletion".to_owned())
     );
     let destroyed = |state: &str| LastUpdate { kind: Some("destroy".to_owned()), ..last(state, 0) };
@@ -213,8 +212,14 @@ fn a_destroy_runs_once_and_not_for_a_new_commit() {
 
 #[test]
 fn a_rotated_config_input_starts_one_run() {
-    let with = |last: LastUpdate, word: Option<&str>| LastUpdate { config_inputs: word.map(str::to_owned), ..last };
-    let seen = |word: Option<&str>| Inputs { config_inputs: word.map(str::to_owned), ..inputs() };
+    let with = |last: LastUpdate, word: Option<&str>| LastUpdate {
+        inputs: RunInputs { config_inputs: word.map(str::to_owned), ..last.inputs.clone() },
+        ..last
+    };
+    let seen = |word: Option<&str>| Candidate {
+        inputs: RunInputs { config_inputs: word.map(str::to_owned), ..candidate().inputs },
+        ..candidate()
+    };
     let rotated = Due::Now("A Secret or ConfigMap referenced by the configuration has changed".to_owned());
     let (up, destroy) = (UpdateKind::Up, UpdateKind::Destroy);
     let destroyed = LastUpdate { kind: Some("destroy".to_owned()), ..last("succeeded", 0) };
@@ -235,8 +240,8 @@ fn a_rotated_config_input_starts_one_run() {
         ("nothing is known now", with(last("succeeded", 0), Some("a")), seen(None), up, Due::Done(None)),
         ("nothing is left to destroy", with(destroyed, Some("a")), seen(Some("b")), destroy, Due::Done(None)),
     ];
-    for (name, last, inputs, kind, wanted) in rows {
-        assert_eq!(due(Some(&last), None, &inputs, kind, &plain(), at(1005)), wanted, "{name}");
+    for (name, last, candidate, kind, expected) in rows {
+        assert_eq!(due(Some(&last), None, &candidate, kind, &plain(), at(1005)), expected, "{name}");
     }
     let failed = update_reason::UPDATE_FAILED;
     assert_eq!(failures_after(Some(&with(last("failed", 2), Some("a"))), &seen(Some("b")), failed, &plain()), 1);
@@ -247,8 +252,8 @@ fn a_rotated_config_input_starts_one_run() {
 fn a_lock_conflict_is_retried_without_counting_as_a_failure() {
     let locked = LastUpdate { reason: Some(stack_reason::UPDATE_CONFLICT.to_owned()), ..last("failed", 0) };
     let wait = Due::After(SignedDuration::from_secs(20));
-    assert_eq!(due(Some(&locked), None, &inputs(), UpdateKind::Up, &plain(), at(1010)), wait);
-    assert_eq!(failures_after(Some(&locked), &inputs(), stack_reason::UPDATE_CONFLICT, &plain()), 0);
+    assert_eq!(due(Some(&locked), None, &candidate(), UpdateKind::Up, &plain(), at(1010)), wait);
+    assert_eq!(failures_after(Some(&locked), &candidate(), stack_reason::UPDATE_CONFLICT, &plain()), 0);
 }
 
 #[test]
@@ -257,17 +262,17 @@ fn a_refused_run_is_retried_without_limit_or_counting_as_failure() {
         |failures| LastUpdate { reason: Some(update_reason::RUN_REFUSED.to_owned()), ..last("failed", failures) };
     let up = UpdateKind::Up;
     assert_eq!(
-        due(Some(&refused(0)), None, &inputs(), up, &plain(), at(1000)),
+        due(Some(&refused(0)), None, &candidate(), up, &plain(), at(1000)),
         Due::After(SignedDuration::from_secs(10))
     );
     assert_eq!(
-        due(Some(&refused(99)), None, &inputs(), up, &plain(), at(1000)),
+        due(Some(&refused(99)), None, &candidate(), up, &plain(), at(1000)),
         Due::After(SignedDuration::from_secs(60))
     );
-    assert!(matches!(due(Some(&refused(99)), None, &inputs(), up, &plain(), at(1060)), Due::Now(_)));
-    assert_eq!(failures_after(Some(&refused(99)), &inputs(), update_reason::RUN_REFUSED, &plain()), 100);
-    assert_eq!(failures_after(Some(&refused(99)), &inputs(), update_reason::UPDATE_FAILED, &plain()), 1);
-    assert_eq!(failures_after(Some(&last("failed", 2)), &inputs(), update_reason::RUN_REFUSED, &plain()), 1);
+    assert!(matches!(due(Some(&refused(99)), None, &candidate(), up, &plain(), at(1060)), Due::Now(_)));
+    assert_eq!(failures_after(Some(&refused(99)), &candidate(), update_reason::RUN_REFUSED, &plain()), 100);
+    assert_eq!(failures_after(Some(&refused(99)), &candidate(), update_reason::UPDATE_FAILED, &plain()), 1);
+    assert_eq!(failures_after(Some(&last("failed", 2)), &candidate(), update_reason::RUN_REFUSED, &plain()), 1);
 }
 
 #[test]
@@ -279,19 +284,19 @@ fn an_interrupted_run_is_retried_immediately_without_limit() {
     };
     let up = UpdateKind::Up;
     let again = Due::Now("Retry after interruption: 0s".to_owned());
-    assert_eq!(due(Some(&aborted(1, 0)), None, &inputs(), up, &plain(), at(1000)), again);
+    assert_eq!(due(Some(&aborted(1, 0)), None, &candidate(), up, &plain(), at(1000)), again);
     assert_eq!(
-        due(Some(&aborted(1, 99)), None, &inputs(), up, &plain(), at(1000)),
+        due(Some(&aborted(1, 99)), None, &candidate(), up, &plain(), at(1000)),
         again,
         "an interruption is no failure"
     );
-    assert_eq!(failures_after(Some(&last("failed", 2)), &inputs(), update_reason::ABORTED, &plain()), 2);
-    let after = |previous: &LastUpdate, reason| interruptions_after(Some(previous), &inputs(), reason);
+    assert_eq!(failures_after(Some(&last("failed", 2)), &candidate(), update_reason::ABORTED, &plain()), 2);
+    let after = |previous: &LastUpdate, reason| interruptions_after(Some(previous), &candidate(), reason);
     assert_eq!(after(&aborted(2, 0), Some(update_reason::ABORTED)), 3);
     assert_eq!(after(&aborted(2, 0), Some(update_reason::UPDATE_CONFLICT)), 2);
     assert_eq!(after(&aborted(2, 0), Some(update_reason::UPDATE_FAILED)), 0);
     assert_eq!(after(&aborted(2, 0), None), 0);
-    let other = Inputs { revision: "b".to_owned(), ..inputs() };
+    let other = Candidate { revision: "b".to_owned(), ..candidate() };
     assert_eq!(interruptions_after(Some(&aborted(2, 0)), &other, Some(update_reason::ABORTED)), 1);
 }
 
@@ -304,27 +309,27 @@ fn a_run_with_unknown_outcome_waits_for_an_answer_or_new_input() {
         (update_reason::PENDING_CREATES, Due::Unanswered("PendingCreates")),
         (update_reason::RUN_OUTCOME_UNKNOWN, Due::Unanswered("RunOutcomeUnknown")),
     ] {
-        let answered = |answer| due(Some(&doubt(reason)), answer, &inputs(), up, &plain(), at(999_999));
+        let answered = |answer| due(Some(&doubt(reason)), answer, &candidate(), up, &plain(), at(999_999));
         assert_eq!(answered(None), waits);
         assert_eq!(answered(Some(Answer::Retry)), now);
         assert_eq!(answered(Some(Answer::Clear)), now);
         assert_eq!(answered(Some(Answer::Abandon)), Due::Abandoned);
-        let pushed = Inputs { revision: "b".to_owned(), ..inputs() };
+        let pushed = Candidate { revision: "b".to_owned(), ..candidate() };
         let due = due(Some(&doubt(reason)), Some(Answer::Abandon), &pushed, up, &plain(), at(1000));
         assert!(matches!(due, Due::Now(_)), "{due:?}");
     }
     let aborted = doubt(update_reason::ABORTED);
-    assert_eq!(due(Some(&aborted), Some(Answer::Abandon), &inputs(), up, &plain(), at(1000)), Due::Abandoned);
+    assert_eq!(due(Some(&aborted), Some(Answer::Abandon), &candidate(), up, &plain(), at(1000)), Due::Abandoned);
 }
 
 #[test]
 fn failures_are_counted_only_for_the_same_inputs() {
-    let other = Inputs { revision: "b".to_owned(), ..inputs() };
+    let other = Candidate { revision: "b".to_owned(), ..candidate() };
     let failed = update_reason::UPDATE_FAILED;
-    assert_eq!(failures_after(None, &inputs(), failed, &plain()), 1);
-    assert_eq!(failures_after(Some(&last("failed", 1)), &inputs(), failed, &plain()), 2);
+    assert_eq!(failures_after(None, &candidate(), failed, &plain()), 1);
+    assert_eq!(failures_after(Some(&last("failed", 1)), &candidate(), failed, &plain()), 2);
     assert_eq!(failures_after(Some(&last("failed", 3)), &other, failed, &plain()), 1);
-    assert_eq!(failures_after(Some(&last("succeeded", 0)), &inputs(), failed, &plain()), 1);
+    assert_eq!(failures_after(Some(&last("succeeded", 0)), &candidate(), failed, &plain()), 1);
 }
 
 #[test]
@@ -335,67 +340,86 @@ fn a_run_canceled_by_a_user_waits_for_a_new_input() {
         ..last("failed", 1)
     };
     let hourly = StackBackoff::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
-    let due = |last: &LastUpdate, inputs: &Inputs, kind| due(Some(last), None, inputs, kind, &hourly, at(999_999));
-    assert_eq!(due(&canceled, &inputs(), UpdateKind::Up), Due::Canceled);
+    let due =
+        |last: &LastUpdate, candidate: &Candidate, kind| due(Some(last), None, candidate, kind, &hourly, at(999_999));
+    assert_eq!(due(&canceled, &candidate(), UpdateKind::Up), Due::Canceled);
     let destroy = LastUpdate { kind: Some("destroy".to_owned()), ..canceled.clone() };
-    assert_eq!(due(&destroy, &inputs(), UpdateKind::Destroy), Due::Canceled);
+    assert_eq!(due(&destroy, &candidate(), UpdateKind::Destroy), Due::Canceled);
     let timed_out = LastUpdate { canceled_by_user: None, ..canceled.clone() };
-    assert!(matches!(due(&timed_out, &inputs(), UpdateKind::Up), Due::Now(_)));
-    let pushed = Inputs { revision: "b".to_owned(), ..inputs() };
-    let asked = Inputs { requested_at: Some("t".to_owned()), ..inputs() };
-    for inputs in [pushed, asked] {
-        assert!(matches!(due(&canceled, &inputs, UpdateKind::Up), Due::Now(_)), "{inputs:?}");
+    assert!(matches!(due(&timed_out, &candidate(), UpdateKind::Up), Due::Now(_)));
+    let pushed = Candidate { revision: "b".to_owned(), ..candidate() };
+    let requested =
+        Candidate { inputs: RunInputs { requested_at: Some("t".to_owned()), ..candidate().inputs }, ..candidate() };
+    for candidate in [pushed, requested] {
+        assert!(matches!(due(&canceled, &candidate, UpdateKind::Up), Due::Now(_)), "{candidate:?}");
     }
-    assert!(matches!(due(&canceled, &inputs(), UpdateKind::Destroy), Due::Now(_)), "its Stack is deleted");
+    assert!(matches!(due(&canceled, &candidate(), UpdateKind::Destroy), Due::Now(_)), "its Stack is deleted");
 }
 
 #[test]
 fn each_flux_request_runs_a_stack_once() {
-    let asked = |requested: Option<&str>, force: Option<&str>, reset: Option<&str>| Inputs {
-        requested_at: requested.map(str::to_owned),
-        force_at: force.map(str::to_owned),
-        reset_at: reset.map(str::to_owned),
-        ..inputs()
+    let annotated = |requested: Option<&str>, force: Option<&str>, reset: Option<&str>| Candidate {
+        inputs: RunInputs {
+            requested_at: requested.map(str::to_owned),
+            force_at: force.map(str::to_owned),
+            reset_at: reset.map(str::to_owned),
+            ..candidate().inputs
+        },
+        ..candidate()
     };
     let t = Some("t");
     let rows = [
-        (asked(t, None, None), Some("Requested at: \"t\""), Some("Requested at: \"t\"")),
-        (asked(t, t, None), Some("Forced at: \"t\""), Some("Forced at: \"t\"")),
-        (asked(t, None, t), Some("Requested at: \"t\""), Some("Requested at: \"t\"")),
+        (annotated(t, None, None), Some("Requested at: \"t\""), Some("Requested at: \"t\"")),
+        (annotated(t, t, None), Some("Forced at: \"t\""), Some("Forced at: \"t\"")),
+        (annotated(t, None, t), Some("Requested at: \"t\""), Some("Requested at: \"t\"")),
     ];
-    for (inputs, after_success, after_failures) in rows {
-        for (state, failures, wanted) in [("succeeded", 0, after_success), ("failed", 3, after_failures)] {
+    for (candidate, after_success, after_failures) in rows {
+        for (state, failures, expected) in [("succeeded", 0, after_success), ("failed", 3, after_failures)] {
             let before = last(state, failures);
-            let due = |last: &LastUpdate| due(Some(last), None, &inputs, UpdateKind::Up, &plain(), at(1001));
-            assert_eq!(due(&before), Due::Now(wanted.unwrap_or_default().to_owned()), "{state} {inputs:?}");
+            let due = |last: &LastUpdate| due(Some(last), None, &candidate, UpdateKind::Up, &plain(), at(1001));
+            assert_eq!(due(&before), Due::Now(expected.unwrap_or_default().to_owned()), "{state} {candidate:?}");
             let answered = LastUpdate {
-                requested_at: inputs.requested_at.clone(),
-                force_at: inputs.force_at.clone(),
-                reset_at: inputs.reset_at.clone(),
+                inputs: RunInputs {
+                    requested_at: candidate.inputs.requested_at.clone(),
+                    force_at: candidate.inputs.force_at.clone(),
+                    reset_at: candidate.inputs.reset_at.clone(),
+                    ..before.inputs.clone()
+                },
                 ..before
             };
-            assert!(!matches!(due(&answered), Due::Now(_)), "once: {state} {inputs:?}");
+            assert!(!matches!(due(&answered), Due::Now(_)), "once: {state} {candidate:?}");
         }
     }
 }
 
 #[test]
 fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
-    let requested = |state: &str, failures| LastUpdate { requested_at: Some("t".to_owned()), ..last(state, failures) };
-    let inputs = |force: bool, reset: bool| Inputs {
-        requested_at: Some("t".to_owned()),
-        force_at: force.then(|| "t".to_owned()),
-        reset_at: reset.then(|| "t".to_owned()),
-        ..inputs()
+    let requested = |state: &str, failures| LastUpdate {
+        inputs: RunInputs { requested_at: Some("t".to_owned()), ..last(state, failures).inputs },
+        ..last(state, failures)
     };
-    let due = |last: &LastUpdate, inputs: &Inputs| due(Some(last), None, inputs, UpdateKind::Up, &plain(), at(1001));
+    let requested_candidate = |force: bool, reset: bool| Candidate {
+        inputs: RunInputs {
+            requested_at: Some("t".to_owned()),
+            force_at: force.then(|| "t".to_owned()),
+            reset_at: reset.then(|| "t".to_owned()),
+            ..candidate().inputs
+        },
+        ..candidate()
+    };
+    let due =
+        |last: &LastUpdate, candidate: &Candidate| due(Some(last), None, candidate, UpdateKind::Up, &plain(), at(1001));
     let forced = Due::Now("Forced at: \"t\"".to_owned());
     let reset = Due::Now("Failure count reset at: \"t\"".to_owned());
-    assert_eq!(due(&requested("succeeded", 0), &inputs(true, false)), forced);
-    assert_eq!(due(&requested("failed", 3), &inputs(true, false)), forced);
-    assert_eq!(due(&requested("failed", 3), &inputs(false, true)), reset);
-    assert_eq!(due(&requested("succeeded", 0), &inputs(false, true)), Due::Done(None), "there is nothing to forget");
+    assert_eq!(due(&requested("succeeded", 0), &requested_candidate(true, false)), forced);
+    assert_eq!(due(&requested("failed", 3), &requested_candidate(true, false)), forced);
+    assert_eq!(due(&requested("failed", 3), &requested_candidate(false, true)), reset);
+    assert_eq!(
+        due(&requested("succeeded", 0), &requested_candidate(false, true)),
+        Due::Done(None),
+        "there is nothing to forget"
+    );
     let failed = update_reason::UPDATE_FAILED;
-    assert_eq!(failures_after(Some(&requested("failed", 3)), &inputs(false, true), failed, &plain()), 1);
-    assert_eq!(failures_after(Some(&requested("failed", 2)), &inputs(false, false), failed, &plain()), 3);
+    assert_eq!(failures_after(Some(&requested("failed", 3)), &requested_candidate(false, true), failed, &plain()), 1);
+    assert_eq!(failures_after(Some(&requested("failed", 2)), &requested_candidate(false, false), failed, &plain()), 3);
 }

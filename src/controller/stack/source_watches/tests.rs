@@ -1,4 +1,4 @@
-//! Tests how sources are found, watched and lost, with an API server whose responses change.
+//! Tests how sources are found and watched and how watches end, with an API server whose responses change.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,9 +19,9 @@ const ALL_REPORTS: &str = "/apis/artifacts.example.com/v1/reports";
 /// Responses of the API server for the kind `Report`. Tests can change them.
 #[derive(Default)]
 struct Server {
-    /// 0: served, 1: forbidden, 2: not served.
+    /// The response of the API server: `SERVED`, `FORBIDDEN` or `NOT_SERVED`.
     mood: AtomicUsize,
-    /// 1 if only the watch is forbidden.
+    /// 1 if the watch is forbidden and other requests are allowed, else 0.
     watch_is_forbidden: AtomicUsize,
     watches: AtomicUsize,
 }
@@ -35,16 +35,16 @@ impl Server {
         self.mood.store(mood, Ordering::SeqCst);
     }
 
-    fn answer(&self, asked: &RecordedRequest) -> Answer {
+    fn answer(&self, request: &RecordedRequest) -> Answer {
         let mood = self.mood.load(Ordering::SeqCst);
-        let is_watched = asked.path == ALL_REPORTS;
+        let is_watched = request.path == ALL_REPORTS;
         match mood {
-            NOT_SERVED if asked.path == "/apis" => discovery(&[]),
-            _ if asked.path == "/apis" => discovery(&["Report"]),
+            NOT_SERVED if request.path == "/apis" => discovery(&[]),
+            _ if request.path == "/apis" => discovery(&["Report"]),
             NOT_SERVED => Answer::Json(404, json!("404 page not found")),
             FORBIDDEN => Answer::refusal(403, "Forbidden"),
             _ if is_watched && self.watch_is_forbidden.load(Ordering::SeqCst) == 1 => Answer::refusal(403, "Forbidden"),
-            _ if asked.query.contains("watch=true") => self.watch(),
+            _ if request.query.contains("watch=true") => self.watch(),
             _ if is_watched => Answer::Json(
                 200,
                 json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
@@ -54,7 +54,7 @@ impl Server {
         }
     }
 
-    /// Returns a change of `app` and one of another source; later requests receive no event.
+    /// Returns watch events for a change of `app` and for a change of another source. Later watch requests receive no events.
     fn watch(&self) -> Answer {
         if self.watches.fetch_add(1, Ordering::SeqCst) > 0 {
             return Answer::Silence;
@@ -103,7 +103,7 @@ fn stack(name: &str, source: &str) -> Stack {
     stack
 }
 
-/// The watches on a server, with the Stack `main` on the source `app` and the Stack `other` on the source `b`.
+/// The watches against a test API server. The Stack `main` refers to the source `app`, and the Stack `other` refers to the source `b`.
 struct Scene {
     server: Arc<Server>,
     log: Log,
@@ -119,7 +119,7 @@ impl Scene {
     fn new() -> Self {
         let server = Arc::new(Server::default());
         let answering = server.clone();
-        let (client, log) = client(move |asked| answering.answer(asked));
+        let (client, log) = client(move |request| answering.answer(request));
         let (store, mut stacks) = dependents::stacks();
         for stack in [stack("main", "app"), stack("other", "b")] {
             stacks.apply(&Event::Apply(stack));
@@ -144,8 +144,8 @@ impl Scene {
         names
     }
 
-    fn asked(&self, path: &str) -> usize {
-        self.log.all().iter().filter(|asked| asked.path == path).count()
+    fn requests(&self, path: &str) -> usize {
+        self.log.all().iter().filter(|request| request.path == path).count()
     }
 
     async fn tasks_end(&self) {
@@ -164,7 +164,7 @@ async fn a_source_kind_is_watched_once_and_wakes_its_stacks() {
     }
     assert_eq!(scene.woken(2).await, ["main", "other"], "what was missed before the watch began");
     assert_eq!(scene.woken(1).await, ["main"], "its source has changed, and the other's has not");
-    assert_eq!((scene.asked("/apis"), scene.asked(REPORTS)), (1, 3), "the kinds are asked for once");
+    assert_eq!((scene.requests("/apis"), scene.requests(REPORTS)), (1, 3), "the kinds are listed once");
     scene.end.cancel();
     scene.tasks_end().await;
 }
@@ -182,7 +182,7 @@ async fn discovery_of_an_unserved_kind_is_rate_limited() {
     assert!(scene.look().await.is_err(), "it is too soon to ask again");
     tokio::time::advance(ASK_AGAIN).await;
     assert!(scene.look().await.is_ok());
-    assert_eq!(scene.asked("/apis"), 2);
+    assert_eq!(scene.requests("/apis"), 2);
 }
 
 const ASK_AGAIN: Duration = Duration::from_secs(10);
@@ -200,7 +200,7 @@ async fn an_unserved_kind_does_not_block_stacks_of_other_kinds() {
     scene.watches.keep(&found.resource).expect("it may be watched");
     assert_eq!(scene.woken(1).await, ["main"], "the other has nothing to look for");
     assert_eq!(scene.woken(1).await, ["main"], "its source has changed");
-    assert_eq!(scene.asked("/apis"), 1, "the kinds are asked for once");
+    assert_eq!(scene.requests("/apis"), 1, "the kinds are listed once");
     scene.end.cancel();
     scene.tasks_end().await;
 }
@@ -234,13 +234,13 @@ async fn a_missing_permission_is_reported_and_no_watch_is_started() {
     scene.server.set(FORBIDDEN);
     let error = scene.look().await.expect_err("it may not be read");
     assert!(
-        matches!(&error, Unavailable::Stalled(said) if said.contains("get, list and watch on reports.artifacts.example.com")
-        && said.contains("it is Forbidden") && said.contains("pulumi.com/aggregate-to-source-reader")),
+        matches!(&error, Unavailable::Stalled(message) if message.contains("get, list and watch on reports.artifacts.example.com")
+        && message.contains("it is Forbidden") && message.contains("pulumi.com/aggregate-to-source-reader")),
         "{error:?}"
     );
     assert_eq!(scene.log.verbs(), ["GET /apis".to_owned(), format!("GET {REPORTS}")]);
     scene.server.set(SERVED);
-    assert!(scene.look().await.is_ok(), "the right counts at once");
+    assert!(scene.look().await.is_ok(), "the new permission applies immediately");
 
     scene.server.set(FORBIDDEN);
     assert!(scene.look().await.is_err());
@@ -255,11 +255,11 @@ async fn a_forbidden_watch_is_reported_until_it_is_allowed() {
     let mut scene = Scene::new();
     scene.server.watch_is_forbidden.store(1, Ordering::SeqCst);
     let found = scene.look().await.unwrap();
-    scene.watches.keep(&found.resource).expect("nobody has said no yet");
+    scene.watches.keep(&found.resource).expect("no watch was rejected yet");
     assert_eq!(scene.woken(2).await, ["main", "other"], "once: it is news");
     let error = scene.watches.keep(&found.resource).expect_err("it is refused").to_string();
     assert!(error.contains("it is Forbidden") && error.contains("reports.artifacts.example.com"), "{error}");
-    assert_eq!(scene.tasks.len(), 1, "it goes on trying");
+    assert_eq!(scene.tasks.len(), 1, "it retries");
 
     scene.server.watch_is_forbidden.store(0, Ordering::SeqCst);
     assert_eq!(scene.woken(2).await, ["main", "other"]);

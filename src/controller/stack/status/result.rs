@@ -11,18 +11,18 @@ use serde_json::Value;
 
 use crate::api::auto::{PendingCreates, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, stack_reason, update_reason};
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Snapshot, Stack, StackStatus};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, RunInputs, Snapshot, Stack, StackStatus};
 use crate::api::{bounds, duration, names};
 use crate::artifact::Revision;
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::run::inputs_of;
+use crate::controller::stack::run::Candidate;
 use crate::controller::stack::status::state::{State, failure_reason, is_conflict, success_reason, with_state};
 use crate::controller::stack::{annotations, identity, pko_migration, schedule};
 use crate::source::git::names_git;
 
 /// Maximum length of a failure message in the status, in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Replaces secret outputs in the status.
+/// Placeholder for secret outputs in the status.
 const SECRET: &str = "[secret]";
 /// Maximum size of all outputs in the status, in bytes. It leaves room for other fields below the size limit of etcd.
 const MAX_STATUS_BYTES: usize = 256 * 1024;
@@ -31,7 +31,8 @@ const MAX_OUTPUTS: usize = bounds::ENTRIES as usize;
 /// Maximum number of snapshots in the history.
 const MAX_SNAPSHOTS: usize = 5;
 
-/// Returns the status with the result of the run. If the spec has changed meanwhile, the next step sets the conditions from `lastUpdate`.
+/// Returns the status with the result of the run. If the spec has changed in the meantime, the next step sets the conditions from
+/// `lastUpdate`.
 pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let Some(current) = pko_migration::take_run(&mut status, update.spec.kind) else { return status };
@@ -59,16 +60,15 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     if last.reason.is_none() && current.kind == UpdateKind::Up {
         status.last_applied_revision = current.commit.clone();
         status.last_applied_origin_revision = current.origin_revision.clone();
-        // If the outputs are unavailable, the status keeps the previous ones until the next run.
+        // If the outputs are unavailable, the status keeps the previous outputs until the next run.
         if result.outputs_unavailable != Some(true) && (outputs.is_some() || result.outputs.is_none()) {
             status.outputs = masked(outputs);
         }
     }
     add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
     status.last_update = Some(last);
-    // A user may suspend the Stack before the next step, which preserves the conditions of that moment. Therefore they are set together
-    // with the result.
-    if Some(current.generation) == stack.metadata.generation {
+    // The conditions are set together with the result, because a Stack that is suspended before the next step keeps its current conditions.
+    if Some(current.inputs.generation) == stack.metadata.generation {
         let last = status.last_update.as_ref();
         let state = match last.and_then(|last| last.reason.as_deref()) {
             None => State::Done,
@@ -94,9 +94,9 @@ fn last_update(
     let pulumi_stack = identity::reported(stack, current, &result);
     let not_found = failed.filter(|failed| failed.reason == update_reason::STACK_NOT_FOUND);
     let is_removed = identity::was_removed_before(stack, current.kind, previous, &pulumi_stack);
-    // A Stack without resources has nothing to destroy, so a missing Pulumi stack is a success.
+    // A Stack without resources has nothing to destroy, so a destroy that does not find the Pulumi stack succeeds.
     let failed = failed.filter(|_| not_found.is_none() || (identity::has_applied(stack) && !is_removed));
-    let (inputs, backoff) = (inputs_of(current), StackBackoff::of(&stack.spec));
+    let (candidate, backoff) = (Candidate::announced(current), StackBackoff::of(&stack.spec));
     LastUpdate {
         name: Some(update.name_any()),
         kind: Some(current.kind.as_str().to_owned()),
@@ -110,25 +110,19 @@ fn last_update(
             }
             _ => message(&result, failed, outputs),
         },
-        generation: current.generation,
-        reconcile_request: current.reconcile_request.clone(),
-        requested_at: current.requested_at.clone(),
-        force_at: current.force_at.clone(),
-        reset_at: current.reset_at.clone(),
+        inputs: RunInputs {
+            config_inputs: current.inputs.config_inputs.clone().or_else(|| result.config_inputs.clone()),
+            ..current.inputs.clone()
+        },
         last_attempted_commit: recorded(stack, current.commit.clone()),
         last_successful_commit: match (failed, current.kind) {
-            // A preview applies nothing.
+            // A preview applies no revision.
             (Some(_), _) | (None, UpdateKind::Preview) => previous.and_then(|p| p.last_successful_commit.clone()),
             (None, _) => recorded(stack, current.commit.clone()),
         },
-        digest: current.digest.clone(),
-        content_id: current.content_id.clone(),
-        paths_digest: current.paths_digest.clone(),
-        config_inputs: current.config_inputs.clone().or_else(|| result.config_inputs.clone()),
         run_config_inputs: read_since(current, &result),
-        mounted_inputs: current.mounted_inputs.clone(),
-        failures: failed.map_or(0, |f| schedule::failures_after(previous, &inputs, &f.reason, &backoff)),
-        interruptions: schedule::interruptions_after(previous, &inputs, failed.map(|f| f.reason.as_str())),
+        failures: failed.map_or(0, |f| schedule::failures_after(previous, &candidate, &f.reason, &backoff)),
+        interruptions: schedule::interruptions_after(previous, &candidate, failed.map(|f| f.reason.as_str())),
         conflicts: conflicts_after(previous, failed, &result),
         stack_may_be_removed: failed.filter(|_| may_be_removed(previous, update)).map(|_| true),
         pending_creates: pending_creates_after(current, failed.map(|f| f.reason.as_str()), result.interrupted),
@@ -157,7 +151,7 @@ fn recorded(stack: &Stack, revision: Option<String>) -> Option<String> {
     if names_git(&stack.spec) { revision.map(commit) } else { revision }
 }
 
-/// Returns the failure message of a run, or a note about a successful one.
+/// Returns the failure message of a run, or a note about a successful run.
 fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&Secret>) -> Option<String> {
     let gone = result.outputs.as_ref().filter(|_| outputs.is_none() && failed.is_none());
     let gone = gone.map(|name| format!("outputs Secret {name} not found"));
@@ -166,13 +160,13 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
     Some(conditions::shorten(message, MAX_MESSAGE))
 }
 
-/// Whether a user canceled the run, regardless of how it ended.
+/// Whether a user canceled the run, and its failure requires no decision by a user.
 fn is_canceled_by_user(stack: &Stack, update: &Update, failed: &Condition) -> bool {
     annotations::pending_reason(&failed.reason).is_none() && annotations::is_canceled_by_user(stack, update)
 }
 
-/// Returns the number of runs in a row that found the same lock. The message contains holder and time of the lock, so equal messages mean
-/// the same lock.
+/// Returns the number of consecutive runs that found the same lock. The message contains the holder and the time of the lock, so equal
+/// messages mean the same lock.
 fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, result: &UpdateStatus) -> i64 {
     if failed.is_none_or(|failed| failed.reason != update_reason::UPDATE_CONFLICT) {
         return 0;
@@ -182,15 +176,15 @@ fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, re
     before.map_or(0, |previous| previous.conflicts.max(1)).saturating_add(1)
 }
 
-/// Whether the Pulumi stack may be gone after a failed destroy, or may have been gone before it.
+/// Whether this failed destroy or an earlier one may have removed the Pulumi stack.
 fn may_be_removed(previous: Option<&LastUpdate>, update: &Update) -> bool {
     let was_before = previous.is_some_and(|previous| previous.stack_may_be_removed == Some(true));
     identity::may_have_removed(update) || (update.spec.kind == UpdateKind::Destroy && was_before)
 }
 
-/// Returns the hash of the values that the run has read, if they changed after the announcement.
+/// Returns the hash of the configuration values that the run used, if it differs from the hash in the announcement.
 fn read_since(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> {
-    let announced = current.config_inputs.as_ref()?;
+    let announced = current.inputs.config_inputs.as_ref()?;
     result.config_inputs.clone().filter(|read| read != announced)
 }
 
@@ -199,7 +193,8 @@ fn removed_before(looked_up: &PulumiStack) -> String {
     format!("{looked_up} not found: already removed by an earlier, interrupted destroy")
 }
 
-/// Returns the message about a missing Pulumi stack. It names the Pulumi stack that has the resources, if that is known to be another one.
+/// Returns the message about a missing Pulumi stack. The message names the Pulumi stack that contains the resources, if that is known to be
+/// a different one.
 fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
     match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
         Some(applied) => format!("{message}; this Stack last updated {applied}"),
@@ -207,8 +202,9 @@ fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> S
     }
 }
 
-/// Returns the handling of pending creates in the next run. Only a successful run clears it; an uninterrupted failure keeps the previous
-/// value. A preview does not resolve pending creates.
+/// Returns how the next run handles pending creates. A successful run clears the value. A failure without an interruption keeps the
+/// previous value, unless the failure requires a decision about pending creates. A preview keeps the previous value, because it does not
+/// resolve pending creates.
 fn pending_creates_after(
     current: &CurrentUpdate,
     failure: Option<&str>,
@@ -256,7 +252,8 @@ fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     all.into_iter().take(MAX_OUTPUTS).map(value).collect()
 }
 
-/// Adds a completed run. If a snapshot with the same artifact and outcome exists, its count is increased and it becomes the newest.
+/// Adds a completed run to the history. If a snapshot with the same artifact and outcome exists, its count is increased and the snapshot
+/// becomes the newest.
 fn add_snapshot(
     history: &mut Vec<Snapshot>,
     run: &CurrentUpdate,
@@ -264,7 +261,7 @@ fn add_snapshot(
     outcome: &str,
     now: Timestamp,
 ) {
-    let Some(digest) = run.digest.clone() else { return };
+    let Some(digest) = run.inputs.digest.clone() else { return };
     let is_same = |known: &Snapshot| known.digest == digest && known.last_reconciled_status == outcome;
     let before = history.iter().position(is_same).map(|at| history.remove(at));
     let snapshot = Snapshot {
@@ -283,7 +280,7 @@ fn add_snapshot(
     history.truncate(MAX_SNAPSHOTS);
 }
 
-/// Returns the duration of a run; zero if it never started.
+/// Returns the duration of a run; zero if the run never started.
 fn took(result: &UpdateStatus) -> SignedDuration {
     match (&result.start_time, &result.end_time) {
         (Some(start), Some(end)) => end.0.duration_since(start.0),
@@ -296,6 +293,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::artifact::Digest;
 
     #[test]
     fn secret_outputs_are_masked_and_large_ones_are_omitted() {
@@ -314,11 +312,11 @@ mod tests {
         secret.data = Some(values.map(|(key, value)| (key.to_owned(), ByteString(value))).into());
         let mut shown = masked(Some(&secret));
         assert_eq!(shown.remove("half").and_then(|half| half.as_str().map(str::len)), Some(200 * 1024));
-        let wanted = json!({
+        let expected = json!({
             "token": "[secret]", "hidden": "[secret]", "count": 3,
             "more": "[too large: see Secret app-1-stack-outputs]",
         });
-        assert_eq!(json!(shown), wanted);
+        assert_eq!(json!(shown), expected);
         assert!(masked(None).is_empty());
         let many = (0..2000).map(|number| (format!("o{number}"), ByteString(b"1".to_vec()))).collect();
         assert_eq!(masked(Some(&Secret { data: Some(many), ..Secret::default() })).len(), MAX_OUTPUTS);
@@ -328,17 +326,19 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn run(digest: &str) -> CurrentUpdate {
+    fn run(content: &str) -> CurrentUpdate {
         CurrentUpdate {
-            digest: Some(digest.to_owned()),
-            commit: Some(format!("latest@{digest}")),
+            inputs: RunInputs { digest: Some(Digest::of(content.as_bytes())), ..RunInputs::default() },
+            commit: Some(format!("latest@{content}")),
             origin_revision: Some("main@sha1:a".to_owned()),
             ..CurrentUpdate::default()
         }
     }
 
     fn brief(history: &[Snapshot]) -> Vec<String> {
-        let line = |s: &Snapshot| format!("{} {} {}", s.digest, s.last_reconciled_status, s.total_reconciliations);
+        let line = |s: &Snapshot| {
+            format!("{} {} {}", s.metadata["revision"], s.last_reconciled_status, s.total_reconciliations)
+        };
         history.iter().map(line).collect()
     }
 
@@ -351,7 +351,7 @@ mod tests {
         for (second, (digest, outcome)) in (1..).zip(runs) {
             add_snapshot(&mut history, &run(digest), &ended, outcome, at(second));
         }
-        assert_eq!(brief(&history), ["a Done 3", "b Done 1", "a Failed 1"]);
+        assert_eq!(brief(&history), ["latest@a Done 3", "latest@b Done 1", "latest@a Failed 1"]);
         let newest = &history[0];
         assert_eq!((newest.first_reconciled.0, newest.last_reconciled.0), (at(1), at(5)));
         assert_eq!(newest.last_reconciled_duration, "1m2s");
@@ -365,7 +365,10 @@ mod tests {
         for (second, digest) in (1..).zip(["a", "b", "c", "d", "e", "f", "g"]) {
             add_snapshot(&mut history, &run(digest), &UpdateStatus::default(), "Done", at(second));
         }
-        assert_eq!(brief(&history), ["g Done 1", "f Done 1", "e Done 1", "d Done 1", "c Done 1"]);
+        assert_eq!(
+            brief(&history),
+            ["latest@g Done 1", "latest@f Done 1", "latest@e Done 1", "latest@d Done 1", "latest@c Done 1"]
+        );
         assert_eq!(history[0].last_reconciled_duration, "0s", "nothing is known of how long it took");
     }
 }

@@ -13,7 +13,7 @@ use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::named;
 
 /// Advice for a Stack that does not retry.
-const RESUME_ADVICE: &str = "It runs again when the spec or the source changes, or when the annotation \
+const RESUME_ADVICE: &str = "The Stack runs again when the spec or the source changes, or when the annotation \
                        pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
 /// Advice for a Stack whose destroy cannot succeed.
 pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, set spec.destroyOnFinalize to false";
@@ -21,7 +21,7 @@ pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, s
 /// State of a Stack: one row of the table of conditions in `docs/spec/v1/stack.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The message names the step and the revision.
+    /// A step towards a run, or the run itself, is in progress. The message contains the step and the revision.
     Working(String),
     WorkspaceFailed(String),
     /// The Pulumi CLI in the image is too old.
@@ -35,17 +35,17 @@ pub enum State {
     Conflict(String),
     /// A dependency is not ready or has not run yet.
     PrerequisiteNotSatisfied(String),
-    /// The last run failed and is retried.
+    /// The last run failed and will be retried.
     Failed,
     /// The Pulumi Kubernetes Operator stopped retrying the last run.
     GivenUp,
-    /// The controller cannot tell whether the open run is still running. Contains the reason and the message of the Update.
+    /// The controller cannot determine whether the open run is still running. Contains the reason and the message of the Update.
     InDoubt(&'static str, String),
     /// The outcome of the last run requires a decision by a user. Contains the reason.
     Unanswered(&'static str),
-    /// The last run was abandoned by a user.
+    /// A user abandoned the last run.
     Abandoned,
-    /// The last run was canceled by a user.
+    /// A user canceled the last run.
     Canceled,
     Invalid(String),
     Denied(String),
@@ -54,12 +54,13 @@ pub enum State {
     DeletionSuspended,
 }
 
-/// Returns the status with the conditions of the state. Other fields are kept, except those that reflect conditions and annotations.
+/// Returns the status with the conditions of the state. Other fields are kept, except those that are derived from conditions and
+/// annotations.
 pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let generation = stack.metadata.generation.unwrap_or_default();
     let (reconcile_request, requested_at) = requests(stack);
-    // Conditions of a suspended Stack stay as they were, with a note if the spec has changed since.
+    // A suspended Stack keeps its conditions. If its spec changes during the suspension, a note is added to the message.
     if *state == State::Suspended {
         suspend(&mut status, generation, now);
     } else {
@@ -86,8 +87,8 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     status
 }
 
-/// Returns the time since when a run is due. A run that has ended resets it whatever its result, so that a Stack that keeps failing does
-/// not take precedence in the queue.
+/// Returns the time at which the pending run became due. The end of a run resets the time even if the run failed, so that a Stack that
+/// keeps failing does not take precedence in the queue.
 fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<Time> {
     match state {
         State::Working(_) | State::WorkspaceFailed(_) | State::PrerequisiteNotSatisfied(_) => {
@@ -170,14 +171,13 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
             Claims { ready: (Status::True, Detail(success_reason(last), done(last))), reconciling: None, stalled: None }
         }
         State::DeletionSuspended => {
-            let message =
-                "deleted while suspended; set spec.suspend to false to destroy the resources and delete the Stack";
+            let message = "the Stack was deleted while it was suspended; set spec.suspend to false to destroy the resources and delete the Stack";
             waiting(stack_reason::STACK_PROCESSING, message)
         }
     }
 }
 
-/// Not ready, and a retry can succeed.
+/// Returns the conditions of a Stack that is not ready and for which a retry can succeed.
 fn waiting(reason: &'static str, message: &str) -> Claims {
     Claims {
         ready: (Status::False, Detail(reason, message.to_owned())),
@@ -198,7 +198,7 @@ fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> C
     let failures = last.map_or(1, |last| last.failures);
     let is_destroy = last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Destroy.as_str());
     let retry = match last.and_then(|l| l.reason.as_deref()) {
-        Some(update_reason::RUN_REFUSED) => format!("nothing has run; retrying after {seconds}s"),
+        Some(update_reason::RUN_REFUSED) => format!("the run could not start; retrying after {seconds}s"),
         Some(update_reason::ABORTED) => format!("the run was interrupted; retrying after {seconds}s"),
         _ if is_destroy => format!("{failures} destroy failure(s); retrying after {seconds}s. {WITHOUT_DESTROY}"),
         _ => format!("{failures} update failure(s); retrying after {seconds}s"),
@@ -239,7 +239,7 @@ fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
     )
 }
 
-/// Not ready until a user intervenes.
+/// Returns the conditions of a Stack that is not ready until a user intervenes.
 fn stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
     Claims {
         ready: (Status::False, Detail(reason, cause.to_owned())),
@@ -280,7 +280,7 @@ pub fn changes(last: &LastUpdate) -> String {
 }
 
 fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
-    // The edit that suspends the Stack changes the generation too. Only later edits are marked as not run.
+    // The edit that suspends the Stack also changes the generation. Only later edits require the note in the message.
     let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
     conditions::remove(&mut status.conditions, RECONCILING);
     let old = conditions::find(&status.conditions, READY).cloned();
@@ -293,7 +293,7 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
             "the Stack is suspended and has no completed run".to_owned(),
         ),
     };
-    const NOTE: &str = " (suspended: a later change of the spec has not been run)";
+    const NOTE: &str = " (suspended: the spec has changed since, and the change has not been applied)";
     let bare = message.trim_end_matches(NOTE);
     let noted = message.len() != bare.len();
     let message = if noted || (unseen && was_suspended(status)) { format!("{bare}{NOTE}") } else { bare.to_owned() };
@@ -322,7 +322,7 @@ fn claim(into: &mut Vec<Condition>, claims: &Claims, generation: i64, now: Times
     }
 }
 
-/// Whether a run found a lock of another update.
+/// Whether the run failed because it found a lock of another update.
 pub fn is_conflict(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::UPDATE_CONFLICT)
 }

@@ -11,6 +11,7 @@ use crate::api::auto::{PendingCreates, Update};
 use crate::api::conditions::Claim;
 use crate::api::names;
 use crate::api::pulumi::{LastUpdate, StackSpec};
+use crate::artifact::Digest;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 
@@ -42,7 +43,7 @@ fn brief(status: &StackStatus) -> Vec<String> {
 }
 
 #[test]
-fn a_failed_destroy_message_says_how_to_keep_the_resources() {
+fn a_failed_destroy_message_explains_how_to_keep_the_resources() {
     let last = LastUpdate { kind: Some("destroy".to_owned()), ..failed("UpdateFailed", 5) };
     let status = with_state(&stack(Some(last)), &State::Failed, at(10));
     let message = |kind| conditions::find(&status.conditions, kind).map(|c| c.message.clone()).unwrap_or_default();
@@ -54,22 +55,22 @@ fn a_failed_destroy_message_says_how_to_keep_the_resources() {
 
 #[test]
 fn each_state_sets_the_expected_conditions() {
-    for (state, last, wanted) in rows() {
+    for (state, last, expected) in rows() {
         let status = with_state(&stack(last), &state, at(10));
-        assert_eq!(brief(&status), wanted, "{state:?}");
+        assert_eq!(brief(&status), expected, "{state:?}");
         assert_eq!(status.observed_generation, Some(3));
         assert!(status.conditions.iter().all(|c| c.observed_generation == Some(3)));
     }
 }
 
-/// Compares the documented table of states with the tested one. Suspension keeps the previous conditions, so it has no row.
+/// Compares the documented table of states with the tested table. Suspension has no row, because it keeps the previous conditions.
 #[test]
 fn the_documented_states_match_the_tested_ones() {
-    let tested: BTreeSet<String> = rows().iter().map(|(_, _, wanted)| wanted.join(" ")).collect();
+    let tested: BTreeSet<String> = rows().iter().map(|(_, _, expected)| expected.join(" ")).collect();
     let table =
         include_str!("../../../../docs/spec/v1/stack.md").split_once("| state | Ready | Reconciling | Stalled |");
     let lines = table.expect("the page has the table").1.lines().skip(2).take_while(|line| line.starts_with('|'));
-    let documented: BTreeSet<String> = lines.filter(|line| !line.contains("as it was")).map(documented).collect();
+    let documented: BTreeSet<String> = lines.filter(|line| !line.contains("as before")).map(documented).collect();
     assert_eq!(documented, tested);
 }
 
@@ -83,7 +84,7 @@ fn documented(line: &str) -> String {
     columns.filter_map(condition).collect::<Vec<_>>().join(" ")
 }
 
-/// Rows of a state, the last run and the expected conditions.
+/// Rows that consist of a state, the last run and the expected conditions.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
     let text = |s: &str| s.to_owned();
@@ -137,7 +138,7 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
         ),
         (State::DeletionSuspended, None, &["Ready=False/StackProcessing", "Reconciling=True/StackProcessing"]),
         (
-            State::InDoubt("RunOutcomeUnknown", text("nobody knows")),
+            State::InDoubt("RunOutcomeUnknown", text("unknown end")),
             None,
             &["Ready=False/RunOutcomeUnknown", "Stalled=True/RunOutcomeUnknown"],
         ),
@@ -219,16 +220,16 @@ fn kstatus(stack: &Stack) -> &'static str {
     }
 }
 
-/// Computes Argo CD's health of an object with its health check for Stacks of the Pulumi Kubernetes Operator.
+/// Computes the health of an object as Argo CD does with its health check for Stacks of the Pulumi Kubernetes Operator.
 fn argo_cd_health(stack: &Stack) -> &'static str {
     let conditions = stack.status.iter().flat_map(|status| &status.conditions);
-    let verdict = |condition: &Condition| match (condition.type_.as_str(), condition.status.as_str()) {
+    let kstatus = |condition: &Condition| match (condition.type_.as_str(), condition.status.as_str()) {
         (STALLED, "True") => Some("Degraded"),
         (RECONCILING, "True") => Some("Progressing"),
         (READY, "True") => Some("Healthy"),
         _ => None,
     };
-    conditions.into_iter().find_map(verdict).unwrap_or("Progressing")
+    conditions.into_iter().find_map(kstatus).unwrap_or("Progressing")
 }
 
 #[test]
@@ -244,7 +245,7 @@ fn kstatus_and_argo_cd_health_are_correct_in_every_state() {
         (State::PrerequisiteNotSatisfied(text("waiting for base")), None, "InProgress"),
         (State::Failed, again(), "InProgress"),
         (State::GivenUp, again(), "Failed"),
-        (State::InDoubt("RunOutcomeUnknown", text("nobody knows")), None, "Failed"),
+        (State::InDoubt("RunOutcomeUnknown", text("unknown end")), None, "Failed"),
         (State::Unanswered("PendingCreates"), Some(failed("PendingCreates", 0)), "Failed"),
         (State::Unanswered("StackNotFound"), Some(failed("StackNotFound", 0)), "Failed"),
         (State::Canceled, Some(failed("Canceled", 0)), "Failed"),
@@ -256,11 +257,11 @@ fn kstatus_and_argo_cd_health_are_correct_in_every_state() {
         (State::Done, None, "Current"),
         (State::Done, Some(LastUpdate { kind: Some(text("preview")), ..LastUpdate::default() }), "Current"),
     ];
-    for (state, last, wanted) in rows {
+    for (state, last, expected) in rows {
         let mut stack = stack(last);
         stack.status = Some(with_state(&stack, &state, at(10)));
-        assert_eq!(kstatus(&stack), wanted, "{state:?}");
-        let health = match wanted {
+        assert_eq!(kstatus(&stack), expected, "{state:?}");
+        let health = match expected {
             "InProgress" => "Progressing",
             "Failed" => "Degraded",
             _ => "Healthy",
@@ -286,18 +287,18 @@ fn a_preview_message_lists_the_planned_changes() {
         changes: changes.iter().map(|(operation, count)| ((*operation).to_owned(), *count)).collect(),
         ..LastUpdate::default()
     };
-    for (changes, wanted) in [
+    for (changes, expected) in [
         (&[("same", 3)][..], "no changes"),
         (&[("create", 2), ("delete", 1), ("same", 3)][..], "2 to create, 1 to delete"),
     ] {
         let status = with_state(&stack(Some(preview(changes))), &State::Done, at(10));
         let ready = conditions::find(&status.conditions, READY).map(|c| c.message.clone()).unwrap_or_default();
-        assert_eq!(ready, format!("preview of revision main@sha1:a: {wanted}"));
+        assert_eq!(ready, format!("preview of revision main@sha1:a: {expected}"));
     }
 }
 
 #[test]
-fn the_stalled_message_explains_how_to_resume_a_given_up_stack() {
+fn the_stalled_message_explains_how_to_request_a_new_run() {
     let status = with_state(&stack(Some(failed("UpdateFailed", 3))), &State::GivenUp, at(10));
     assert_eq!(conditions::find(&status.conditions, READY).map(|c| c.message.as_str()), Some("boom"));
     let stalled = conditions::find(&status.conditions, STALLED).map(|c| c.message.clone()).unwrap_or_default();
@@ -330,10 +331,9 @@ fn suspension_ends_the_reconciling_condition() {
 
 fn current() -> CurrentUpdate {
     CurrentUpdate {
+        inputs: RunInputs { generation: 3, digest: Some(Digest::of(b"b")), ..RunInputs::default() },
         name: "app-1".to_owned(),
-        generation: 3,
         commit: Some("main@sha1:b".to_owned()),
-        digest: Some("sha256:b".to_owned()),
         ..CurrentUpdate::default()
     }
 }
@@ -425,7 +425,7 @@ fn an_answer_is_handled_once_and_a_wrong_one_is_reported() {
 
 #[test]
 fn handled_requests_are_recorded_in_every_state_and_persist() {
-    let asked = [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_FORCE_AT, names::ANNOTATION_RESET_AT];
+    let requests = [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_FORCE_AT, names::ANNOTATION_RESET_AT];
     let echoes = |status: &StackStatus| {
         [&status.last_handled_reconcile_at, &status.last_handled_force_at, &status.last_handled_reset_at]
             .map(|echo| echo.clone().unwrap_or_default())
@@ -434,7 +434,7 @@ fn handled_requests_are_recorded_in_every_state_and_persist() {
         [State::Done, State::Failed, State::GivenUp, State::Suspended, State::SourceUnavailable("x".to_owned())];
     for state in states {
         let mut stack = stack(None);
-        for (key, value) in asked.iter().zip(["1", "2", "3"]) {
+        for (key, value) in requests.iter().zip(["1", "2", "3"]) {
             stack.annotations_mut().insert((*key).to_owned(), value.to_owned());
         }
         let status = with_state(&stack, &state, at(10));

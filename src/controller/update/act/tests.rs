@@ -1,4 +1,4 @@
-//! A result that the API server rejects is recorded without its details, and the run is complete.
+//! Tests that a result which the API server rejects is recorded without its details, and that the run is then complete.
 
 use std::sync::{Arc, Mutex, Once};
 
@@ -35,7 +35,7 @@ fn stored() -> Value {
     })
 }
 
-/// Returns an API server that rejects the given number of statuses and stores the next one.
+/// Returns an API server that rejects `times` status writes and stores the next status.
 fn rejecting(times: usize, answer: Answer) -> (kube::Client, Arc<Mutex<Value>>) {
     let object = Arc::new(Mutex::new(stored()));
     let (kept, left) = (object.clone(), Mutex::new(times));

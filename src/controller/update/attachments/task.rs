@@ -1,4 +1,5 @@
-//! Task that is attached to one run: it reads the messages of the agent at a limited rate, and publishes state and progress.
+//! Task that is attached to one run. It reads the messages of the agent at a limited rate, and publishes the state and the
+//! progress of the run.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::rpc::client::{self as rpc, RpcError};
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::proto::{self};
 
-/// Initial delay before an unresponsive agent is called again. It doubles up to `MAX_RETRY`.
+/// Initial delay before an unresponsive agent is called again. The delay doubles up to `MAX_RETRY`.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const MAX_RETRY: Duration = Duration::from_secs(5);
 /// Retry interval for a run that the agent delays because of an interactive session.
@@ -24,18 +25,19 @@ const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of a text from the agent in a condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// Bytes per second. The message for one step of the engine has about 300 bytes.
+/// Rate limit in bytes per second. The message for one step of the Pulumi engine has about 300 bytes.
 const RATE: i64 = 1024 * 1024;
-/// Maximum burst in bytes: all messages of a run with tens of thousands of resources, sent when a controller attaches again.
+/// Maximum burst in bytes. It covers all messages of a run with tens of thousands of resources, which the agent sends when a
+/// controller attaches again.
 const BURST: i64 = 16 * 1024 * 1024;
 /// Cost of a message in addition to its size, in bytes.
 const MESSAGE: i64 = 256;
-/// Minimum pause. Shorter pauses accumulate, because timers are not precise enough.
+/// Minimum pause. Shorter pauses are accumulated, because timers are not precise enough for them.
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MICROSECONDS: i64 = 1_000_000;
 
 impl Attachments {
-    /// Follows a run until its end. Retries after errors.
+    /// Reads the messages of a run until the run ends. Errors are retried.
     pub(super) async fn follow(&self, target: Target, serial: u64) {
         let mut following = Following::new(target, serial);
         let mut wait = FIRST_RETRY;
@@ -59,7 +61,8 @@ impl Attachments {
         }
     }
 
-    /// Handles one connection: attaches, starts the run if the agent does not know it, and reads until the end.
+    /// Handles one connection: attaches to the run, starts the run if the agent has no record of it, and reads messages
+    /// until the run ends.
     async fn follow_once(&self, following: &mut Following) -> Result<RunState, RpcError> {
         let agent = self.agents.connect(&following.target.address).await?;
         let id = following.target.request.id.clone();
@@ -89,7 +92,7 @@ impl Attachments {
         Ok(RunState::Unreachable("agent closed the stream without a result".to_owned()))
     }
 
-    /// Returns the next message. Reports due progress in the meantime.
+    /// Returns the next message. In the meantime, publishes progress that is due.
     async fn next(
         &self,
         attachment: &mut rpc::Attachment,
@@ -111,7 +114,7 @@ impl Attachments {
         match following.progress.observe(progress) {
             ProgressChange::None => {}
             ProgressChange::Urgent => {
-                // An agent that reports new processes continuously must not trigger a write each time.
+                // An agent that continuously reports new processes must not trigger a write for each report.
                 let due = following.published.map_or(now, |published| published + URGENT_INTERVAL);
                 following.due = Some(following.due.map_or(due, |before| before.min(due)));
                 if due <= now {
@@ -125,7 +128,7 @@ impl Attachments {
         }
     }
 
-    /// Publishes the progress to the reconciler and wakes it.
+    /// Publishes the progress, and requeues the Update if the progress has changed.
     fn publish_progress(&self, following: &mut Following) {
         (following.published, following.due) = (Some(Instant::now()), None);
         let progress = following.progress.status();
@@ -136,7 +139,8 @@ impl Attachments {
         }
     }
 
-    /// Stores the state and wakes the reconciler if the state has changed. The end of a run includes its last progress.
+    /// Publishes the state, and requeues the Update if the state has changed. The state of an ended run includes its last
+    /// progress.
     fn publish(&self, following: &mut Following, run_state: RunState) {
         let progress = matches!(run_state, RunState::Ended(_)).then(|| following.progress.status());
         let is_news = self.change_attachment(following, |attachment| {
@@ -150,7 +154,8 @@ impl Attachments {
         }
     }
 
-    /// Changes the attachment of a run. Returns false if another task or no task is attached now.
+    /// Applies `change` to the attachment of the run and returns its result. Returns false if this task is no longer
+    /// attached.
     fn change_attachment(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
         let mut open = self.lock();
         open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
@@ -163,7 +168,7 @@ impl Attachments {
     }
 }
 
-/// Run of one task.
+/// State of one task.
 struct Following {
     target: Target,
     serial: u64,
@@ -172,9 +177,9 @@ struct Following {
     progress: Progress,
     /// Time of the last progress report.
     published: Option<Instant>,
-    /// Time at which progress is due to be reported, or `None` if nothing has changed.
+    /// Time at which progress must be published, or `None` if the progress is unchanged.
     due: Option<Instant>,
-    /// Belongs to the task, so that an agent cannot reset the limit by reconnecting.
+    /// Kept across connections, so that an agent cannot reset the limit by reconnecting.
     rate: RateLimit,
 }
 
@@ -185,13 +190,13 @@ impl Following {
     }
 }
 
-/// Returns a text from the agent for users, bounded and on one line.
+/// Returns a text from the agent with limited length and without line breaks.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_MESSAGE)
 }
 
-/// Token bucket of bytes. Reading beyond its content creates a debt, which a pause pays off.
+/// Token bucket of bytes. Reading more bytes than the bucket contains creates a debt, which delays the next read.
 #[derive(Debug)]
 pub struct RateLimit {
     left: i64,
@@ -206,7 +211,7 @@ impl RateLimit {
     /// Counts a message of this size and returns the pause before the next read.
     pub fn spend(&mut self, bytes: usize, now: Instant) -> Duration {
         let elapsed = i64::try_from(now.duration_since(self.filled).as_micros()).unwrap_or(i64::MAX);
-        // The refill of less than one byte is counted on the next call.
+        // Elapsed time that refills less than one byte is counted on the next call.
         let filled = elapsed.saturating_mul(RATE) / MICROSECONDS;
         if filled > 0 {
             self.left = self.left.saturating_add(filled).min(BURST);

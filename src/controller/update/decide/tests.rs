@@ -1,10 +1,11 @@
-//! Next actions for Updates, as tables.
+//! Tests of the next actions for Updates.
 
 mod start;
 
 use super::*;
 use crate::api::auto::{ArtifactReference, Update, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
 use crate::api::conditions::{Claim, Status};
+use crate::artifact::Digest;
 use crate::controller::references::Checked;
 use crate::controller::update::pod_termination::NodeState;
 use crate::controller::update::request::RunTimeouts;
@@ -17,7 +18,7 @@ fn now() -> jiff::Timestamp {
 }
 
 fn artifact() -> ArtifactReference {
-    ArtifactReference { digest: "sha256:a".to_owned(), revision: "main@sha1:a".to_owned(), dir: String::new() }
+    ArtifactReference { digest: Digest::of(b"a"), revision: "main@sha1:a".to_owned(), dir: String::new() }
 }
 
 fn update(run: Option<RunBinding>) -> Update {
@@ -117,9 +118,9 @@ fn an_announced_run_is_reattached_and_not_started_in_another_pod() {
         (RunState::PreconditionFailed("a Secret is missing".to_owned()), "Record"),
         (RunState::Ended(Box::default()), "Record"),
     ];
-    for (run_state, wanted) in rows {
+    for (run_state, expected) in rows {
         let action = format!("{:?}", decide(&Observed { run_state: Some(run_state.clone()), ..announced() }));
-        assert!(action.starts_with(wanted), "{run_state:?}: {action}");
+        assert!(action.starts_with(expected), "{run_state:?}: {action}");
     }
     let elsewhere = Observed { pod: Some(pod("other")), ..announced() };
     assert!(matches!(decide(&elsewhere), Action::OutcomeUnknown(_)), "it may still go on where it was started");
@@ -195,7 +196,7 @@ fn the_cancel_annotation_works_while_the_stack_is_deleted() {
     assert_eq!(outcome.failure, Some(update_reason::CANCELED), "its end is not the pod's");
 }
 
-/// Returns the pod of the run with its container in this state.
+/// Returns the pod of the run with its container in `state`.
 fn pod_with(phase: &str, state: ContainerState) -> Pod {
     let mut pod = pod("pod-uid");
     let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(state), ..ContainerStatus::default() };
@@ -227,9 +228,9 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
         (Some("app-0=retry"), "the annotation names app-0"),
         (Some("nonsense"), "must have the form"),
     ];
-    for (answer, wanted) in rows {
+    for (answer, expected) in rows {
         let Action::OutcomeUnknown(message) = decide(&answered(answer)) else { panic!("{answer:?}: it is decided") };
-        assert!(message.contains(wanted) && message.contains("app-workspace-0"), "{message}");
+        assert!(message.contains(expected) && message.contains("app-workspace-0"), "{message}");
     }
     for answer in ["app-1=retry", "app-1=clear", "app-1=abandon"] {
         let Action::Record(outcome) = decide(&answered(Some(answer))) else { panic!("{answer}: it is open") };
@@ -273,7 +274,7 @@ fn a_canceled_result_is_aborted_if_its_pod_is_terminating_or_gone() {
 
 #[test]
 fn a_timeout_message_names_the_controller_flag() {
-    let said = |default: u64, maximum: u64, seconds: i64, change: fn(&mut Update, &mut proto::Result)| {
+    let timeout_flag = |default: u64, maximum: u64, seconds: i64, change: fn(&mut Update, &mut proto::Result)| {
         let mut update = update(Some(bound()));
         let mut result = proto::Result {
             outcome: proto::Outcome::Canceled.into(),
@@ -293,14 +294,18 @@ fn a_timeout_message_names_the_controller_flag() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(said(60, 0, 61, |_, _| {}), Some("--default-run-timeout"));
-    assert_eq!(said(0, 0, 61, |_, _| {}), None, "there is no timeout");
-    assert_eq!(said(60, 0, 30, |_, _| {}), None, "something else has ended it");
+    assert_eq!(timeout_flag(60, 0, 61, |_, _| {}), Some("--default-run-timeout"));
+    assert_eq!(timeout_flag(0, 0, 61, |_, _| {}), None, "there is no timeout");
+    assert_eq!(timeout_flag(60, 0, 30, |_, _| {}), None, "something else has ended it");
     let own_timeout = |update: &mut Update, _: &mut proto::Result| update.spec.timeout = Some("1m".to_owned());
-    assert_eq!(said(60, 0, 61, own_timeout), None);
-    assert_eq!(said(60, 40, 41, own_timeout), Some("--max-run-timeout"));
-    assert_eq!(said(60, 0, 61, |update, _| update.metadata.deletion_timestamp = Some(Time(now()))), None, "a user");
-    assert_eq!(said(60, 0, 61, |_, result| result.outcome = proto::Outcome::Failed.into()), None);
+    assert_eq!(timeout_flag(60, 0, 61, own_timeout), None);
+    assert_eq!(timeout_flag(60, 40, 41, own_timeout), Some("--max-run-timeout"));
+    assert_eq!(
+        timeout_flag(60, 0, 61, |update, _| update.metadata.deletion_timestamp = Some(Time(now()))),
+        None,
+        "a user"
+    );
+    assert_eq!(timeout_flag(60, 0, 61, |_, result| result.outcome = proto::Outcome::Failed.into()), None);
 }
 
 #[test]
@@ -452,8 +457,8 @@ fn a_completed_update_is_deleted_after_its_ttl() {
         ("now", ended(Some("1m"), 940), Action::Expire),
         ("zero TTL", ended(Some("0s"), 1000), Action::Expire),
     ];
-    for (name, update, wanted) in rows {
-        assert_eq!(decide(&observed(update)), wanted, "{name}");
+    for (name, update, expected) in rows {
+        assert_eq!(decide(&observed(update)), expected, "{name}");
     }
     let mut open = ended(Some("0s"), 1);
     open.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned()]);

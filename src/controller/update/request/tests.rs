@@ -1,4 +1,4 @@
-//! Bindings and requests of runs.
+//! Tests of the bindings and requests of runs.
 
 mod dead_runs;
 
@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::auto::{ArtifactReference, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
+use crate::artifact::Digest;
 
 fn pod(spec: Value) -> Pod {
     let containers = json!([{"name": "pulumi", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
@@ -47,21 +48,23 @@ fn a_run_binding_records_host_node_and_container() {
 
 #[test]
 fn a_run_without_an_artifact_is_bound_to_the_one_in_place() {
-    let artifact = |digest: &str| ArtifactReference { digest: digest.to_owned(), ..ArtifactReference::default() };
+    let digest = |content: &str| Digest::of(content.as_bytes());
+    let artifact =
+        |content: &str| ArtifactReference { digest: digest(content), revision: String::new(), dir: String::new() };
     let mut workspace = workspace();
-    workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:a"));
+    workspace.status.as_mut().expect("there").artifact = Some(artifact("a"));
     let mut update = update(UpdateSpec::default());
     let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("it can be bound");
-    assert_eq!(binding.artifact, Some(artifact("sha256:a")));
+    assert_eq!(binding.artifact, Some(artifact("a")));
     update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
-    // The artifact of the Workspace changes, but not that of the run.
-    workspace.status.as_mut().expect("there").artifact = Some(artifact("sha256:b"));
+    // The artifact of the Workspace changes, but the artifact of the run does not.
+    workspace.status.as_mut().expect("there").artifact = Some(artifact("b"));
     let request = run(&update, &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
-    assert_eq!(request.artifact.map(|artifact| artifact.digest).as_deref(), Some("sha256:a"));
-    // The run was started by a controller that did not record the artifact in the binding.
-    update.spec.artifact = Some(artifact("sha256:c"));
+    assert_eq!(request.artifact.map(|artifact| artifact.digest), Some(digest("a").to_string()));
+    // A controller that did not record the artifact in the binding started the run.
+    update.spec.artifact = Some(artifact("c"));
     update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
-    assert_eq!(update.artifact(), Some(&artifact("sha256:c")));
+    assert_eq!(update.artifact(), Some(&artifact("c")));
 }
 
 #[test]
@@ -79,14 +82,14 @@ fn missing_or_invalid_spec_fields_are_reported_by_name() {
         (json!({"type": "import"}), Some("invalid spec.type: must be up, preview, refresh or destroy")),
         (json!({"ttlAfterCompleted": "soon"}), Some("invalid spec.ttlAfterCompleted \"soon\": must be a duration")),
     ];
-    for (changes, wanted) in rows {
+    for (changes, expected) in rows {
         let mut spec = whole.clone();
         spec.as_object_mut().expect("a map").extend(changes.as_object().expect("a map").clone());
         let update = Update::new("by-hand", serde_json::from_value(spec).expect("it can be read"));
         let error = check(&update).err().map(|error| error.to_string());
         assert_eq!(
-            error.as_deref().map(|error| wanted.is_some_and(|w| error.starts_with(w))),
-            wanted.map(|_| true),
+            error.as_deref().map(|error| expected.is_some_and(|w| error.starts_with(w))),
+            expected.map(|_| true),
             "{error:?}"
         );
     }

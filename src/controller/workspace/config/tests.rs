@@ -1,4 +1,4 @@
-//! Validation and delivery of the configuration.
+//! Tests of the validation and delivery of the configuration.
 
 use serde_json::{Value, json};
 
@@ -34,8 +34,8 @@ fn config_values_are_passed_by_value_file_or_variable() {
             json!(["", format!("{maps}/c/k"), "", true, false, false]),
         ),
     ];
-    for (item, wanted) in rows {
-        assert_eq!(parsed(item.clone()), Ok(wanted), "{item}");
+    for (item, expected) in rows {
+        assert_eq!(parsed(item.clone()), Ok(expected), "{item}");
     }
     let both = spec(json!([
         {"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
@@ -68,9 +68,9 @@ fn an_invalid_config_entry_is_rejected_by_key() {
         (json!({"key": "a", "valueFrom": reference("../s", "k")}), "must be the name of a Secret"),
         (json!({"key": "a", "valueFrom": reference("s", "../k")}), "must be a key of a Secret"),
     ];
-    for (item, wanted) in rows {
+    for (item, expected) in rows {
         let error = parsed(item.clone()).expect_err("refused");
-        assert!(error.starts_with("config key a: ") && error.contains(wanted), "{item}: {error}");
+        assert!(error.starts_with("config key a: ") && error.contains(expected), "{item}: {error}");
     }
     let error = check(&spec(json!([{"key": "a", "value": 1}, {"key": "a", "value": 2}]))).expect_err("refused");
     assert_eq!(error.to_string(), "config key a: duplicate key");
@@ -100,8 +100,8 @@ fn an_invalid_config_key_is_rejected_by_name() {
             "config key \"a[\\\" b\\\"]\": names in the path of the key must not begin or end with white space",
         ),
     ];
-    for (key, is_path, wanted) in rows {
-        assert_eq!(parsed(json!({"key": key, "value": 1, "path": is_path})), Err(wanted.to_owned()), "{key:?}");
+    for (key, is_path, expected) in rows {
+        assert_eq!(parsed(json!({"key": key, "value": 1, "path": is_path})), Err(expected.to_owned()), "{key:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A pod with an open run is not released while the cache of Updates is incomplete or stale.
+//! Tests that a pod with an open run is not released while the cache of Updates is incomplete or stale.
 
 mod apply_conflicts;
 
@@ -19,7 +19,7 @@ use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
 use crate::runtime::index::CacheSync;
 use crate::runtime::reconcile::ReconcileRunner;
 
-/// Longer than all operations except the wait for a cache.
+/// Duration that exceeds that of all operations except the wait for a cache.
 const WHILE: Duration = Duration::from_secs(25);
 
 /// Returns the object at a path: a Workspace that is being deleted, or its terminating pod, which has the finalizer of the
@@ -49,7 +49,7 @@ fn object_at(path: &str) -> Option<Value> {
     }
 }
 
-/// Returns the Update `uid`, whose run is bound to the pod or not.
+/// Returns the Update `uid`. Its run is bound to the pod if `is_bound` is set.
 fn update(is_bound: bool) -> Value {
     let run = is_bound.then(|| json!({"podUID": "pod", "agentStartID": "start", "settingsDigest": "s"}));
     json!({
@@ -64,11 +64,11 @@ fn list(items: &[Value]) -> Answer {
     Answer::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
 }
 
-/// Answers as the API server, with separate Updates for the cache and for live reads.
-fn answer(asked: &RecordedRequest, cached: &Answer, live: &[Value]) -> Answer {
+/// Responds like the API server, with separate Updates for the cache and for live reads.
+fn answer(request: &RecordedRequest, cached: &Answer, live: &[Value]) -> Answer {
     let updates = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates";
-    match asked.path.as_str() {
-        _ if asked.query.contains("watch=true") => Answer::Silence,
+    match request.path.as_str() {
+        _ if request.query.contains("watch=true") => Answer::Silence,
         "/apis/auto.pulumi.com/v1alpha1/updates" => cached.clone(),
         "/apis/auto.pulumi.com/v1alpha1/workspaces" => list(
             &object_at("/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web").into_iter().collect::<Vec<_>>(),
@@ -115,7 +115,7 @@ fn context(parts: &TestParts, updates: update::Updates, wake: mpsc::Sender<Objec
 }
 
 fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>) {
-    let (client, log) = client(move |asked| answer(asked, &cached, &live));
+    let (client, log) = client(move |request| answer(request, &cached, &live));
     let parts = TestParts::new(client);
     let (wake, wakes) = mpsc::channel(1);
     let (updates, updates_writer) = update::updates();
@@ -138,9 +138,9 @@ fn released(log: &Log) -> bool {
     log.verbs().iter().any(|verb| verb == "PATCH /api/v1/namespaces/apps/pods/web-workspace-0")
 }
 
-fn said(log: &Log) -> String {
-    let statuses = log.all().into_iter().filter(|asked| asked.path.ends_with("/workspaces/web/status"));
-    statuses.map(|asked| asked.body.to_string()).collect()
+fn written_statuses(log: &Log) -> String {
+    let statuses = log.all().into_iter().filter(|request| request.path.ends_with("/workspaces/web/status"));
+    statuses.map(|request| request.body.to_string()).collect()
 }
 
 async fn until(what: &str, log: &Log, is_so: impl Fn(&Log) -> bool) {
@@ -159,9 +159,9 @@ async fn no_pod_is_released_before_the_update_cache_is_synced() {
     let (log, task) = start(held, Vec::new());
     until("started", &log, |log| log.verbs().iter().any(|verb| verb.ends_with("v1alpha1/workspaces"))).await;
     tokio::time::sleep(WHILE).await;
-    assert!(!released(&log) && said(&log).is_empty(), "{:?}", log.verbs());
+    assert!(!released(&log) && written_statuses(&log).is_empty(), "{:?}", log.verbs());
     let_out.send_replace(true);
-    until("waiting for the run", &log, |log| said(log).contains("by-hand")).await;
+    until("waiting for the run", &log, |log| written_statuses(log).contains("by-hand")).await;
     assert!(!released(&log), "{:?}", log.verbs());
     task.abort();
 }
@@ -170,7 +170,7 @@ async fn no_pod_is_released_before_the_update_cache_is_synced() {
 async fn updates_are_read_from_the_api_before_a_pod_is_released() {
     for (name, cached) in [("behind", vec![update(false)]), ("without it", Vec::new())] {
         let (log, task) = start(list(&cached), vec![update(true)]);
-        until("waiting for the run", &log, |log| said(log).contains("by-hand")).await;
+        until("waiting for the run", &log, |log| written_statuses(log).contains("by-hand")).await;
         assert!(!released(&log), "a cache that is {name}: {:?}", log.verbs());
         task.abort();
     }

@@ -1,21 +1,22 @@
-//! Next actions for Workspaces, as tables.
+//! Tests of the next actions for Workspaces.
 
 mod apply_conflicts;
 mod deletion;
 mod pko;
 mod source;
 
+use crate::artifact::Digest;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::workspace_reason as reason;
 use crate::controller::workspace::decide::{Action, decide};
-use crate::controller::workspace::observe::{Agent, Observed, OpenRun, WantedState};
+use crate::controller::workspace::observe::{Agent, DesiredState, Observed, OpenRun};
 use crate::controller::workspace::parts::Part;
 use crate::controller::workspace::pod_state::PodState;
 use crate::controller::workspace::report::{Report, State};
-use crate::controller::workspace::source::WantedSource;
+use crate::controller::workspace::source::DesiredSource;
 use crate::controller::workspace::{PodSettings, render};
 use crate::rpc::proto::{Artifact, InteractiveSession, StatusReply};
 use crate::source::Unavailable;
@@ -31,7 +32,7 @@ fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
         "metadata": {
             "name": "app", "namespace": "team", "generation": 3, "finalizers": ["finalizer.workspace.auto.pulumi.com"],
         },
-        "spec": {"artifact": {"digest": "sha256:new", "revision": "main@sha1:2", "dir": "infra"}},
+        "spec": {"artifact": {"digest": digest("new"), "revision": "main@sha1:2", "dir": "infra"}},
         "status": {"conditions": [{
             "type": "Ready", "status": "False", "reason": ready_reason, "message": "",
             "lastTransitionTime": "2026-01-01T11:00:00Z",
@@ -55,10 +56,10 @@ fn at_rest() -> Observed {
     let plain = Workspace::new("app", WorkspaceSpec::default());
     let mut rendered = render("app", "team", &plain, &settings).expect("renders");
     rendered.revision_hash = HASH.to_owned();
-    let source = WantedSource { artifact: reference("sha256:new"), origin: None };
+    let source = DesiredSource { artifact: reference("new"), origin: None };
     Observed {
         workspace,
-        wanted: Ok(WantedState { rendered, source }),
+        desired: Ok(DesiredState { rendered, source }),
         service: Part::Current,
         tls: Part::Current,
         budget: Part::Current,
@@ -67,14 +68,18 @@ fn at_rest() -> Observed {
         pod: Some(pod()),
         warning: None,
         open_runs: Vec::new(),
-        agent: answered(reply("sha256:new")),
+        agent: answered(reply("new")),
         is_agent_too_old: false,
         artifact_stored: true,
     }
 }
 
-fn reference(digest: &str) -> ArtifactReference {
-    ArtifactReference { digest: digest.to_owned(), revision: "main@sha1:2".to_owned(), dir: "infra".to_owned() }
+fn digest(content: &str) -> Digest {
+    Digest::of(content.as_bytes())
+}
+
+fn reference(content: &str) -> ArtifactReference {
+    ArtifactReference { digest: digest(content), revision: "main@sha1:2".to_owned(), dir: "infra".to_owned() }
 }
 
 fn pod() -> PodState {
@@ -89,11 +94,11 @@ fn pod() -> PodState {
     }
 }
 
-fn reply(digest: &str) -> StatusReply {
+fn reply(content: &str) -> StatusReply {
     StatusReply {
         pod_uid: "pod".to_owned(),
         start_id: "start".to_owned(),
-        artifact: Some(Artifact { digest: digest.to_owned(), directory: "infra".to_owned() }),
+        artifact: Some(Artifact { digest: digest(content).to_string(), directory: "infra".to_owned() }),
         ..StatusReply::default()
     }
 }
@@ -152,7 +157,7 @@ fn missing_objects_are_created_and_invalid_specs_are_reported() {
         ("new", |o| o.workspace = workspace(json!({"finalizers": []}), "Succeeded"), Is::Action(Action::AddFinalizer)),
         (
             "invalid",
-            |o| o.wanted = Err(Unavailable::Invalid("podTemplate.spec.hostPID is not supported".to_owned())),
+            |o| o.desired = Err(Unavailable::Invalid("podTemplate.spec.hostPID is not supported".to_owned())),
             Is::Report(State::Stalled, reason::SPEC_INVALID, "hostPID"),
         ),
         (
@@ -242,8 +247,8 @@ fn only_the_agent_of_the_current_pod_is_trusted() {
     ]);
 }
 
-fn draining(digest: &str) -> Agent {
-    answered(StatusReply { draining: true, ..reply(digest) })
+fn draining(content: &str) -> Agent {
+    answered(StatusReply { draining: true, ..reply(content) })
 }
 
 #[test]
@@ -263,7 +268,7 @@ fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
             "drained, a run is open",
             |o| {
                 stale(o);
-                o.agent = draining("sha256:new");
+                o.agent = draining("new");
                 o.open_runs = run();
             },
             Is::Report(State::Working, reason::ROLLING_UPDATE, "waiting for run app-12 to end"),
@@ -272,11 +277,11 @@ fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
             "drained, no run is open",
             |o| {
                 stale(o);
-                o.agent = draining("sha256:new");
+                o.agent = draining("new");
             },
             delete(),
         ),
-        ("drained for a change that was taken back", |o| o.agent = draining("sha256:new"), delete()),
+        ("drained for a change that was taken back", |o| o.agent = draining("new"), delete()),
     ]);
 }
 
@@ -357,15 +362,15 @@ fn a_manual_pulumi_command_blocks_source_and_pod_changes() {
     check(vec![
         (
             "at rest",
-            |o| o.agent = with_session(reply("sha256:new")),
+            |o| o.agent = with_session(reply("new")),
             Is::Report(State::Ready, reason::SUCCEEDED, "is ready; runs wait for interactive session `pulumi import`"),
         ),
-        ("another source", |o| o.agent = with_session(reply("sha256:old")), waits(reason::INSTALLING)),
+        ("another source", |o| o.agent = with_session(reply("old")), waits(reason::INSTALLING)),
         (
             "other inputs",
             |o| {
                 stale(o);
-                o.agent = with_session(StatusReply { draining: true, ..reply("sha256:new") });
+                o.agent = with_session(StatusReply { draining: true, ..reply("new") });
             },
             waits(reason::ROLLING_UPDATE),
         ),
@@ -373,7 +378,7 @@ fn a_manual_pulumi_command_blocks_source_and_pod_changes() {
             "the Workspace is being deleted",
             |o| {
                 deleted(o);
-                o.agent = with_session(StatusReply { draining: true, ..reply("sha256:new") });
+                o.agent = with_session(StatusReply { draining: true, ..reply("new") });
             },
             waits(reason::DELETING),
         ),
@@ -388,7 +393,7 @@ fn an_outdated_agent_is_replaced_when_idle() {
             "a run is open",
             |o| {
                 o.is_agent_too_old = true;
-                o.agent = draining("sha256:new");
+                o.agent = draining("new");
                 o.open_runs = run();
             },
             Is::Report(State::Working, reason::ROLLING_UPDATE, "waiting for run app-12 to end"),
@@ -397,7 +402,7 @@ fn an_outdated_agent_is_replaced_when_idle() {
             "idle",
             |o| {
                 o.is_agent_too_old = true;
-                o.agent = draining("sha256:new");
+                o.agent = draining("new");
             },
             Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
         ),

@@ -1,4 +1,4 @@
-//! Environment of runs, and the objects that a run requires.
+//! Tests of the environment of runs, and of the objects that a run requires.
 
 use serde_json::json;
 
@@ -63,8 +63,8 @@ fn env_from_entries_precede_env_variables() {
         "A</var/run/configmaps/stacks.pulumi.com/configmaps/c/k",
     ];
     assert_eq!(shown(&spec), expected);
-    let wanted = wanted(&spec).expect("valid");
-    let mounted: Vec<Mounted<'_>> = wanted.mounted().into_iter().collect();
+    let environment = desired(&spec).expect("valid");
+    let mounted: Vec<Mounted<'_>> = environment.mounted().into_iter().collect();
     use Mounted::{ConfigMap, Secret};
     assert_eq!(mounted, [Secret("maybe"), Secret("s"), ConfigMap("c"), ConfigMap("c.d")], "also what may be missing");
 }

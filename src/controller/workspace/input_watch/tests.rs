@@ -1,4 +1,4 @@
-//! Changes of mounted objects, and the watches that report them.
+//! Tests of changes of mounted objects, and of the watches that report them.
 
 use serde_json::json;
 
@@ -33,8 +33,8 @@ fn only_changes_after_the_initial_list_are_reported() {
         (Event::InitDone, None),
         (Event::Apply(secret("b", 6)), None),
     ];
-    for (number, (event, wanted)) in steps.into_iter().enumerate() {
-        assert_eq!(tell(event), wanted, "step {number}");
+    for (number, (event, expected)) in steps.into_iter().enumerate() {
+        assert_eq!(tell(event), expected, "step {number}");
     }
 }
 
@@ -83,7 +83,7 @@ async fn no_watch_is_started_while_listing_is_forbidden() {
     watching.await.expect("it ends");
     let requests = log.all();
     assert_eq!(requests.len(), 8, "two kinds, once and three times more: {requests:?}");
-    // A watch logs each refusal. A list of one object does not.
+    // A watch logs each rejection. A list of one object does not.
     assert!(
         requests.iter().all(|request| request.query.contains("limit=1") && !request.query.contains("watch=true")),
         "{requests:?}"

@@ -1,4 +1,4 @@
-//! Pods of the Kubernetes test suite, and each control with the field that its error names.
+//! Tests with the pods of the Kubernetes test suite, and of each control with the field that its error contains.
 
 use serde_json::json;
 
@@ -13,11 +13,11 @@ fn pod_security_results_match_the_kubernetes_test_cases() {
     let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("a list of cases");
     assert!(cases.len() > 90, "only {} cases", cases.len());
     for case in cases {
-        let (name, wanted) = (case["name"].as_str().expect("a name"), case["allowed"] == true);
+        let (name, expected) = (case["name"].as_str().expect("a name"), case["allowed"] == true);
         // The standard exempts Windows pods, but the agent supports only Linux.
-        let wanted = wanted && name != "base_windows";
+        let expected = expected && name != "base_windows";
         let found = check(&case["pod"]);
-        assert_eq!(found.is_ok(), wanted, "{name}: {found:?}");
+        assert_eq!(found.is_ok(), expected, "{name}: {found:?}");
     }
 }
 
@@ -45,12 +45,12 @@ fn with(pointer: &str, value: Value) -> Value {
     template
 }
 
-/// Asserts that each row is refused with its message.
+/// Asserts that each row is rejected with its message.
 fn assert_refused<const N: usize>(rows: [(&str, Value, &str); N]) {
     for (pointer, value, words) in rows {
-        let said = check(&with(pointer, value)).expect_err(pointer).to_string();
-        let wanted = format!("pod violates the Pod Security Standard restricted: {words}");
-        assert!(said.starts_with(&wanted), "{pointer}: {said}");
+        let error = check(&with(pointer, value)).expect_err(pointer).to_string();
+        let expected = format!("pod violates the Pod Security Standard restricted: {words}");
+        assert!(error.starts_with(&expected), "{pointer}: {error}");
     }
 }
 
@@ -174,6 +174,6 @@ fn the_apparmor_annotation_is_checked() {
     let mut annotated = with("/spec/hostIPC", json!(false));
     let name = format!("{APPARMOR_ANNOTATION}pulumi");
     annotated["metadata"]["annotations"] = json!({name: "unconfined"});
-    let said = check(&annotated).expect_err("unconfined").to_string();
-    assert!(said.contains("AppArmor: metadata.annotations[container.apparmor"), "{said}");
+    let error = check(&annotated).expect_err("unconfined").to_string();
+    assert!(error.contains("AppArmor: metadata.annotations[container.apparmor"), "{error}");
 }

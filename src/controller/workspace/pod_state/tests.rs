@@ -1,4 +1,4 @@
-//! States of pods, and the reasons why they do not start.
+//! Tests of the states of pods, and of the reasons why pods do not start.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn container(state: Value, last: Value) -> Value {
 }
 
 #[test]
-fn the_trouble_of_a_pod_contains_the_kubelet_message() {
+fn the_reason_a_pod_does_not_start_includes_the_kubelet_message() {
     let terminated = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no certificate\n"}});
     let killed = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
     let condition = json!({"conditions": [
@@ -79,17 +79,17 @@ fn an_unschedulable_pod_message_lists_its_resource_requests() {
         read(&serde_json::from_value(pod).expect("a pod")).trouble
     };
     let full = "0/1 nodes are available: 1 Insufficient memory.";
-    let wanted = format!(
+    let expected = format!(
         "cannot be scheduled: Unschedulable: {full} (container pulumi requests cpu 2, memory 900Gi; init container bootstrap \
          requests cpu 1m, memory 16Mi)"
     );
-    assert_eq!(scheduled(full), Some(wanted));
+    assert_eq!(scheduled(full), Some(expected));
     let tainted = "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}.";
     assert_eq!(scheduled(tainted), Some(format!("cannot be scheduled: Unschedulable: {tainted}")));
 }
 
 #[test]
-fn a_normal_pod_start_reports_no_trouble() {
+fn a_normal_pod_start_reports_no_problem() {
     let cases = [
         json!({}),
         json!({"phase": "Pending"}),

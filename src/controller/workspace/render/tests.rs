@@ -1,4 +1,4 @@
-//! Rendered objects, and rejected templates.
+//! Tests of rendered objects and of rejected templates.
 
 mod service;
 
@@ -84,9 +84,9 @@ fn the_only_default_request_is_memory() {
         (json!({"limits": {"memory": "1Gi"}}), json!({"limits": {"memory": "1Gi"}})),
         (json!({"limits": {"cpu": "1", "memory": "1Gi"}}), json!({"limits": {"cpu": "1", "memory": "1Gi"}})),
     ];
-    for (wanted, expected) in cases {
-        let rendered = rendered(json!({"resources": wanted})).expect("renders");
-        assert_eq!(pulumi(&rendered)["resources"], expected, "{wanted}");
+    for (requested, expected) in cases {
+        let rendered = rendered(json!({"resources": requested})).expect("renders");
+        assert_eq!(pulumi(&rendered)["resources"], expected, "{requested}");
     }
 }
 
@@ -205,7 +205,7 @@ fn with_init_containers(init_containers: &Value, digest: char) -> (Vec<String>, 
 }
 
 #[test]
-fn init_containers_that_need_the_source_tie_the_revision_to_it() {
+fn the_revision_hash_includes_the_source_if_init_containers_need_it() {
     let prepare = json!([{"name": "prepare", "image": "tool:1"}]);
     let (names, first) = with_init_containers(&prepare, 'a');
     assert_eq!(names, ["bootstrap", "fetch", "prepare"]);

@@ -1,4 +1,4 @@
-//! Tests of which events reach the API.
+//! Tests which events reach the API.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ fn event(message: &str) -> Event {
     Event::new(&workspace(), EventKind::Warning, "PodFailed", message).with("pulumi.com/revision", "main@sha1:a")
 }
 
-fn agree(asked: &RecordedRequest) -> Answer {
-    let mut object = asked.body.clone();
+fn agree(request: &RecordedRequest) -> Answer {
+    let mut object = request.body.clone();
     if object.pointer("/metadata").is_none() {
         object["metadata"] = json!({ "name": "patched" });
         object["involvedObject"] = json!({});
@@ -47,15 +47,15 @@ async fn written(answer: fn(&RecordedRequest) -> Answer, events: Vec<Event>) -> 
 
 #[tokio::test]
 async fn an_event_has_the_same_fields_as_in_flux() {
-    let (asked, _) = written(agree, vec![event("no image")]).await;
-    let mut body = asked[0].body.clone();
-    assert_eq!(asked[0].path, "/api/v1/namespaces/apps/events");
+    let (requests, _) = written(agree, vec![event("no image")]).await;
+    let mut body = requests[0].body.clone();
+    assert_eq!(requests[0].path, "/api/v1/namespaces/apps/events");
     let name = body["metadata"]["name"].as_str().unwrap().to_owned();
     assert!(name.starts_with("web.") && name.len() > 10, "{name}");
     for time in ["firstTimestamp", "lastTimestamp"] {
         assert!(body.as_object_mut().unwrap().remove(time).unwrap().is_string());
     }
-    let wanted = json!({
+    let expected = json!({
         "apiVersion": "v1", "kind": "Event",
         "metadata": { "name": name, "namespace": "apps", "annotations": { "pulumi.com/revision": "main@sha1:a" } },
         "involvedObject": { "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace", "name": "web",
@@ -64,36 +64,37 @@ async fn an_event_has_the_same_fields_as_in_flux() {
         "source": { "component": "pulumi-controller" },
         "reportingComponent": "pulumi-controller", "reportingInstance": "pod-1",
     });
-    assert_eq!(body, wanted);
+    assert_eq!(body, expected);
 }
 
 #[tokio::test]
 async fn repeated_events_are_counted_and_new_messages_create_events() {
-    let (asked, _) =
+    let (requests, _) =
         written(agree, vec![event("no image"), event("no image"), event("no quota"), event("no image")]).await;
-    let methods: Vec<&str> = asked.iter().map(|asked| asked.method.as_str()).collect();
+    let methods: Vec<&str> = requests.iter().map(|request| request.method.as_str()).collect();
     assert_eq!(methods, ["POST", "PATCH", "POST", "PATCH"]);
-    let name = asked[0].body["metadata"]["name"].as_str().unwrap();
-    assert_eq!(asked[1].path, format!("/api/v1/namespaces/apps/events/{name}"));
-    assert_eq!((&asked[1].body["count"], &asked[3].body["count"]), (&json!(2), &json!(3)));
-    assert!(asked[1].body["lastTimestamp"].is_string());
+    let name = requests[0].body["metadata"]["name"].as_str().unwrap();
+    assert_eq!(requests[1].path, format!("/api/v1/namespaces/apps/events/{name}"));
+    assert_eq!((&requests[1].body["count"], &requests[3].body["count"]), (&json!(2), &json!(3)));
+    assert!(requests[1].body["lastTimestamp"].is_string());
 }
 
 #[tokio::test]
 async fn a_repeated_event_that_was_deleted_is_recreated() {
-    let forgetful =
-        |asked: &RecordedRequest| if asked.method == "PATCH" { Answer::refusal(404, "NotFound") } else { agree(asked) };
-    let (asked, _) = written(forgetful, vec![event("no image"), event("no image"), event("no image")]).await;
-    let methods: Vec<&str> = asked.iter().map(|asked| asked.method.as_str()).collect();
+    let forgetful = |request: &RecordedRequest| {
+        if request.method == "PATCH" { Answer::refusal(404, "NotFound") } else { agree(request) }
+    };
+    let (requests, _) = written(forgetful, vec![event("no image"), event("no image"), event("no image")]).await;
+    let methods: Vec<&str> = requests.iter().map(|request| request.method.as_str()).collect();
     assert_eq!(methods, ["POST", "PATCH", "POST", "PATCH", "POST"]);
-    assert_eq!(asked[4].body["count"], json!(1));
+    assert_eq!(requests[4].body["count"], json!(1));
 }
 
 #[tokio::test]
 async fn messages_are_bounded_and_hide_credentials() {
     let message = format!("https://user:pass@host/ {}", "ä".repeat(2000));
-    let (asked, _) = written(agree, vec![event(&message)]).await;
-    let Value::String(message) = &asked[0].body["message"] else { panic!("no message") };
+    let (requests, _) = written(agree, vec![event(&message)]).await;
+    let Value::String(message) = &requests[0].body["message"] else { panic!("no message") };
     assert!(message.len() <= 1024 && message.ends_with("..."), "{}", message.len());
     assert!(message.starts_with("https://***@host/ ä"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! Tests of which events reach a notification-controller.
+//! Tests which events reach a notification-controller.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,8 +21,8 @@ use crate::telemetry::metrics::Metrics;
 /// Upper bound of all waiting times in these tests.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Server on the loopback interface. It responds with these codes in turn, repeats the last one, and records the request
-/// bodies.
+/// Server on the loopback interface that records the request bodies. It responds with the given status codes in order and
+/// then repeats the last code.
 struct Server {
     address: SocketAddr,
     bodies: Arc<Mutex<Vec<Value>>>,
@@ -36,11 +36,11 @@ impl Server {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let bodies = Arc::new(Mutex::new(Vec::new()));
-        let (kept, asked) = (bodies.clone(), Arc::new(AtomicUsize::new(0)));
+        let (kept, requests) = (bodies.clone(), Arc::new(AtomicUsize::new(0)));
         let handler = move |headers: HeaderMap, body: Bytes| async move {
             assert_eq!(headers.get("content-type").unwrap(), "application/json");
             kept.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
-            let code = codes[asked.fetch_add(1, Ordering::Relaxed).min(codes.len() - 1)];
+            let code = codes[requests.fetch_add(1, Ordering::Relaxed).min(codes.len() - 1)];
             if code == SILENCE {
                 std::future::pending::<()>().await;
             }
@@ -54,13 +54,13 @@ impl Server {
         self.bodies.lock().unwrap().clone()
     }
 
-    async fn until_asked(&self, times: usize) {
-        let asked = async {
+    async fn until_requests(&self, times: usize) {
+        let requests = async {
             while self.bodies().len() < times {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let in_time = tokio::time::timeout(LIMIT, asked).await;
+        let in_time = tokio::time::timeout(LIMIT, requests).await;
         assert!(in_time.is_ok(), "asked {} times and not {times}", self.bodies().len());
     }
 
@@ -70,7 +70,7 @@ impl Server {
     }
 }
 
-/// HTTP client like the one that the manager creates.
+/// Returns an HTTP client with the same settings as that of the manager.
 fn http_client() -> reqwest::Client {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), 16 * 1024 * 1024).unwrap();
@@ -101,12 +101,12 @@ fn event(message: &str) -> Event {
 
 /// Returns the queues and their task. The API accepts all events.
 fn publisher(controller: NotificationController, metrics: &Metrics) -> (Events, EventTask) {
-    let (api, _) = client(|asked| Answer::Json(200, asked.body.clone()));
+    let (api, _) = client(|request| Answer::Json(200, request.body.clone()));
     let writer = Writer::new(api, LIMIT, Leadership::sole(), metrics.clone());
     Events::with_notifications(writer, Some(controller), "pulumi-controller", "pod-1", metrics.clone())
 }
 
-/// Publishes all events, waits for this number of requests, and ends the task.
+/// Publishes the events, waits until the server has received `requests` requests, and ends the task.
 async fn posted(server: &Server, policy: RetryPolicy, published: Vec<Event>, requests: usize) -> Metrics {
     let metrics = Metrics::default();
     let controller = server.controller(policy);
@@ -114,7 +114,7 @@ async fn posted(server: &Server, policy: RetryPolicy, published: Vec<Event>, req
     let end = CancellationToken::new();
     let task = tokio::spawn(task.run(end.clone()));
     published.into_iter().for_each(|event| events.publish(event));
-    server.until_asked(requests).await;
+    server.until_requests(requests).await;
     end.cancel();
     tokio::time::timeout(LIMIT, task).await.expect("the task ends").unwrap();
     metrics
@@ -134,7 +134,7 @@ async fn an_event_is_posted_in_the_flux_format() {
     let timestamp = body.as_object_mut().unwrap().remove("timestamp").unwrap();
     let timestamp = timestamp.as_str().unwrap();
     assert!(timestamp.ends_with('Z') && timestamp.len() == "2026-08-01T10:00:00Z".len(), "{timestamp}");
-    let wanted = json!({
+    let expected = json!({
         "involvedObject": { "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "web", "namespace": "apps", "uid": "u1",
             "resourceVersion": "7" },
         "severity": "error", "message": "https://***@host/ boom", "reason": "StackUpdateFailure",
@@ -142,7 +142,7 @@ async fn an_event_is_posted_in_the_flux_format() {
             "event.toolkit.fluxcd.io/change_request": "7" },
         "reportingController": "pulumi-controller", "reportingInstance": "pod-1",
     });
-    assert_eq!(body, wanted);
+    assert_eq!(body, expected);
     assert_eq!(dropped(&metrics), "pulumi_controller_notifications_dropped_total 0");
 }
 
@@ -158,8 +158,8 @@ async fn a_message_is_truncated_at_the_flux_limit() {
 #[test]
 fn the_default_retry_policy_matches_flux() {
     let seconds = Duration::from_secs;
-    let wanted = RetryPolicy { timeout: seconds(5), retries: 4, first_pause: seconds(1), longest_pause: seconds(30) };
-    assert_eq!(RetryPolicy::default(), wanted);
+    let expected = RetryPolicy { timeout: seconds(5), retries: 4, first_pause: seconds(1), longest_pause: seconds(30) };
+    assert_eq!(RetryPolicy::default(), expected);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Queries, waiting followers and wake-ups of the cache.
+//! Tests for the queries, the waiting followers and the reconciled followers of the cache.
 
 use serde_json::{Value, json};
 
@@ -131,7 +131,7 @@ fn a_revision_already_run_is_not_fetched_for_its_digest() {
 }
 
 #[test]
-fn a_failure_is_reported_once_and_cleared_by_the_next_answer() {
+fn a_failure_is_reported_once_and_cleared_by_the_next_response() {
     let (mut cache, main) = (settled(), main());
     assert_eq!(cache.record_tip(&main.key, 1, Err(Unavailable::NotYet("server is down".to_owned()))), [name("a")]);
     assert!(

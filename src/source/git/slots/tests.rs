@@ -1,4 +1,4 @@
-//! Slots under load, with simulated time.
+//! Tests for slots under load, with simulated time.
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -11,7 +11,8 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Starts `each` tasks per namespace, which receive `rate` bytes per second for up to `lasts`. Returns their results.
+/// Starts `each` tasks per namespace. Each task receives `rate` bytes per second for up to `lasts`. Returns the results of the
+/// tasks.
 fn tasks(
     slots: &TaskSlots,
     namespaces: &[&str],
@@ -58,7 +59,8 @@ async fn a_shared_repository_may_use_a_slot_of_any_of_its_namespaces() {
 #[tokio::test(start_paused = true)]
 async fn a_namespace_without_a_slot_waits_at_most_a_second_for_slow_servers() {
     let hour = Duration::from_secs(3600);
-    // Two namespaces leave the reserved slot free. Three can use it, and then a slow task is ended.
+    // Two namespaces leave the reserved slot free. A third namespace can use that slot, and a slow task is ended for the next
+    // waiting namespace.
     let rows: [(&str, Limits, &[&str], u64, bool); 6] = [
         ("silent servers for queries", QUERIES, &["a", "b"], 0, false),
         ("silent servers for fetches", FETCHES, &["a", "b"], 0, false),
@@ -161,7 +163,7 @@ fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
     let began = Instant::now();
     let at = |seconds: u64| began + Duration::from_secs(seconds);
     let slow_limits = FETCHES.slow_limits;
-    // Namespace, start of the task, and the time until which it is not slow.
+    // Each row consists of a namespace, the start of its task, and the time up to which the received bytes are sufficient.
     type Rows<'a> = &'a [(&'a str, u64, Option<u64>)];
     let rows: [(Rows<'_>, &str, Option<u64>); 8] = [
         (&[("a", 0, Some(0)), ("a", 1, Some(1)), ("b", 0, Some(0))], "c", Some(0)),

@@ -1,4 +1,4 @@
-//! Parsing of the repository fields of Stacks and Workspaces.
+//! Tests for parsing the repository fields of Stacks and Workspaces.
 
 use serde_json::{Value as Json, json};
 

@@ -1,23 +1,27 @@
-//! Tests changes of Secrets and ConfigMaps that the configuration refers to or the pod mounts.
+//! Tests changes of Secrets and ConfigMaps that are referenced by the configuration or mounted in the pod.
 
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::api::auto::{RunProgress, UpdatePhase};
+use crate::api::pulumi::RunInputs;
 use crate::controller::stack::action::Baseline;
 
 #[test]
 fn a_rotated_config_input_starts_a_run_and_the_first_value_is_recorded() {
     let seen = |before: Option<&str>, state: &str, now_seen: Option<&str>| {
         let mut stack = stack();
-        let last = LastUpdate { config_inputs: before.map(str::to_owned), ..last("up", state) };
+        let last = LastUpdate {
+            inputs: RunInputs { config_inputs: before.map(str::to_owned), ..last("up", state).inputs },
+            ..last("up", state)
+        };
         stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
         let mut workspace = workspace(&stack, Status::True, "Succeeded");
         workspace.status.as_mut().expect("there").config_inputs = now_seen.map(str::to_owned);
         decide(&Observed { workspace: Some(workspace), ..observed(stack) }, now())
     };
     let Action::Start(current) = seen(Some("a"), "succeeded", Some("b")) else { panic!("it is not started") };
-    assert_eq!(current.config_inputs.as_deref(), Some("b"), "so that whoever comes next knows that it was answered");
+    assert_eq!(current.inputs.config_inputs.as_deref(), Some("b"), "the run records the new hash");
     assert_eq!(seen(Some("a"), "succeeded", Some("a")), Action::Settled(Settled::Done(None)));
     assert_eq!(seen(Some("a"), "succeeded", None), Action::Settled(Settled::Done(None)));
     let noted = Baseline { config: Some("b".to_owned()), ..Baseline::default() };
@@ -31,7 +35,11 @@ fn input_values_that_the_last_run_has_read_start_no_run() {
     let seen = |state: &str, now_seen: &str| {
         let mut stack = stack();
         let read = Some("b".to_owned());
-        let last = LastUpdate { config_inputs: Some("a".to_owned()), run_config_inputs: read, ..last("up", state) };
+        let last = LastUpdate {
+            inputs: RunInputs { config_inputs: Some("a".to_owned()), ..last("up", state).inputs },
+            run_config_inputs: read,
+            ..last("up", state)
+        };
         stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
         let mut workspace = workspace(&stack, Status::True, "Succeeded");
         workspace.status.as_mut().expect("there").config_inputs = Some(now_seen.to_owned());
@@ -78,18 +86,21 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
         ("the first sight is no change", vec![], vec![(secret, "1")], &[secret], None),
         ("it is mounted no more", vec![(secret, "1")], vec![], &[secret], None),
     ];
-    for (name, before, now_seen, watched, wanted) in rows {
+    for (name, before, now_seen, watched, expected) in rows {
         let mut stack = stack();
-        let last = LastUpdate { mounted_inputs: words(&before), ..last("up", "succeeded") };
+        let last = LastUpdate {
+            inputs: RunInputs { mounted_inputs: words(&before), ..last("up", "succeeded").inputs },
+            ..last("up", "succeeded")
+        };
         stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
         let mut workspace = workspace(&stack, Status::True, "Succeeded");
         workspace.status.as_mut().expect("there").mounted_inputs = words(&now_seen);
         let watched = watched.iter().map(|object| (*object).to_owned()).collect();
         let action = decide(&Observed { workspace: Some(workspace), watched, ..observed(stack) }, now());
-        match (action, wanted) {
+        match (action, expected) {
             (Action::Start(current), Some(message)) => {
                 assert_eq!(current.message, message, "{name}");
-                let unwatched = current.mounted_inputs.get(secret).map(String::as_str);
+                let unwatched = current.inputs.mounted_inputs.get(secret).map(String::as_str);
                 let seen = if name.starts_with("both") { Some("1") } else { Some("2") };
                 assert_eq!(unwatched, seen, "{name}: what is not watched counts as it was");
             }
@@ -110,7 +121,7 @@ fn an_invalid_stack_name_is_rejected_before_its_source_is_resolved() {
 
 #[test]
 fn the_message_shows_the_progress_of_an_open_run() {
-    let said = |change: &dyn Fn(&mut Observed)| {
+    let running_message = |change: &dyn Fn(&mut Observed)| {
         let mut observed = open(Status::True, "Progressing");
         change(&mut observed);
         match decide(&observed, now()) {
@@ -129,28 +140,36 @@ fn the_message_shows_the_progress_of_an_open_run() {
             status(observed).progress = Some(progress);
         }
     };
-    assert_eq!(said(&|_| ()).as_deref(), Some("running up"));
-    assert_eq!(said(&resources(0, 0)).as_deref(), Some("running up"), "the program is compiled, for example");
-    assert_eq!(said(&resources(1, 3)).as_deref(), Some("running up: 1 of 3 resources"));
+    assert_eq!(running_message(&|_| ()).as_deref(), Some("running up"));
+    assert_eq!(
+        running_message(&resources(0, 0)).as_deref(),
+        Some("running up"),
+        "the program is compiled, for example"
+    );
+    assert_eq!(running_message(&resources(1, 3)).as_deref(), Some("running up: 1 of 3 resources"));
     let with_last = |observed: &mut Observed| {
         resources(1, 3)(observed);
         let changes = [("same".to_owned(), 4), ("create".to_owned(), 1)].into();
         let last = LastUpdate { changes, ..last("up", "succeeded") };
         observed.stack.status.as_mut().expect("there").last_update = Some(last);
     };
-    assert_eq!(said(&with_last).as_deref(), Some("running up: 1 of 4 resources"), "without the stack itself");
+    assert_eq!(
+        running_message(&with_last).as_deref(),
+        Some("running up: 1 of 4 resources"),
+        "without the stack itself"
+    );
     let canceling = |observed: &mut Observed| status(observed).phase = Some(UpdatePhase::Canceling);
-    assert_eq!(said(&canceling).as_deref(), Some("canceling up"));
+    assert_eq!(running_message(&canceling).as_deref(), Some("canceling up"));
     let unbound = |reason: &'static str| {
         move |observed: &mut Observed| {
             let status = status(observed);
             status.run = None;
-            let claim = Claim { kind: PROGRESSING, status: Status::False, reason, message: "said" };
+            let claim = Claim { kind: PROGRESSING, status: Status::False, reason, message: "detail" };
             conditions::set(&mut status.conditions, &claim, 1, now());
         }
     };
-    assert_eq!(said(&unbound("Queued")).as_deref(), Some("up: said"));
-    assert_eq!(said(&unbound("WorkspaceNotReady")).as_deref(), Some("up: said"));
+    assert_eq!(running_message(&unbound("Queued")).as_deref(), Some("up: detail"));
+    assert_eq!(running_message(&unbound("WorkspaceNotReady")).as_deref(), Some("up: detail"));
     let new = |observed: &mut Observed| *status(observed) = UpdateStatus::default();
-    assert_eq!(said(&new).as_deref(), Some("up is queued"));
+    assert_eq!(running_message(&new).as_deref(), Some("up is queued"));
 }

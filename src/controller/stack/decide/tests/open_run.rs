@@ -60,16 +60,16 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     assert!(matches!(decide(&lost, now()), Action::Fetch(_)));
 }
 
-/// Returns an artifact of a Git repository with this digest of the selected files.
+/// Returns an artifact of a Git repository whose selected files have this digest.
 fn selected(content: &[u8], selection: &str) -> Resolved {
     let spec = StackSpec {
         project_repo: Some("https://git.example.com/app.git".to_owned()),
         branch: Some("main".to_owned()),
         ..StackSpec::default()
     };
-    let wanted = crate::source::git::RepositorySpec::of_stack(&spec, "apps").expect("valid").expect("a repository");
+    let expected = crate::source::git::RepositorySpec::of_stack(&spec, "apps").expect("valid").expect("a repository");
     let origin = crate::source::git::Origin {
-        key: std::sync::Arc::new(wanted.key),
+        key: std::sync::Arc::new(expected.key),
         commit: "a".repeat(40),
         selection: Some(selection.to_owned()),
         warnings: Vec::new(),
@@ -107,7 +107,7 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
 #[test]
 fn an_unknown_outcome_is_reported_and_a_user_answer_is_forwarded_once() {
     let doubt = || open(Status::Unknown, "RunOutcomeUnknown");
-    assert_eq!(decide(&doubt(), now()), Action::Doubt("said".to_owned()));
+    assert_eq!(decide(&doubt(), now()), Action::Doubt("detail".to_owned()));
     let name = doubt().update.expect("there").name_any();
     let answered = |value: String| {
         let mut observed = doubt();
@@ -115,20 +115,20 @@ fn an_unknown_outcome_is_reported_and_a_user_answer_is_forwarded_once() {
         observed
     };
     let answer = format!("{name}=retry");
-    let mut told = answered(answer.clone());
-    assert_eq!(decide(&told, now()), Action::Answer(answer.clone()));
-    let update = told.update.as_mut().expect("there");
+    let mut resolved = answered(answer.clone());
+    assert_eq!(decide(&resolved, now()), Action::Answer(answer.clone()));
+    let update = resolved.update.as_mut().expect("there");
     update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer);
-    assert_eq!(decide(&told, now()), Action::Doubt("said".to_owned()), "its Update knows");
-    assert_eq!(decide(&answered("app-0=retry".to_owned()), now()), Action::Doubt("said".to_owned()));
+    assert_eq!(decide(&resolved, now()), Action::Doubt("detail".to_owned()), "its Update knows");
+    assert_eq!(decide(&answered("app-0=retry".to_owned()), now()), Action::Doubt("detail".to_owned()));
 }
 
 #[test]
-fn a_run_that_waits_for_an_interactive_session_says_so() {
+fn the_message_names_the_interactive_session_that_a_run_waits_for() {
     let Action::AwaitUpdate(message) = decide(&open(Status::False, "InteractiveSession"), now()) else {
         panic!("it waits")
     };
-    assert!(message.starts_with("up of revision main@sha1:a") && message.ends_with("): said"), "{message}");
+    assert!(message.starts_with("up of revision main@sha1:a") && message.ends_with("): detail"), "{message}");
     let Action::AwaitUpdate(message) = decide(&open(Status::True, "Progressing"), now()) else { panic!("it runs") };
     assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
 }

@@ -1,8 +1,9 @@
-//! Tests repacked archives of the revision of the last run.
+//! Tests archives that a source has repacked for the revision of the last run.
 
 use super::*;
 use crate::api::pulumi::CurrentUpdate;
-use crate::controller::stack::run::current_inputs;
+use crate::api::pulumi::RunInputs;
+use crate::controller::stack::run::Candidate;
 
 const COMMIT: &str = "main@sha1:a";
 
@@ -14,7 +15,10 @@ fn packed_again(content_id: Option<&str>) -> Resolved {
 /// Returns a Stack after a run with this content ID.
 fn ran(state: &str, content_id: Option<&str>) -> Stack {
     let mut stack = stack();
-    let last = LastUpdate { content_id: content_id.map(str::to_owned), ..last("up", state) };
+    let last = LastUpdate {
+        inputs: RunInputs { content_id: content_id.map(str::to_owned), ..last("up", state).inputs },
+        ..last("up", state)
+    };
     stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
     stack
 }
@@ -31,13 +35,13 @@ fn a_repacked_archive_is_placed_and_recorded_without_a_run() {
     observed.in_store = false;
     assert_eq!(decide(&observed, now()), Action::Fetch(source.clone()));
     observed.in_store = true;
-    let Action::ReplaceWorkspace(wanted) = decide(&observed, now()) else { panic!("it is not placed") };
-    assert_eq!(wanted.spec.artifact, Some(reference(&source)));
+    let Action::ReplaceWorkspace(expected) = decide(&observed, now()) else { panic!("it is not placed") };
+    assert_eq!(expected.spec.artifact, Some(reference(&source)));
     // The controller crashed after the apply, before it recorded the archive.
-    observed.workspace = Some(*wanted);
+    observed.workspace = Some(*expected);
     let Action::AdoptBaseline(status) = decide(&observed, now()) else { panic!("it is not recorded") };
     let last = status.last_update.as_ref().expect("it stays");
-    assert_eq!((last.digest.clone(), last.content_id.as_deref()), (Some(source.digest.to_string()), Some("a")));
+    assert_eq!((last.inputs.digest.as_ref(), last.inputs.content_id.as_deref()), (Some(&source.digest), Some("a")));
     observed.stack.status = Some(*status);
     assert_eq!(decide(&observed, now()), Action::Settled(Settled::Done(None)));
 }
@@ -53,16 +57,16 @@ fn only_unchanged_content_of_the_same_revision_skips_the_run() {
         ("its options have changed since an earlier version", None, packed_again(Some("a+b")), "Start"),
         ("another revision", Some("a"), moved(Some("b")), "Start"),
     ];
-    for (name, before, source, wanted) in rows {
+    for (name, before, source, expected) in rows {
         let mut observed = seen(ran("succeeded", before), source.clone());
-        if wanted == "Start" {
+        if expected == "Start" {
             let workspace = observed.workspace.as_mut().expect("there");
             *workspace = build_workspace::workspace(&observed.stack, &reference(&source)).expect("valid");
             workspace.metadata.generation = Some(1);
             workspace.status = self::workspace(&observed.stack, Status::True, "Succeeded").status;
             workspace.status.as_mut().expect("there").artifact = Some(reference(&source));
         }
-        assert_eq!(decide(&observed, now()).name(), wanted, "{name}");
+        assert_eq!(decide(&observed, now()).name(), expected, "{name}");
     }
 }
 
@@ -79,8 +83,8 @@ fn a_repacked_archive_is_only_recorded_without_a_workspace() {
 fn a_failed_run_keeps_its_retry_time_when_the_archive_is_repacked() {
     let mut observed = seen(ran("failed", Some("a")), packed_again(Some("a")));
     assert_eq!(decide(&observed, now()).name(), "ReplaceWorkspace");
-    observed.stack.status =
-        Some(status::with_repacked_archive(&observed.stack, &current_inputs(&observed, &packed_again(Some("a")))));
+    let repacked = Candidate::new(&observed, &packed_again(Some("a")));
+    observed.stack.status = Some(status::with_repacked_archive(&observed.stack, &repacked.inputs));
     assert!(matches!(decide(&observed, now()), Action::Settled(Settled::RetryAfter(_))));
     let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref()).expect("there");
     assert_eq!(last.last_attempted_commit.as_deref(), Some(COMMIT));
@@ -91,8 +95,8 @@ fn a_directory_that_changes_with_a_repacked_archive_starts_a_run() {
     let mut stack = ran("succeeded", Some("a"));
     stack.metadata.generation = Some(2);
     let source = Resolved { directory: "other".parse().expect("valid"), ..packed_again(Some("a")) };
-    let Action::ApplyWorkspace(wanted, _) = decide(&seen(stack, source), now()) else { panic!("it does not run") };
-    assert_eq!(wanted.spec.artifact.map(|artifact| artifact.dir).as_deref(), Some("other"));
+    let Action::ApplyWorkspace(expected, _) = decide(&seen(stack, source), now()) else { panic!("it does not run") };
+    assert_eq!(expected.spec.artifact.map(|artifact| artifact.dir).as_deref(), Some("other"));
 }
 
 #[test]
@@ -100,11 +104,14 @@ fn a_queued_run_is_kept_while_the_pod_has_the_older_archive() {
     let queued = |source: Resolved, is_placed: bool| {
         let mut stack = ran("succeeded", Some("a"));
         let current = CurrentUpdate {
+            inputs: RunInputs {
+                generation: 1,
+                digest: DIGEST.parse().ok(),
+                content_id: Some("a".to_owned()),
+                ..RunInputs::default()
+            },
             name: "app-1".to_owned(),
-            generation: 1,
             commit: Some(COMMIT.to_owned()),
-            digest: Some(DIGEST.to_owned()),
-            content_id: Some("a".to_owned()),
             ..CurrentUpdate::default()
         };
         stack.status.as_mut().expect("there").current_update = Some(current);
@@ -124,7 +131,7 @@ fn a_queued_run_is_kept_while_the_pod_has_the_older_archive() {
         ("its options have changed", queued(packed_again(Some("a+b")), true), "RevokeUpdate"),
         ("another revision", queued(moved, true), "RevokeUpdate"),
     ];
-    for (name, found, wanted) in rows {
-        assert_eq!(found, wanted, "{name}");
+    for (name, found, expected) in rows {
+        assert_eq!(found, expected, "{name}");
     }
 }

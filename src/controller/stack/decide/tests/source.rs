@@ -1,4 +1,4 @@
-//! Tests missing sources, and artifacts that the store has lost.
+//! Tests missing sources, and artifacts that are no longer in the store.
 
 use super::*;
 use crate::controller::stack::status::State;
@@ -30,8 +30,8 @@ fn a_missing_source_stalls_the_stack_after_a_delay() {
         ("nothing has changed since", stalled, "SourceStalled"),
         ("the Stack names another one", edited, "WaitForSource"),
     ];
-    for (name, stack, wanted) in rows {
-        assert_eq!(decided(stack), wanted, "{name}");
+    for (name, stack, expected) in rows {
+        assert_eq!(decided(stack), expected, "{name}");
     }
     let retry = |stack: Stack| match decide(&Observed { source: missing(), ..observed(stack) }, now()) {
         Action::WaitForSource(_, retry) => retry.map(|retry| retry.as_secs()),

@@ -9,32 +9,23 @@ use crate::api::pulumi::StackSpec;
 struct Course {
     backoff: StackBackoff,
     kind: UpdateKind,
-    inputs: Inputs,
+    candidate: Candidate,
     last: Option<LastUpdate>,
     now: i64,
 }
 
 impl Course {
     fn new(spec: &StackSpec, kind: UpdateKind) -> Course {
-        let inputs = Inputs {
-            generation: 1,
-            reconcile_request: None,
-            requested_at: None,
+        let candidate = Candidate {
             revision: "a".to_owned(),
-            digest: "sha256:a".to_owned(),
-            content_id: None,
-            selection: None,
-            config_inputs: None,
-            force_at: None,
-            reset_at: None,
-            mounted_inputs: std::collections::BTreeMap::new(),
+            inputs: RunInputs { generation: 1, digest: Some(Digest::of(b"a")), ..RunInputs::default() },
         };
-        Course { backoff: StackBackoff::of(spec), kind, inputs, last: None, now: 0 }
+        Course { backoff: StackBackoff::of(spec), kind, candidate, last: None, now: 0 }
     }
 
     fn due(&self) -> Due {
         let now = Timestamp::from_second(self.now).expect("in range");
-        due(self.last.as_ref(), None, &self.inputs, self.kind, &self.backoff, now)
+        due(self.last.as_ref(), None, &self.candidate, self.kind, &self.backoff, now)
     }
 
     /// Simulates a run without duration.
@@ -42,24 +33,21 @@ impl Course {
         let failed = update_reason::UPDATE_FAILED;
         let failures = match succeeds {
             true => 0,
-            false => failures_after(self.last.as_ref(), &self.inputs, failed, &self.backoff),
+            false => failures_after(self.last.as_ref(), &self.candidate, failed, &self.backoff),
         };
         self.last = Some(LastUpdate {
+            inputs: self.candidate.inputs.clone(),
             kind: Some(self.kind.as_str().to_owned()),
             state: Some(if succeeds { "succeeded" } else { "failed" }.to_owned()),
             reason: (!succeeds).then(|| failed.to_owned()),
-            generation: self.inputs.generation,
-            reconcile_request: self.inputs.reconcile_request.clone(),
-            requested_at: self.inputs.requested_at.clone(),
-            last_attempted_commit: Some(self.inputs.revision.clone()),
-            digest: Some(self.inputs.digest.clone()),
+            last_attempted_commit: Some(self.candidate.revision.clone()),
             last_resync_time: Timestamp::from_second(self.now).ok().map(Time),
             failures,
             ..LastUpdate::default()
         });
     }
 
-    /// Returns the start times of the next runs relative to the current time if all of them fail; at most `most` runs.
+    /// Returns the start times of the next runs relative to the current time, for at most `most` runs that all fail.
     fn failing(&mut self, most: usize) -> Vec<i64> {
         let begin = self.now;
         let mut begun = Vec::new();
@@ -77,7 +65,7 @@ impl Course {
     }
 }
 
-/// Start times of the first attempts in seconds. The operator stops after the fourth.
+/// Start times of the first attempts in seconds. The operator stops after the fourth attempt.
 const FIRST: [i64; 6] = [0, 10, 40, 130, 400, 1210];
 
 #[test]
@@ -92,18 +80,18 @@ fn a_failing_stack_is_retried_with_exponential_backoff() {
 
 #[test]
 fn a_new_input_runs_immediately_and_resets_the_backoff() {
-    let changes: [(&str, fn(&mut Inputs)); 5] = [
-        ("a new commit", |inputs| inputs.revision = "b".to_owned()),
-        ("the same commit with other bytes", |inputs| inputs.digest = "sha256:b".to_owned()),
-        ("a new spec", |inputs| inputs.generation = 2),
-        ("a request", |inputs| inputs.reconcile_request = Some("now".to_owned())),
-        ("a request in Flux's way", |inputs| inputs.requested_at = Some("now".to_owned())),
+    let changes: [(&str, fn(&mut Candidate)); 5] = [
+        ("a new commit", |candidate| candidate.revision = "b".to_owned()),
+        ("the same commit with other bytes", |candidate| candidate.inputs.digest = Some(Digest::of(b"b"))),
+        ("a new spec", |candidate| candidate.inputs.generation = 2),
+        ("a request", |candidate| candidate.inputs.reconcile_request = Some("now".to_owned())),
+        ("a request in Flux's way", |candidate| candidate.inputs.requested_at = Some("now".to_owned())),
     ];
     for (what, change) in changes {
         let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
         assert_eq!(course.failing(5), FIRST[..5]);
         course.now += 1;
-        change(&mut course.inputs);
+        change(&mut course.candidate);
         assert_eq!(course.failing(6), FIRST, "{what}");
     }
 }
@@ -154,13 +142,13 @@ fn failed_previews_and_destroys_have_the_same_backoff() {
 }
 
 #[test]
-fn a_run_that_pko_gave_up_waits_for_a_new_input() {
+fn a_run_that_pko_stopped_retrying_waits_for_a_new_input() {
     let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
     course.failing(3);
     course.last.as_mut().expect("it has run").reason = None;
     course.now += 1_000_000;
     assert_eq!(course.due(), Due::GivenUp);
-    course.inputs.revision = "b".to_owned();
+    course.candidate.revision = "b".to_owned();
     assert_eq!(course.failing(6), FIRST);
 }
 

@@ -1,5 +1,6 @@
 //! Simulates many Stacks with one source in virtual time. The simulation uses the real queue for run slots, status and Updates.
 
+use crate::api::pulumi::RunInputs;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -24,12 +25,12 @@ const SLOTS: usize = 10;
 const COMMIT_EVERY: u64 = 600;
 /// Mean duration of a run in seconds.
 const RUN: u64 = 60;
-/// Seconds in which every Stack can run once.
+/// Time in which every Stack can run once, in seconds.
 const PASS: u64 = STACKS as u64 * RUN / SLOTS as u64;
 
 enum Event {
     Commit,
-    /// The Workspace of a Stack has the source of this commit.
+    /// The source of this commit is in the pod of a Stack.
     Placed(usize, u64),
     Ended(usize),
 }
@@ -146,7 +147,11 @@ impl Simulation {
         let member = &mut self.members[number];
         let attempt = member.stack.status.as_ref().unwrap().attempts.unwrap_or_default() + 1;
         let name = names::update(&member.stack.name_any(), &member.stack.uid().unwrap(), attempt);
-        let current = CurrentUpdate { name: name.clone(), generation: 1, ..CurrentUpdate::default() };
+        let current = CurrentUpdate {
+            inputs: RunInputs { generation: 1, ..RunInputs::default() },
+            name: name.clone(),
+            ..CurrentUpdate::default()
+        };
         member.stack.status = Some(started(&member.stack, &current, now));
         let mut update = build_update::update(&member.stack, &current).unwrap();
         update.metadata.uid = Some(name);
@@ -192,7 +197,7 @@ fn every_queued_stack_runs_within_one_and_a_half_passes() {
         simulation.run_until(end);
         let mut longest = 0;
         for member in &simulation.members {
-            // A commit arrives ten times per pass, so every Stack always has something to apply.
+            // Ten commits arrive in the time in which every Stack can run once, so every Stack always has a pending run.
             let times = std::iter::once(&0).chain(&member.starts).chain(std::iter::once(&end));
             let gaps = times.clone().zip(times.skip(1)).map(|(from, to)| to - from);
             longest = gaps.max().unwrap_or(end).max(longest);

@@ -1,4 +1,4 @@
-//! Tests the effect of a run on the record of the previous one.
+//! Tests the effect of a run on the record of the previous run.
 
 use super::*;
 use crate::api::auto::{RunBinding, TerminationEvidence};
@@ -66,26 +66,26 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
     let unknown = destroy(Some("RunOutcomeUnknown"), TerminationEvidence::User, true);
     let in_order = destroy(Some("UpdateFailed"), TerminationEvidence::Agent, false);
     let elsewhere = PulumiStack { backend: Some("s3://b".to_owned()), ..here() };
-    // The previous runs, the Pulumi stack with the resources, and whether a destroy that finds no stack succeeds.
+    // The previous runs, the Pulumi stack with the resources, and whether a destroy succeeds that does not find its Pulumi stack.
     let rows: [(&str, Vec<&Update>, PulumiStack, bool); 7] = [
         ("it was interrupted", vec![&interrupted], here(), true),
-        ("nobody knows its end", vec![&unknown], here(), true),
+        ("its end is unknown", vec![&unknown], here(), true),
         ("it was interrupted, and then the stack was locked", vec![&interrupted, &conflict], here(), true),
         ("it failed in order", vec![&in_order], here(), false),
         ("it was interrupted before it started", vec![&unbound], here(), false),
         ("the resources are in another backend", vec![&interrupted], elsewhere, false),
         ("there was none before", vec![], here(), false),
     ];
-    for (name, before, resources_in, wanted) in rows {
+    for (name, before, resources_in, expected) in rows {
         let mut status = StackStatus { applied_stack: Some(resources_in), ..applied() };
         for update in before {
             status = after(Some(status), UpdateKind::Destroy, update);
         }
         let found = after(Some(status), UpdateKind::Destroy, &not_found);
-        assert_eq!(last(&found).state.as_deref() == Some("succeeded"), wanted, "{name}: {:?}", last(&found));
-        assert_eq!(found.applied_stack.is_none(), wanted, "{name}");
-        let said = last(&found).message.unwrap_or_default();
-        assert_eq!(said.contains("already removed by an earlier, interrupted destroy"), wanted, "{name}: {said}");
+        assert_eq!(last(&found).state.as_deref() == Some("succeeded"), expected, "{name}: {:?}", last(&found));
+        assert_eq!(found.applied_stack.is_none(), expected, "{name}");
+        let text = last(&found).message.unwrap_or_default();
+        assert_eq!(text.contains("already removed by an earlier, interrupted destroy"), expected, "{name}: {text}");
     }
     let interrupted_up =
         after(Some(applied()), UpdateKind::Up, &destroy(Some("Aborted"), TerminationEvidence::Container, true));
@@ -95,7 +95,7 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
 
 #[test]
 fn only_a_storage_backend_proves_that_a_stack_was_removed() {
-    for (backend, wanted) in [(Some("s3://a"), true), (Some("https://api.pulumi.com"), false), (None, false)] {
+    for (backend, expected) in [(Some("s3://a"), true), (Some("https://api.pulumi.com"), false), (None, false)] {
         let looked_up = PulumiStack { backend: backend.map(str::to_owned), ..here() };
         let previous = LastUpdate {
             kind: Some("destroy".to_owned()),
@@ -106,7 +106,7 @@ fn only_a_storage_backend_proves_that_a_stack_was_removed() {
         let mut stack = stack(None);
         stack.status.get_or_insert_default().applied_stack = Some(looked_up.clone());
         let found = identity::was_removed_before(&stack, UpdateKind::Destroy, Some(&previous), &looked_up);
-        assert_eq!(found, wanted, "{backend:?}");
+        assert_eq!(found, expected, "{backend:?}");
     }
 }
 
@@ -114,12 +114,15 @@ fn only_a_storage_backend_proves_that_a_stack_was_removed() {
 fn the_config_inputs_read_by_a_run_are_recorded() {
     let ran = |announced: Option<&str>, read: Option<&str>| {
         let mut stack = stack(None);
-        let current = CurrentUpdate { config_inputs: announced.map(str::to_owned), ..current() };
+        let current = CurrentUpdate {
+            inputs: RunInputs { config_inputs: announced.map(str::to_owned), ..current().inputs },
+            ..current()
+        };
         stack.status = Some(started(&stack, &current, at(10)));
         let mut update = ended(None);
         update.status.as_mut().expect("there").config_inputs = read.map(str::to_owned);
         let last = last(&with_result(&stack, &update, None, at(20)));
-        [last.config_inputs.unwrap_or_default(), last.run_config_inputs.unwrap_or_default()]
+        [last.inputs.config_inputs.unwrap_or_default(), last.run_config_inputs.unwrap_or_default()]
     };
     assert_eq!(ran(Some("a"), Some("a")), ["a", ""]);
     assert_eq!(ran(Some("a"), Some("b")), ["a", "b"], "it has changed since the run was requested");

@@ -16,9 +16,13 @@ fn the_last_update_keeps_the_inputs_seen_at_its_announcement() {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };
     let mounted = words(&[("Secret/a", "1")]);
-    let seen = CurrentUpdate { config_inputs: Some("a".to_owned()), mounted_inputs: mounted.clone(), ..current() };
+    let seen = CurrentUpdate {
+        inputs: RunInputs { config_inputs: Some("a".to_owned()), mounted_inputs: mounted.clone(), ..current().inputs },
+        ..current()
+    };
     stack.status = Some(started(&stack, &seen, at(10)));
-    let last = |status: StackStatus| status.last_update.map(|last| (last.config_inputs, last.mounted_inputs));
+    let last =
+        |status: StackStatus| status.last_update.map(|last| (last.inputs.config_inputs, last.inputs.mounted_inputs));
     let ended = with_result(&stack, &ended(None), None, at(20));
     assert_eq!(last(ended.clone()), Some((Some("a".to_owned()), mounted)));
     stack.status = Some(ended);
@@ -113,7 +117,7 @@ fn canceled_runs_are_recorded_and_revoked_ones_are_not() {
 #[test]
 fn a_failure_is_counted_and_keeps_the_last_successful_revision() {
     let good = LastUpdate {
-        generation: 3,
+        inputs: RunInputs { generation: 3, ..RunInputs::default() },
         state: Some("failed".to_owned()),
         last_attempted_commit: Some("main@sha1:b".to_owned()),
         last_successful_commit: Some("main@sha1:a".to_owned()),
@@ -152,8 +156,8 @@ fn runs_check_for_pending_creates_until_one_succeeds() {
         ("a user has resolved it, and it was interrupted again", keep, failed_so("Aborted", true), stop),
         ("it succeeded", stop, ended(None), None),
     ];
-    for (name, before, update, wanted) in rows {
-        assert_eq!(next(before, &update), wanted, "{name}");
+    for (name, before, update, expected) in rows {
+        assert_eq!(next(before, &update), expected, "{name}");
     }
 }
 
@@ -218,8 +222,8 @@ fn a_destroy_without_a_stack_fails_only_if_resources_may_exist() {
     let not_found = destroyed(Some(pulumi_stack(here.clone())));
     assert_eq!(brief(&not_found), ["Ready=False/StackNotFound", "Stalled=True/StackNotFound"]);
     assert_eq!(not_found.applied_stack, Some(pulumi_stack(here.clone())), "it may still have resources");
-    let said = message(&not_found);
-    assert!(said.starts_with("boom. ") && said.contains("app-1=abandon") && !said.contains("clear"), "{said}");
+    let text = message(&not_found);
+    assert!(text.starts_with("boom. ") && text.contains("app-1=abandon") && !text.contains("clear"), "{text}");
     let moved = message(&destroyed(Some(pulumi_stack(there))));
     assert!(moved.contains("this Stack last updated stack dev in backend s3://b"), "{moved}");
     let never_applied = destroyed(None);

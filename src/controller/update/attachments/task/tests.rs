@@ -1,4 +1,4 @@
-//! Reports of an attached task, their times, and its rate limit.
+//! Tests of the reports of an attached task, their timing, and the rate limit.
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
@@ -47,17 +47,17 @@ fn followed(attachments: &Attachments, serial: u64) -> Following {
     Following::new(target, serial)
 }
 
-fn said(sequence: u64, event: progress::Event) -> proto::Progress {
+fn progress_event(sequence: u64, event: progress::Event) -> proto::Progress {
     proto::Progress { sequence, time: 1_000, event: Some(event) }
 }
 
 fn begun(sequence: u64) -> proto::Progress {
     let urn = format!("urn:pulumi:dev::app::aws:s3/bucket:Bucket::b{sequence}");
     let step = ResourceStep { urn, operation: "create".to_owned(), state: StepState::Begun.into() };
-    said(sequence, progress::Event::Resource(step))
+    progress_event(sequence, progress::Event::Resource(step))
 }
 
-/// Returns how often the reconciler was woken since the last call.
+/// Returns how often the Update was requeued since the last call.
 fn count_wakes(wakes: &mut Wakes) -> usize {
     std::iter::from_fn(|| wakes.try_recv().ok()).count()
 }
@@ -66,7 +66,7 @@ fn count_wakes(wakes: &mut Wakes) -> usize {
 async fn process_changes_are_reported_immediately_and_progress_throttled() {
     let (attachments, mut wakes) = attachments();
     let mut following = followed(&attachments, 1);
-    attachments.note(&mut following, &said(0, progress::Event::Started(Started { pid: 42 })));
+    attachments.note(&mut following, &progress_event(0, progress::Event::Started(Started { pid: 42 })));
     assert_eq!((count_wakes(&mut wakes), following.due), (1, None), "nothing is left to publish");
     let published = |attachments: &Attachments| {
         attachments.snapshot("uid").and_then(|snapshot| snapshot.progress).expect("published")
@@ -95,7 +95,8 @@ async fn repeated_process_changes_wake_at_most_once_per_second() {
     let begin = Instant::now();
     let mut woken = 0;
     for number in 0..20_000 {
-        attachments.note(&mut following, &said(number, progress::Event::Started(Started { pid: number as u32 })));
+        attachments
+            .note(&mut following, &progress_event(number, progress::Event::Started(Started { pid: number as u32 })));
         tokio::time::advance(Duration::from_millis(1)).await;
         // The task does the same while it waits for the next message.
         if following.due.is_some_and(|due| due <= Instant::now()) {
@@ -126,7 +127,7 @@ async fn the_last_progress_is_reported_with_the_result() {
 async fn a_replaced_task_reports_nothing_and_its_progress_is_kept() {
     let (attachments, mut wakes) = attachments();
     let mut old = followed(&attachments, 1);
-    attachments.note(&mut old, &said(0, progress::Event::Started(Started { pid: 42 })));
+    attachments.note(&mut old, &progress_event(0, progress::Event::Started(Started { pid: 42 })));
     let elsewhere = AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address };
     attachments.attach(Target { address: elsewhere, ..target() });
     assert_eq!(count_wakes(&mut wakes), 1);
@@ -174,8 +175,8 @@ async fn a_removed_update_is_detached_and_frees_its_slot() {
 
 #[test]
 fn agent_messages_are_bounded_and_on_one_line() {
-    let said = one_line(&format!("alice\nworks {}", "x".repeat(9000)));
-    assert!(said.starts_with("alice works x") && said.len() <= MAX_MESSAGE, "{said}");
+    let message = one_line(&format!("alice\nworks {}", "x".repeat(9000)));
+    assert!(message.starts_with("alice works x") && message.len() <= MAX_MESSAGE, "{message}");
 }
 
 #[tokio::test(start_paused = true)]

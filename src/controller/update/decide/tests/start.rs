@@ -1,4 +1,4 @@
-//! Conditions for the start of a run.
+//! Tests of the conditions for the start of a run.
 
 use super::*;
 use crate::controller::references::{Reference, ReferencedKind};
@@ -57,7 +57,7 @@ fn a_manual_update_uses_the_current_source_of_the_workspace() {
     let mut nothing = bare(by_hand(None));
     empty(&mut nothing);
     assert_eq!(waits_because(&nothing), "WorkspaceNotReady: Workspace app has no source installed");
-    // Deleted before its first reconcile: it has no finalizer, and nothing is written.
+    // The Update was deleted before its first reconcile. It has no finalizer, and nothing is written.
     let mut deleted = without_finalizer(by_hand(None));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     let Action::Record(outcome) = decide(&bare(deleted)) else { panic!("it is not recorded") };
@@ -66,13 +66,11 @@ fn a_manual_update_uses_the_current_source_of_the_workspace() {
 
 #[test]
 fn a_manual_update_for_another_source_fails_immediately() {
-    let other = ArtifactReference { digest: "sha256:b".to_owned(), ..artifact() };
+    let other = ArtifactReference { digest: Digest::of(b"b"), ..artifact() };
     let Action::Record(outcome) = decide(&observed(by_hand(Some(other.clone())))) else { panic!("it is not recorded") };
     assert_eq!(outcome.failure, Some(update_reason::SPEC_INVALID));
-    assert!(
-        outcome.message.contains("requests source sha256:b") && outcome.message.contains("has sha256:a"),
-        "{outcome:?}"
-    );
+    let (requests, has) = (format!("requests source {}", other.digest), format!("has {}", artifact().digest));
+    assert!(outcome.message.contains(&requests) && outcome.message.contains(&has), "{outcome:?}");
     let mut on_its_way = observed(by_hand(Some(other.clone())));
     on_its_way.workspace.as_mut().expect("there").metadata.generation = Some(2);
     assert!(waits_because(&on_its_way).starts_with("WorkspaceNotReady"), "it may be on its way");
@@ -112,9 +110,9 @@ fn the_reason_that_a_run_waits_is_reported() {
         (with_targets(0), "WorkspaceNotReady: Workspace app has an agent that does not support"),
         (Observed { pod: Some(pod("other")), ..new() }, "WorkspaceNotReady: Workspace app is waiting for a new pod"),
     ];
-    for (observed, wanted) in rows {
+    for (observed, expected) in rows {
         let found = waits_because(&observed);
-        assert!(found.starts_with(wanted), "{found:?} does not start with {wanted:?}");
+        assert!(found.starts_with(expected), "{found:?} does not start with {expected:?}");
     }
 }
 

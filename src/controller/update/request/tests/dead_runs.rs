@@ -1,4 +1,4 @@
-//! Selection of the dead runs that a request lists.
+//! Tests of the selection of the dead runs in a request.
 
 use super::*;
 use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};
@@ -52,12 +52,12 @@ fn only_interrupted_runs_with_a_proven_end_are_dead_runs() {
         ("of another stack", |u| u.spec.stack_name = "prod".to_owned(), 0),
         ("of another workspace", |u| u.spec.workspace_name = "web".to_owned(), 0),
     ];
-    for (name, change, wanted) in rows {
-        assert_eq!(dead_runs(&update("next"), &[ended("a", 100, change)]).len(), wanted, "{name}");
+    for (name, change, expected) in rows {
+        assert_eq!(dead_runs(&update("next"), &[ended("a", 100, change)]).len(), expected, "{name}");
     }
     let run = dead_runs(&update("next"), &[ended("a", 100, |_| {})]);
-    let wanted = proto::DeadRun { host: "app-workspace-0".to_owned(), pid: 42, started: 95_000, ended: 100_000 };
-    assert_eq!(run, [wanted]);
+    let expected = proto::DeadRun { host: "app-workspace-0".to_owned(), pid: 42, started: 95_000, ended: 100_000 };
+    assert_eq!(run, [expected]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Objects that another client rewrites are applied a few times and reported.
+//! Tests that objects which another client rewrites are applied a few times and then reported.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,26 +17,26 @@ use crate::runtime::index::StoreWriter as _;
 const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web";
 
 /// Fake API server that stores applied objects, with a webhook that changes a label of every Service.
-fn answer(objects: &Mutex<HashMap<String, Value>>, asked: &RecordedRequest) -> Answer {
+fn answer(objects: &Mutex<HashMap<String, Value>>, request: &RecordedRequest) -> Answer {
     let mut objects = objects.lock().unwrap();
-    let path = asked.path.trim_end_matches("/status");
-    match asked.method.as_str() {
+    let path = request.path.trim_end_matches("/status");
+    match request.method.as_str() {
         "GET" if path.ends_with("/events") => {
             Answer::Json(200, json!({"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": []}))
         }
-        "POST" => Answer::Json(201, asked.body.clone()),
+        "POST" => Answer::Json(201, request.body.clone()),
         "PATCH" if path == WORKSPACE => {
             let object = objects.get_mut(path).unwrap();
-            merge(object, &asked.body);
+            merge(object, &request.body);
             Answer::Json(200, object.clone())
         }
         "PATCH" => {
-            let mut object = asked.body.clone();
+            let mut object = request.body.clone();
             merge(&mut object, &json!({"metadata": {"uid": path, "generation": 1, "resourceVersion": "1"}}));
             if path.contains("/services/") {
                 merge(&mut object, &json!({"metadata": {"labels": {"team": "another"}}}));
             }
-            if !asked.query.contains("dryRun") {
+            if !request.query.contains("dryRun") {
                 objects.insert(path.to_owned(), object.clone());
             }
             Answer::Json(200, object)
@@ -63,7 +63,7 @@ async fn a_service_rewritten_by_a_webhook_is_retried_and_reported() {
     });
     let objects = Arc::new(Mutex::new(HashMap::from([(WORKSPACE.to_owned(), workspace.clone())])));
     let seen = objects.clone();
-    let (client, log) = client(move |asked| answer(&seen, asked));
+    let (client, log) = client(move |request| answer(&seen, request));
     let parts = TestParts::new(client);
     let (updates, mut updates_writer) = update::updates();
     for event in [Event::Init, Event::InitDone] {
@@ -75,10 +75,10 @@ async fn a_service_rewritten_by_a_webhook_is_retried_and_reported() {
     for _ in 0..10 {
         Box::pin(reconcile(workspace.clone(), context.clone())).await.unwrap();
     }
-    let is_apply = |asked: &RecordedRequest| {
-        asked.method == "PATCH" && asked.path.contains("/services/") && !asked.query.contains("dryRun")
+    let is_apply = |request: &RecordedRequest| {
+        request.method == "PATCH" && request.path.contains("/services/") && !request.query.contains("dryRun")
     };
-    let applies = log.all().iter().filter(|asked| is_apply(asked)).count();
+    let applies = log.all().iter().filter(|request| is_apply(request)).count();
     // The first apply creates the object.
     assert_eq!(applies, 6, "{:?}", log.verbs());
     let status = objects.lock().unwrap()[WORKSPACE]["status"].clone();

@@ -1,4 +1,4 @@
-//! Objects that another client rewrites do not block other work.
+//! Tests that objects which another client rewrites do not block other actions.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ fn missing_objects_are_created_while_others_are_rewritten() {
         observed.service = Part::Outdated;
         observed.budget = Part::Missing;
     };
-    let wanted = Action::Apply { service: false, tls: false, budget: true, stateful_set: false };
-    assert_eq!(contested(change, false), wanted);
+    let expected = Action::Apply { service: false, tls: false, budget: true, stateful_set: false };
+    assert_eq!(contested(change, false), expected);
 }
 
 #[test]

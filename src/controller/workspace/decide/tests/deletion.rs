@@ -1,4 +1,4 @@
-//! Actions for a Workspace that is being deleted.
+//! Tests of the actions for a Workspace that is being deleted.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn a_deleted_workspace_waits_for_its_open_run() {
             "waits for a run",
             |o| {
                 deleted(o);
-                o.agent = draining("sha256:new");
+                o.agent = draining("new");
                 o.open_runs = run();
             },
             Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"),
@@ -49,7 +49,7 @@ fn a_deleted_workspace_is_torn_down_in_order() {
             "the StatefulSet goes first, or it would make another pod",
             |o| {
                 deleted(o);
-                o.agent = draining("sha256:new");
+                o.agent = draining("new");
             },
             Is::Action(Action::DeleteStatefulSet),
         ),
@@ -57,9 +57,9 @@ fn a_deleted_workspace_is_torn_down_in_order() {
             "an invalid spec is no obstacle",
             |o| {
                 deleted(o);
-                o.wanted = Err(Unavailable::Invalid("invalid".to_owned()));
+                o.desired = Err(Unavailable::Invalid("invalid".to_owned()));
                 o.stateful_set = Part::Outdated;
-                o.agent = draining("sha256:new");
+                o.agent = draining("new");
             },
             Is::Action(Action::DeleteStatefulSet),
         ),

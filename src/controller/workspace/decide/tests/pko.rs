@@ -1,4 +1,4 @@
-//! Workspaces and pods of the Pulumi Kubernetes Operator.
+//! Tests with Workspaces and pods of the Pulumi Kubernetes Operator.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Decisions about the source of a running pod, and of a pod whose init containers wait for it.
+//! Tests of the decisions about the source of a running pod, and of a pod whose init containers wait for the source.
 
 use super::{Change, Is, answered, check, deleted, now, pod, reference, reply, run, stale, workspace};
 use crate::api::conditions::workspace_reason as reason;
@@ -10,15 +10,15 @@ use crate::rpc::proto::{Artifact, Candidate, StatusReply};
 use crate::source::Origin;
 
 #[test]
-fn the_wanted_source_is_fetched_and_put_in_place() {
+fn the_desired_source_is_fetched_and_put_in_place() {
     check(vec![
         (
             "bytes that the Workspace provides",
             |o| {
-                o.agent = answered(reply("sha256:old"));
+                o.agent = answered(reply("old"));
                 o.artifact_stored = false;
-                if let Ok(wanted) = &mut o.wanted {
-                    wanted.source.origin = Some(Origin::Url("http://a/b".to_owned()));
+                if let Ok(expected) = &mut o.desired {
+                    expected.source.origin = Some(Origin::Url("http://a/b".to_owned()));
                 }
             },
             Is::Action(Action::Fetch),
@@ -26,30 +26,30 @@ fn the_wanted_source_is_fetched_and_put_in_place() {
         (
             "an empty pod",
             |o| o.agent = answered(StatusReply { artifact: None, ..reply("") }),
-            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
+            Is::Action(Action::PutSource { artifact: reference("new") }),
         ),
         (
             "a CLI that is too old",
-            |o| o.agent = answered(StatusReply { pulumi_version: "v3.104.2".to_owned(), ..reply("sha256:old") }),
+            |o| o.agent = answered(StatusReply { pulumi_version: "v3.104.2".to_owned(), ..reply("old") }),
             Is::Report(State::Stalled, reason::INCOMPATIBLE_CONFIGURATION, "version v3.104.2"),
         ),
         (
             "an older source",
-            |o| o.agent = answered(reply("sha256:old")),
-            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
+            |o| o.agent = answered(reply("old")),
+            Is::Action(Action::PutSource { artifact: reference("new") }),
         ),
         (
             "another directory of it",
             |o| {
-                let artifact = Some(Artifact { digest: "sha256:new".to_owned(), directory: String::new() });
+                let artifact = Some(Artifact { digest: super::digest("new").to_string(), directory: String::new() });
                 o.agent = answered(StatusReply { artifact, ..reply("") });
             },
-            Is::Action(Action::PutSource { artifact: reference("sha256:new") }),
+            Is::Action(Action::PutSource { artifact: reference("new") }),
         ),
         (
             "bytes that are not there",
             |o| {
-                o.agent = answered(reply("sha256:old"));
+                o.agent = answered(reply("old"));
                 o.artifact_stored = false;
             },
             Is::Report(State::Failing, reason::ARTIFACT_UNAVAILABLE, "main@sha1:2"),
@@ -68,7 +68,7 @@ fn the_source_is_not_replaced_during_a_run() {
         (
             "a run that is recorded as open",
             |o| {
-                o.agent = answered(reply("sha256:old"));
+                o.agent = answered(reply("old"));
                 o.open_runs = run();
             },
             Is::Report(State::Working, reason::INSTALLING, "waiting for run app-12 to end"),
@@ -77,44 +77,44 @@ fn the_source_is_not_replaced_during_a_run() {
             "a run that only the agent knows",
             |o| {
                 let open_operation = "unknown".to_owned();
-                o.agent = answered(StatusReply { open_operation, ..reply("sha256:old") });
+                o.agent = answered(StatusReply { open_operation, ..reply("old") });
             },
             Is::Report(State::Working, reason::INSTALLING, "waiting for run unknown to end"),
         ),
         (
-            "a run on the source that is wanted",
+            "a run on the source that is expected",
             |o| o.open_runs = run(),
             Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
         ),
     ]);
 }
 
-fn on_its_way(digest: &str, failure: &str, in_place: &str) -> Agent {
-    let artifact = Some(Artifact { digest: digest.to_owned(), directory: "infra".to_owned() });
+fn on_its_way(content: &str, failure: &str, in_place: &str) -> Agent {
+    let artifact = Some(Artifact { digest: super::digest(content).to_string(), directory: "infra".to_owned() });
     let candidate = Candidate { artifact, doing: "installing".to_owned(), failure: failure.to_owned() };
     answered(StatusReply { candidate: Some(candidate), ..reply(in_place) })
 }
 
 #[test]
-fn the_wanted_source_is_awaited_and_another_one_is_replaced() {
-    let put = || Is::Action(Action::PutSource { artifact: reference("sha256:new") });
+fn the_desired_source_is_awaited_and_another_one_is_replaced() {
+    let put = || Is::Action(Action::PutSource { artifact: reference("new") });
     check(vec![
         (
-            "the one that is wanted",
-            |o| o.agent = on_its_way("sha256:new", "", "sha256:old"),
+            "the one that is expected",
+            |o| o.agent = on_its_way("new", "", "old"),
             Is::Report(State::Working, reason::INSTALLING, "installing source main@sha1:2: installing"),
         ),
         (
-            "the one that is wanted, after a failure",
-            |o| o.agent = on_its_way("sha256:new", "no such package", "sha256:old"),
+            "the one that is expected, after a failure",
+            |o| o.agent = on_its_way("new", "no such package", "old"),
             Is::Report(State::Failing, reason::INSTALLATION_FAILED, "no such package"),
         ),
-        ("another one", |o| o.agent = on_its_way("sha256:newer", "", "sha256:old"), put()),
-        ("another one, over the wanted one", |o| o.agent = on_its_way("sha256:newer", "", "sha256:new"), put()),
+        ("another one", |o| o.agent = on_its_way("newer", "", "old"), put()),
+        ("another one, over the expected one", |o| o.agent = on_its_way("newer", "", "new"), put()),
         (
-            "another one, over the wanted one, under a run",
+            "another one, over the expected one, under a run",
             |o| {
-                o.agent = on_its_way("sha256:newer", "no such package", "sha256:new");
+                o.agent = on_its_way("newer", "no such package", "new");
                 o.open_runs = run();
             },
             Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
@@ -126,7 +126,7 @@ fn the_wanted_source_is_awaited_and_another_one_is_replaced() {
 fn fetching(observed: &mut Observed, seconds: i64) {
     let since = now() - k8s_openapi::jiff::SignedDuration::from_secs(seconds);
     observed.pod = Some(PodState { running: false, ready: false, fetching: Some(since), ..pod() });
-    observed.agent = answered(reply("sha256:old"));
+    observed.agent = answered(reply("old"));
 }
 
 fn silent(observed: &mut Observed, seconds: i64) {
@@ -134,7 +134,7 @@ fn silent(observed: &mut Observed, seconds: i64) {
     observed.agent = Agent::Unreachable("refused".to_owned());
 }
 
-/// Sets a status that reports delivery of the source to the pod with this UID.
+/// Sets a status that reports the delivery of the source to the pod with this UID.
 fn given_to(observed: &mut Observed, pod: &str) {
     silent(observed, 60);
     observed.workspace = workspace(serde_json::json!({}), reason::INITIALIZING);
@@ -143,14 +143,14 @@ fn given_to(observed: &mut Observed, pod: &str) {
 
 #[test]
 fn the_source_is_sent_to_the_waiting_fetch_container() {
-    let put = || Is::Action(Action::PutSource { artifact: reference("sha256:new") });
+    let put = || Is::Action(Action::PutSource { artifact: reference("new") });
     let cases: Vec<(&'static str, Change, Is)> = vec![
         ("it waits", |o| fetching(o, 1), put()),
         (
             "it runs once more and has the source already: else it would not end",
             |o| {
                 fetching(o, 1);
-                o.agent = answered(reply("sha256:new"));
+                o.agent = answered(reply("new"));
             },
             put(),
         ),
@@ -221,7 +221,7 @@ fn an_initializing_pod_is_reported_and_replaced_without_draining() {
             Is::Report(State::Failing, reason::POD_FAILED, "init container prepare: CrashLoopBackOff"),
         ),
         (
-            "another source is wanted while it fetches",
+            "another source is expected while it fetches",
             |o| {
                 stale(o);
                 let since = Some(now());

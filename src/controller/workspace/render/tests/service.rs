@@ -1,4 +1,4 @@
-//! Service with labels and annotations of the template.
+//! Tests of the Service with the labels and annotations of the template.
 
 use super::*;
 
@@ -33,8 +33,8 @@ fn unsupported_service_template_fields_are_rejected_by_name() {
         (json!({"metadata": {"labels": {"$patch": "remove"}}}), "serviceTemplate: invalid metadata.labels.$patch"),
         (json!({"metadata": "x"}), "serviceTemplate: metadata must be an object"),
     ];
-    for (template, wanted) in rows {
+    for (template, expected) in rows {
         let error = service("app", "team", Some(&template)).expect_err("refused").to_string();
-        assert!(error.starts_with(wanted), "{template}: {error}");
+        assert!(error.starts_with(expected), "{template}: {error}");
     }
 }
