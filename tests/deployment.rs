@@ -1,5 +1,5 @@
-//! The shipped manifests: the Deployment has enough memory and disk for the default flags, and network policies admit
-//! no pods that a team can create.
+//! Checks the shipped manifests: the Deployment has enough memory and disk for the default flags, and the network policies
+//! do not admit pods that a team can create.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 use clap::Parser;
@@ -11,7 +11,7 @@ use pulumi_controller::cli::{CommandLine, ManagerFlags, Role};
 use pulumi_controller::controller::stack;
 use pulumi_controller::source::git;
 
-/// Memory of the controller process with ten thousand Stacks, plus a third. `docs/performance.md` has the measurement.
+/// Memory of the controller process in bytes: the measured value with ten thousand Stacks (`docs/performance.md`) plus a third.
 const OWN_MEMORY: u64 = 384 << 20;
 
 fn pod() -> PodSpec {
@@ -34,8 +34,8 @@ fn default_flags() -> ManagerFlags {
     }
 }
 
-/// When a container exceeds its memory limit, the kernel can kill all of its processes, so the limits of all child
-/// processes together must fit.
+/// When a container exceeds its memory limit, the kernel can kill all of its processes. The sum of the limits of all child
+/// processes must therefore be below the limit of the container.
 #[test]
 fn the_memory_limit_covers_all_child_processes() {
     let container = pod().containers.into_iter().next().unwrap();
@@ -64,7 +64,7 @@ fn selected<'a>(peer: &'a NetworkPolicyPeer, label: &str) -> Option<&'a str> {
     selector?.match_labels.as_ref()?.get(label).map(String::as_str)
 }
 
-/// A team can set any labels on its own pods, so the admitted namespace must be one in which it creates none.
+/// A team can set any labels on its own pods, so the policy may admit only a namespace in which teams cannot create pods.
 #[test]
 fn only_the_controller_namespace_can_reach_flux_storage() {
     let overlay = "kustomize/overlays/single-namespace";

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Timeout for a response on a slow machine.
+/// Timeout for a response, long enough for a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Fixture {
@@ -35,7 +35,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Starts children of the real binary and records each start.
+    /// Returns an evaluator that starts child processes of the real binary and records each start.
     fn new() -> Self {
         let directory = TempDir::new().unwrap();
         let program = directory.path().join("program");
@@ -49,15 +49,15 @@ impl Fixture {
         Fixture { evaluator, woken, tasks, end, directory }
     }
 
-    /// Returns the process IDs of all children so far.
+    /// Returns the process IDs of all child processes started so far.
     fn started(&self) -> Vec<u32> {
         let started = std::fs::read_to_string(self.directory.path().join("started")).unwrap_or_default();
         started.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Returns the final result. Retries only when the Stack is woken.
-    async fn said(&mut self, expression: &str, this: &Stack, dep: &Stack) -> Result<bool, ExpressionError> {
-        let said = async {
+    /// Returns the final result. Retries only after the Stack is requeued.
+    async fn evaluate(&mut self, expression: &str, this: &Stack, dep: &Stack) -> Result<bool, ExpressionError> {
+        let answer = async {
             loop {
                 if let Some(answer) = self.evaluator.ask(expression, this, dep).await {
                     return answer;
@@ -65,7 +65,7 @@ impl Fixture {
                 while self.woken.next().await.expect("a wake-up").name != this.metadata.name.clone().unwrap() {}
             }
         };
-        tokio::time::timeout(TEST_TIMEOUT, said)
+        tokio::time::timeout(TEST_TIMEOUT, answer)
             .await
             .unwrap_or_else(|_| panic!("no answer in {TEST_TIMEOUT:?}: {expression}"))
     }
@@ -94,10 +94,10 @@ fn resident() -> u64 {
 }
 
 const MEMORY: &str = "memory limit of 96Mi exceeded";
-/// A build without optimization on a busy machine can reach this limit before that of memory.
+/// Message for the CPU time limit. An unoptimized build on a busy machine can reach this limit before the memory limit.
 const CPU: &str = "CPU time limit of 1 s exceeded";
 
-/// Nine chained calls expand ten bytes to 10 GB.
+/// Returns nine chained calls that expand ten bytes to 10 GB.
 fn chained_replace() -> String {
     format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9))
 }
@@ -112,17 +112,17 @@ async fn an_expression_that_exceeds_a_limit_is_stopped_and_reported() {
         (nested.to_owned(), &[CPU]),
     ];
     let before = resident();
-    let evaluations = rows.map(|(expression, wanted)| async move {
+    let evaluations = rows.map(|(expression, expected)| async move {
         assert!(expression.len() <= 1024, "the schema takes no longer one");
         let mut fixture = Fixture::new();
         let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
-        let answer = fixture.said(&expression, &this, &dep).await;
+        let answer = fixture.evaluate(&expression, &this, &dep).await;
         assert!(
-            matches!(&answer, Err(ExpressionError::LimitExceeded(why)) if wanted.iter().any(|limit| why.contains(limit))),
+            matches!(&answer, Err(ExpressionError::LimitExceeded(why)) if expected.iter().any(|limit| why.contains(limit))),
             "{expression}: {answer:?}"
         );
-        // A repeated expression is answered from the cache, even if it exceeded a limit.
-        assert_eq!(fixture.said(&expression, &this, &dep).await, answer);
+        // The result of a repeated expression comes from the cache, even if the evaluation exceeded a limit.
+        assert_eq!(fixture.evaluate(&expression, &this, &dep).await, answer);
         assert_eq!(fixture.started().len(), 1, "{expression}");
     });
     futures::future::join_all(evaluations).await;
@@ -142,12 +142,12 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
             answered += usize::from(matches!(answer, Some(Err(ExpressionError::LimitExceeded(_)))));
         }
         let (this, dep) = (stack("victim", "app", json!({})), stack("victim", "base", json!({"round": round})));
-        let asked = Instant::now();
+        let start = Instant::now();
         let expression = format!("dep.status.outputs.round == {round}");
-        assert_eq!(fixture.said(&expression, &this, &dep).await, Ok(true));
-        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert_eq!(fixture.evaluate(&expression, &this, &dep).await, Ok(true));
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     }
-    // The attacker's namespace pauses after each expression that exceeds a limit.
+    // After each expression that exceeds a limit, evaluation pauses for the namespace of the attacker.
     let pauses = usize::try_from(began.elapsed().as_secs() / 10).unwrap();
     assert!(answered <= 1 + pauses, "{answered} answers in {:?}", began.elapsed());
 }
@@ -157,13 +157,13 @@ async fn results_are_cached_until_the_data_changes() {
     let mut fixture = Fixture::new();
     let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({"count": 2})));
     for _ in 0..3 {
-        assert_eq!(fixture.said("dep.status.outputs.count == 2", &this, &dep).await, Ok(true));
+        assert_eq!(fixture.evaluate("dep.status.outputs.count == 2", &this, &dep).await, Ok(true));
     }
     assert_eq!(fixture.started().len(), 1, "one question, one evaluation");
     let changed = stack("apps", "base", json!({"count": 3}));
-    assert_eq!(fixture.said("dep.status.outputs.count == 2", &this, &changed).await, Ok(false));
+    assert_eq!(fixture.evaluate("dep.status.outputs.count == 2", &this, &changed).await, Ok(false));
     assert_eq!(fixture.started().len(), 2);
-    assert!(fixture.said("dep.status.(", &this, &dep).await.is_err());
+    assert!(fixture.evaluate("dep.status.(", &this, &dep).await.is_err());
     fixture.tasks.close();
     fixture.tasks.wait().await;
 }
@@ -177,16 +177,16 @@ async fn maximum_size_objects_and_deep_expressions_fit_within_the_limits() {
     let size = serde_json::to_vec(&large).unwrap().len();
     assert!(size > 1_400_000, "{size}: etcd takes 1.5 MiB");
     let expression = "self.status.outputs.zones.all(z, z.size < 30000) && dep.status.outputs.text.size() == 400000";
-    assert_eq!(fixture.said(expression, &large, &large).await, Ok(true));
+    assert_eq!(fixture.evaluate(expression, &large, &large).await, Ok(true));
     let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
     for (part, end, count) in [("(", ")", 500), ("[", "]", 500), ("!", "", 1000), ("1+", "", 500), ("-", "", 1000)] {
         let expression = format!("{}1{}", part.repeat(count), end.repeat(count));
-        let answer = fixture.said(&expression, &this, &dep).await;
+        let answer = fixture.evaluate(&expression, &this, &dep).await;
         assert!(matches!(answer, Err(ExpressionError::Invalid(_))), "{part}: {answer:?}");
     }
     for (part, end) in [("(", ")"), ("[", "]")] {
         let expression = format!("{}1{} == 1", part.repeat(45), end.repeat(45));
-        let answer = fixture.said(&expression, &this, &dep).await;
+        let answer = fixture.evaluate(&expression, &this, &dep).await;
         assert!(!matches!(answer, Err(ExpressionError::LimitExceeded(_))), "{part}: {answer:?}");
     }
 }
@@ -198,8 +198,8 @@ async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
     let fixture = Fixture::new();
     let burn = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, true)))";
     let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
-    let asked = fixture.evaluator.ask(burn, &this, &dep).await;
-    assert_eq!(asked, None, "it takes a while");
+    let requests = fixture.evaluator.ask(burn, &this, &dep).await;
+    assert_eq!(requests, None, "it takes a while");
     let child = PathBuf::from(format!("/proc/{}", fixture.started()[0]));
     let read = |name: &str| std::fs::read_to_string(child.join(name)).unwrap_or_default();
     let began = Instant::now();
@@ -208,7 +208,7 @@ async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let limits: BTreeMap<String, String> = read("limits").lines().map(limit).collect();
-    let wanted = [
+    let expected = [
         ("Max address space", (512 << 20).to_string()),
         ("Max data size", (96 << 20).to_string()),
         ("Max cpu time", "1".to_owned()),
@@ -216,7 +216,7 @@ async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
         ("Max file size", "0".to_owned()),
         ("Max open files", "16".to_owned()),
     ];
-    for (name, value) in wanted {
+    for (name, value) in expected {
         assert_eq!(limits.get(name), Some(&value), "{name}: {limits:?}");
     }
     assert_eq!(read("oom_score_adj").trim(), "1000");
@@ -239,18 +239,18 @@ async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
     drop(listener);
 }
 
-/// Parses a line of `/proc/PID/limits`: its name and its soft limit.
+/// Returns the name and the soft limit in a line of `/proc/PID/limits`.
 fn limit(line: &str) -> (String, String) {
     let (name, values) = line.split_at(line.len().min(26));
     (name.trim().to_owned(), values.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// The real binary reports an error if this role is started without limits.
+/// The `evaluate` role must not evaluate untrusted expressions without resource limits.
 #[test]
 fn the_evaluate_role_refuses_to_start_without_limits() {
     let binary = Path::new(env!("CARGO_BIN_EXE_pulumi-controller"));
     let output =
         std::process::Command::new(binary).arg("evaluate").stdin(std::process::Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("only the controller starts this role"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && message.contains("only the controller starts this role"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! Checks that generated files match their sources. `REGENERATE=1 cargo test --test generated` rewrites them.
+//! Checks that generated files match their sources. `REGENERATE=1 cargo test --test generated` rewrites the files.
 
 #[path = "protocol/compatibility.rs"]
 mod compatibility;
@@ -16,20 +16,20 @@ use serde_json::Value;
 /// Header of a generated YAML file.
 const GENERATED: &str = "# Generated from the types in src/api: change those, then run `make generate`.\n";
 
-/// Limit of the API server for all annotations of an object in bytes. `kubectl apply` stores the applied object in an
+/// Maximum total size of the annotations of an object in bytes. `kubectl apply` stores the applied object in an
 /// annotation.
 const ANNOTATION_LIMIT: usize = 256 * 1024;
 
-/// Compares a file with its expected content, or writes it if requested.
-fn expect_file(path: &Path, wanted: &str) -> Result<()> {
+/// Compares a file with its expected content. With `REGENERATE`, writes the expected content to the file.
+fn expect_file(path: &Path, expected: &str) -> Result<()> {
     if std::env::var_os("REGENERATE").is_some() {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
         }
-        return std::fs::write(path, wanted).with_context(|| format!("cannot write {}", path.display()));
+        return std::fs::write(path, expected).with_context(|| format!("cannot write {}", path.display()));
     }
     let found = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    anyhow::ensure!(found == wanted, "{} is out of date: run `make generate`", path.display());
+    anyhow::ensure!(found == expected, "{} is out of date: run `make generate`", path.display());
     Ok(())
 }
 
@@ -37,8 +37,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Agents and controllers of other versions use the released protocol: the file is rewritten for additions, but never
-/// if that would remove or change a released element.
+/// Agents and controllers of other versions use the released protocol. Additions are written to the file. If an element was
+/// removed or changed, the test fails and the file stays unchanged.
 #[test]
 fn the_released_descriptor_set_matches_the_proto() -> Result<()> {
     let protos = root().join("src/rpc/protos");
@@ -127,8 +127,8 @@ fn table_of_flags() -> Result<String> {
     Ok(table)
 }
 
-/// Checks that every path in the kube-state-metrics configuration exists in a Stack: a wrong path would silently yield
-/// an empty label.
+/// Checks that every path in the kube-state-metrics configuration exists in a Stack. kube-state-metrics does not report a
+/// wrong path, but exports an empty label.
 #[test]
 fn kube_state_metrics_paths_exist_in_the_stack_schema() -> Result<()> {
     let path = root().join("config/kube-state-metrics/custom-resource-state.yaml");
@@ -156,7 +156,7 @@ fn kube_state_metrics_paths_exist_in_the_stack_schema() -> Result<()> {
     Ok(())
 }
 
-/// The RBAC rules are written by hand; this test excludes rules that are too broad.
+/// The RBAC rules are not generated; this test rejects rules that are too broad.
 #[test]
 fn every_rbac_rule_has_a_reason_and_none_grants_all_secrets() -> Result<()> {
     for name in ["cluster-role.yaml", "workspace-role.yaml", "role.yaml"] {

@@ -1,4 +1,4 @@
-//! `tests/manifests` has a manifest for each field of the Pulumi Kubernetes Operator; reading it must not lose the
+//! `tests/manifests` has a manifest for each field of the Pulumi Kubernetes Operator. Deserialization must not lose any
 //! field. The end-to-end tests apply the same files to a real API server.
 #![allow(
     clippy::panic,
@@ -122,7 +122,7 @@ fn every_program_field_has_a_manifest_and_is_read_without_loss() {
     }
 }
 
-/// Proves that the other tests can fail.
+/// The other tests must fail if deserialization drops a field.
 #[test]
 fn an_unknown_field_counts_as_a_loss() {
     let object = json!({

@@ -1,4 +1,4 @@
-//! CPU profile of a busy process. In its own test binary, since the profile covers the whole process.
+//! Takes a CPU profile of a busy process. The test has its own binary, because a profile covers the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a missing prerequisite fails the test")]
 
 use std::hint::black_box;

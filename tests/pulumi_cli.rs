@@ -1,5 +1,5 @@
-//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the real Pulumi CLI. Without `pulumi` and
-//! `pulumi-language-yaml` on `PATH`, the tests do not run, and fail if the environment variable `CI` is set.
+//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the real Pulumi CLI. If `pulumi` or
+//! `pulumi-language-yaml` is not on `PATH`, the tests are skipped, or fail if the environment variable `CI` is set.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
@@ -13,7 +13,7 @@ use pulumi_controller::pulumi::events::{EngineEvent, LineSplitter};
 use pulumi_controller::pulumi::failure::{self, Exit, FailureKind};
 use pulumi_controller::pulumi::project::Project;
 use pulumi_controller::pulumi::run_summary::RunSummary;
-use pulumi_controller::pulumi::settings::{self, Entry, Wanted};
+use pulumi_controller::pulumi::settings::{self, Desired, Entry};
 use pulumi_controller::pulumi::{cli, outputs};
 use pulumi_controller::source::program;
 use serde_json::{Value, json};
@@ -21,13 +21,13 @@ use serde_json::{Value, json};
 #[path = "required_programs/mod.rs"]
 mod required_programs;
 
-/// A project in its own directory, with its state.
+/// A project in its own directory, with a local backend.
 struct Workspace {
     directory: tempfile::TempDir,
 }
 
 impl Workspace {
-    /// Creates a project; `None` if the CLI is missing.
+    /// Creates a project. Returns `None` if the CLI is missing.
     fn new(program: &str) -> Option<Workspace> {
         if !required_programs::has_programs("a test with the Pulumi CLI", &["pulumi", "pulumi-language-yaml"]) {
             return None;
@@ -102,15 +102,15 @@ fn settled(directory: &Path, config: &Value) {
     let path = directory.join(project.settings_path("dev"));
     let original = "config:\n  kept: yes\n  octal: 010\n  region: west\n";
     let current = std::fs::read_to_string(&path).ok();
-    let wanted = Wanted { config: &config, ..Wanted::default() };
+    let expected = Desired { config: &config, ..Desired::default() };
     let rebuilt =
-        settings::rebuild(Some(original), current.as_deref(), &project.name, &wanted, project.settings_format())
+        settings::rebuild(Some(original), current.as_deref(), &project.name, &expected, project.settings_format())
             .expect("the settings are rebuilt");
     std::fs::write(path, rebuilt.text).expect("the settings are written");
 }
 
 #[test]
-fn a_program_sees_each_config_value_with_its_type() {
+fn a_program_reads_each_config_value_with_its_type() {
     // Key, configured value, and the value in the program: the YAML runtime parses a string that contains a number as a
     // number.
     let table = [
@@ -149,7 +149,7 @@ fn a_program_sees_each_config_value_with_its_type() {
     for (key, _, expected) in &table {
         assert_eq!(seen.get(*key), Some(expected), "{key}");
     }
-    // Values in the source keep their meaning for the CLI.
+    // The CLI still reads the values in the settings file of the source.
     assert_eq!(seen.get("kept"), Some(&json!("yes")));
     assert_eq!(seen.get("octal"), Some(&json!(8)));
 
@@ -239,7 +239,7 @@ fn every_option() -> Value {
     })
 }
 
-/// Returns programs, each with a flag that tells whether it can run.
+/// Returns programs, each with a flag that is true if the program can run.
 fn programs() -> Vec<(Value, bool)> {
     let stash = |more: Value| {
         let mut stash = json!({"type": "pulumi:index:Stash", "properties": {"input": "x"}});
@@ -277,8 +277,8 @@ fn a_program_object_is_refused_exactly_when_the_cli_refuses_it() {
         std::fs::write(workspace.project().join("Pulumi.yaml"), rendered).expect("the program is written");
         settled(&workspace.project(), &json!({"n": 3, "given": "a value"}));
         let (output, _) = workspace.run(OperationKind::Up);
-        let said = format!("{content}\n{}{}", text(&output.stdout), text(&output.stderr));
-        assert_eq!(output.status.success(), runs, "{said}");
-        assert_eq!(program::make(&program).is_ok(), runs, "{said}{:?}", program::make(&program));
+        let message = format!("{content}\n{}{}", text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.success(), runs, "{message}");
+        assert_eq!(program::make(&program).is_ok(), runs, "{message}{:?}", program::make(&program));
     }
 }

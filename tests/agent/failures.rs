@@ -1,4 +1,4 @@
-//! Failures of the real CLI: each message names the cause and a remedy.
+//! Tests failures of the real CLI: each message contains the cause and a remedy.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome, RunRequest};
@@ -45,7 +45,7 @@ async fn missing_backend_and_secrets_settings_are_reported_with_their_field() {
     says(&result, Outcome::Failed, &["incorrect passphrase", "passphrase of the stack", "spec.envSecrets"]);
 
     let result = run(&workspace, GOOD, without("PULUMI_BACKEND_URL")).await;
-    let words = ["PULUMI_ACCESS_TOKEN must be set", "spec.backend", "spec.accessTokenSecret"];
+    let words = ["PULUMI_ACCESS_TOKEN must be set", "spec.backend", "spec.envRefs"];
     says(&result, Outcome::InvalidAccessToken, &words);
 }
 

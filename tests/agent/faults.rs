@@ -1,4 +1,4 @@
-//! Crashes of the CLI, the agent and the container: no process survives, and each run gets a result.
+//! Tests crashes of the CLI, the agent and the container: no process survives, and each run has a result.
 
 use std::time::{Duration, Instant};
 
@@ -69,8 +69,8 @@ async fn an_idle_agent_exits_immediately_on_sigterm() {
 }
 
 #[tokio::test]
-async fn a_restarted_agent_knows_interrupted_and_finished_runs() {
-    if !has_pulumi("a_restarted_agent_knows_interrupted_and_finished_runs") {
+async fn a_restarted_agent_reports_interrupted_and_finished_runs() {
+    if !has_pulumi("a_restarted_agent_reports_interrupted_and_finished_runs") {
         return;
     }
     let mut workspace = Workspace::start().await;
@@ -126,7 +126,7 @@ async fn leaves_no_orphans(workspace: &Workspace, init: u32) {
     let living = processes();
     let left: Vec<_> =
         children(init).into_iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
-    assert_eq!(left.len(), 1, "no verdict before all that was started has ended: {left:?}");
+    assert_eq!(left.len(), 1, "the result is not reported before all processes have ended: {left:?}");
     let end = Instant::now() + TEST_TIMEOUT;
     while descendants(init).len() != 1 {
         assert!(Instant::now() < end, "below the first process: {:?}", descendants(init));

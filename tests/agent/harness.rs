@@ -20,12 +20,12 @@ mod requests;
 pub use crate::processes::{InteractiveSession, children, descendants, processes, signal};
 pub use crate::required_programs::{has_programs, not_run};
 
-/// Timeout for all conditions on which the tests wait.
+/// Timeout for all conditions for which the tests wait.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
 pub const POLL: Duration = Duration::from_millis(20);
-/// Value of a mounted Secret, which must not appear in any log.
+/// Value in a mounted Secret, which must not appear in any log.
 pub const TOKEN: &str = "token-that-nobody-may-see";
 
 const PASSPHRASE: &str = "correct horse";
@@ -47,7 +47,7 @@ pub struct Workspace {
     wrapper: Vec<String>,
     /// Additional environment variables of the agent.
     variables: Vec<(&'static str, PathBuf)>,
-    /// A program that must not be on the agent's `PATH`.
+    /// Name of a program that must not be on the agent's `PATH`.
     hidden: Option<&'static str>,
 }
 
@@ -62,7 +62,7 @@ impl Drop for Workspace {
 }
 
 impl Workspace {
-    /// Starts a workspace and waits until its agent answers.
+    /// Starts a workspace and waits until its agent responds.
     pub async fn start() -> Self {
         let mut workspace = Self::prepare();
         workspace.start_agent().await;
@@ -83,7 +83,7 @@ impl Workspace {
         Self::start_fetch_with(None).await
     }
 
-    /// Starts that init container; the agent will find a script in place of the CLI.
+    /// Starts the init container that receives the source, with a script in place of the CLI for the later agent.
     pub async fn start_fetch_with(cli: Option<&str>) -> Self {
         let mut workspace = Self::prepare();
         workspace.replace_cli(cli);
@@ -99,7 +99,7 @@ impl Workspace {
         self.programs = Some(programs);
     }
 
-    /// Starts a workspace in a pod with this termination grace period.
+    /// Starts a workspace whose agent assumes this termination grace period of its pod.
     pub async fn start_with_grace(seconds: u32) -> Self {
         let mut workspace = Self::prepare();
         workspace.variables.push(("POD_TERMINATION_GRACE_SECONDS", seconds.to_string().into()));
@@ -116,7 +116,7 @@ impl Workspace {
         workspace
     }
 
-    /// Starts a workspace whose share volume is the file system that `mount` mounts.
+    /// Starts a workspace whose share volume is the file system that `mount` mounts at the given path.
     pub async fn start_on(cli: Option<&str>, mount: impl FnOnce(&Path)) -> Self {
         let mut workspace = Self::prepare();
         mount(&workspace.path("share"));
@@ -145,7 +145,7 @@ impl Workspace {
         Workspace { directory, agents, address, health_address, agent, programs, wrapper, variables, hidden }
     }
 
-    /// Starts the agent as the container does and waits until it answers.
+    /// Starts the agent as the container does and waits until it responds.
     pub async fn start_agent(&mut self) {
         let arguments = [
             "agent".to_owned(),
@@ -277,7 +277,7 @@ pub fn variable(name: &str, source: Source) -> proto::EnvironmentVariable {
     proto::EnvironmentVariable { name: name.into(), source: Some(source) }
 }
 
-/// Returns an archive of the files and its descriptor as the controller would send it.
+/// Returns an archive of the files, and the descriptor that the controller would send with it.
 pub fn archive(files: &[(&str, &str)]) -> (proto::Artifact, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {

@@ -1,4 +1,4 @@
-//! Inputs of the configuration: the agent reports their changes.
+//! Tests that the agent reports changes to the config inputs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -49,12 +49,12 @@ impl Mount {
     }
 }
 
-fn asked(files: &[String]) -> StatusRequest {
+fn status_request(files: &[String]) -> StatusRequest {
     StatusRequest { config_files: files.to_vec(), ..StatusRequest::default() }
 }
 
 async fn word(workspace: &Workspace, files: &[String]) -> String {
-    workspace.connect().await.status_with_inputs(asked(files)).await.unwrap().config_inputs
+    workspace.connect().await.status_with_inputs(status_request(files)).await.unwrap().config_inputs
 }
 
 #[tokio::test]
@@ -63,9 +63,9 @@ async fn a_change_to_any_key_of_a_mounted_secret_changes_its_digest() {
     let mut secret = Mount::new(workspace.path("secrets/aws"));
     let mut map = Mount::new(workspace.path("secrets/map"));
     let directories = [&secret, &map].map(|mount| mount.directory.display().to_string());
-    let asked = StatusRequest { mounted_directories: directories.to_vec(), ..StatusRequest::default() };
+    let requests = StatusRequest { mounted_directories: directories.to_vec(), ..StatusRequest::default() };
     let words = async || {
-        let reply = workspace.connect().await.status_with_inputs(asked.clone()).await.unwrap();
+        let reply = workspace.connect().await.status_with_inputs(requests.clone()).await.unwrap();
         directories.clone().map(|directory| reply.mounted_inputs.get(&directory).cloned().unwrap_or_default())
     };
     secret.exchange(&[("id", "one"), ("secret", "one")]);
@@ -149,7 +149,7 @@ async fn a_run_after_an_input_digest_change_uses_the_new_value() {
     let mut map = Mount::new(workspace.path("secrets/map"));
     let files = [map.file("greeting")];
     workspace
-        .put("name: example\nruntime: yaml\nconfig:\n  greeting: {type: string}\noutputs:\n  said: ${greeting}\n")
+        .put("name: example\nruntime: yaml\nconfig:\n  greeting: {type: string}\noutputs:\n  result: ${greeting}\n")
         .await;
     let run = async || {
         let item = ConfigItem { key: "greeting".into(), file: files[0].clone(), ..ConfigItem::default() };
@@ -158,7 +158,7 @@ async fn a_run_after_an_input_digest_change_uses_the_new_value() {
         let request = RunRequest { settings_digest: settings_digest(&settings), settings: Some(settings), ..request };
         let result = workspace.run_to_end(&request).await;
         assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
-        outputs(&result)["said"].0.to_owned()
+        outputs(&result)["result"].0.to_owned()
     };
     map.exchange(&[("greeting", "hello")]);
     let before = word(&workspace, &files).await;

@@ -1,4 +1,4 @@
-//! Installation of dependencies: real npm and pip behind a script that replaces `pulumi install`.
+//! Tests the installation of dependencies with a script that replaces `pulumi install` and calls the real npm and pip.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
 const PYTHON: (&str, &str) =
     ("Pulumi.yaml", "name: example\nruntime: {name: python, options: {toolchain: pip, virtualenv: venv}}\n");
 
-/// A script that replaces the CLI, and the directory with its inputs and records.
+/// A script that replaces the CLI, and the directory with the inputs and the records of the script.
 struct FakeAgent {
     directory: tempfile::TempDir,
     script: String,
@@ -226,7 +226,7 @@ async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     assert_eq!(status.artifact.as_ref(), Some(&good));
     assert_eq!((inode(&workspace, "node_modules"), fake_agent.installs()), (before, 2));
     assert!(!workspace.path("share/workspace/node_modules/half").exists());
-    // Runs with the previous source are possible meanwhile.
+    // During the installation, runs with the previous source are possible.
     let request = workspace.request(&[]).await;
     assert_eq!(request.artifact, Some(good));
     while let Err(refusal) = workspace.run(&request).await {
@@ -246,11 +246,11 @@ async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     assert!(fs::read_to_string(workspace.path("share/workspace/node_modules/installed")).unwrap().contains("mended"));
 }
 
-/// Installation that never ends for a source with the file `endless`.
+/// An installation that never ends if the source contains the file `endless`.
 const ENDLESS: &str =
     "[ -f endless ] || { mkdir -p node_modules; exit 0; }; echo half >node_modules/half; (sleep 1000 & wait)";
 
-/// Installs a source with dependencies, then sends one whose installation never ends.
+/// Installs a source with dependencies, and then sends a source whose installation never ends.
 async fn installing(fake_agent: &FakeAgent) -> (Workspace, proto::Artifact) {
     let workspace = fake_agent.start().await;
     let good = workspace.bring(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();
@@ -271,7 +271,7 @@ async fn installing(fake_agent: &FakeAgent) -> (Workspace, proto::Artifact) {
     (workspace, good)
 }
 
-/// Returns the remaining processes of installations in this workspace.
+/// Returns the process IDs of the running installations in this workspace.
 fn installers(workspace: &Workspace) -> Vec<u32> {
     let mark = format!("PULUMI_CONTROLLER_OPERATION=install-{}", workspace.path("share").display());
     let is_marked = |pid: &u32| {

@@ -1,4 +1,4 @@
-//! Interactive use of the CLI in the pod: the agent starts no work meanwhile, and the commands of the user find the
+//! Tests interactive use of the CLI in the pod: the agent starts no work during the session, and the commands of the user have the
 //! project and the environment.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, RunRequest};
@@ -29,7 +29,7 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
     let reported = status.interactive_session.unwrap();
     assert_eq!((reported.command.as_str(), reported.pid), ("pulumi config set", session.pid()));
     let age = jiff::Timestamp::now().as_millisecond() - reported.since;
-    assert!((-2000..600_000).contains(&age), "it is said to be {age} ms old");
+    assert!((-2000..600_000).contains(&age), "the reported age is {age} ms");
     let doing = status.candidate.unwrap().doing;
     assert!(doing.contains(&words), "{doing}");
     assert_eq!(status.artifact, Some(before));
@@ -44,7 +44,7 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
 
 #[tokio::test]
 async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
-    // The CLI of the run lives long enough for the detection of other CLI processes.
+    // The CLI of the run takes long enough for the detection of other CLI processes.
     let workspace = Workspace::start_with(Some("case \"$*\" in *up*) sleep 2;; esac"), &[]).await;
     workspace.put(YAML).await;
     let _asks = workspace.session(&["version"]);
@@ -55,8 +55,8 @@ async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
 }
 
 #[tokio::test]
-async fn in_its_own_container_a_session_counts_in_any_directory() {
-    let test = "in_its_own_container_a_session_counts_in_any_directory";
+async fn a_session_in_its_own_container_is_detected_in_any_directory() {
+    let test = "a_session_in_its_own_container_is_detected_in_any_directory";
     if !has_programs(test, &["unshare", "nsenter"]) {
         return;
     }
@@ -75,7 +75,7 @@ async fn in_its_own_container_a_session_counts_in_any_directory() {
     drop(elsewhere);
 }
 
-/// Waits in the run and then reports a lock. Removing the lock makes later runs succeed.
+/// A script in place of the CLI that waits and then reports a lock, until the lock is removed.
 const LOCKED: &str = r#"
 case "$*" in
     *cancel*) touch "$HOME/removed" ;;
@@ -134,6 +134,6 @@ async fn interactive_commands_find_project_stack_and_backend_after_a_run() {
     assert_eq!(workspace.exec("pulumi config get size").trim(), "big");
     assert_eq!(workspace.exec("pulumi stack output one").trim(), "1");
     let import = "pulumi import testing:index:Step mine some-id --yes --generate-code=false --protect=false";
-    let said = workspace.exec(import);
-    assert!(said.contains("1 imported"), "{said}");
+    let text = workspace.exec(import);
+    assert!(text.contains("1 imported"), "{text}");
 }

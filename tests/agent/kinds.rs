@@ -1,4 +1,4 @@
-//! Operation kinds other than `up`, and options that limit them.
+//! Tests operation kinds other than `up`, and options that limit an operation.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, OperationKind, Outcome, RunOptions};

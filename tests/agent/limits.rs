@@ -1,4 +1,4 @@
-//! Timeouts that the agent enforces, and the signals that it uses.
+//! Tests the timeouts that the agent enforces and the signals that it sends.
 
 use std::time::Duration;
 
@@ -59,8 +59,8 @@ async fn a_run_with_occasional_output_is_not_idle() {
     let result = workspace.run_to_end(&request).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
     assert!(result.ended - result.started > 7000, "it took longer than it may be silent");
-    let said: Vec<_> = result.last_output.lines().collect();
-    assert_eq!((said.first(), said.last(), said.len()), (Some(&"1"), Some(&"20"), 20));
+    let text: Vec<_> = result.last_output.lines().collect();
+    assert_eq!((text.first(), text.last(), text.len()), (Some(&"1"), Some(&"20"), 20));
 }
 
 #[tokio::test]
@@ -74,10 +74,10 @@ async fn a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period() {
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
     workspace.until_working(&request.id).await;
-    let asked = std::time::Instant::now();
+    let start = std::time::Instant::now();
     workspace.connect().await.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
-    assert!(asked.elapsed() >= Duration::from_secs(8), "it was ended after {:?}", asked.elapsed());
+    assert!(start.elapsed() >= Duration::from_secs(8), "it was ended after {:?}", start.elapsed());
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
     assert!(result.interrupted, "a step was left");
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());

@@ -1,4 +1,4 @@
-//! Locks of interrupted runs and locks of other clients.
+//! Tests locks of interrupted runs and locks of other clients.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, PendingCreates, RunRequest};
 
@@ -7,7 +7,7 @@ use crate::runs::SLOW;
 
 const QUICK: &str = "name: example\nruntime: yaml\noutputs: {one: 1}\n";
 
-/// Creates a stack with the lock of a run whose CLI was killed. Returns the process ID of that CLI.
+/// Creates a stack with the lock of a run whose CLI was killed. Returns the process ID of the killed CLI.
 async fn with_dead_lock(workspace: &Workspace) -> u32 {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;

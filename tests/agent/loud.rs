@@ -1,4 +1,4 @@
-//! A program whose output exceeds the limits of the agent.
+//! Tests a program whose output exceeds the limits of the agent.
 
 use pulumi_controller::rpc::proto::Outcome;
 
@@ -7,7 +7,7 @@ use crate::harness::Workspace;
 /// Size of the output and the event log of the CLI below, in kilobytes.
 const SAID: u64 = 148 * 1024;
 
-/// Writes a line of 48 MiB to the event log, and 50 MiB without a line end and 50 MiB of lines to the output.
+/// A script in place of the CLI that writes a line of 48 MiB to the event log, and 50 MiB without a line end and 50 MiB of lines to the output.
 const LOUD: &str = r#"
 case "$*" in *--event-log=*) ;; *) exit 0 ;; esac
 for word; do case "$word" in --event-log=*) log=${word#--event-log=} ;; esac; done
@@ -30,12 +30,12 @@ async fn a_hundred_megabytes_of_output_do_not_grow_agent_memory() {
     let result = workspace.run_to_end(&request).await;
     let grown = most_memory(workspace.agent_pid()) - before;
     let printed = std::fs::metadata(workspace.path("log")).unwrap().len();
-    // Truncate the log, which a failed assertion would print.
+    // Truncates the log, because a failed assertion would print it.
     std::fs::File::options().write(true).truncate(true).open(workspace.path("log")).unwrap();
     assert!(printed > 100 * 1024 * 1024, "all of it is in the pod's log, but there are only {printed} bytes");
     assert_eq!(result.outcome(), Outcome::Failed);
     assert_eq!(result.message, "what really went wrong");
-    assert!(grown < SAID / 3, "of {SAID} kB that were said, the agent held {grown} kB at once");
+    assert!(grown < SAID / 3, "the agent held {grown} kB of {SAID} kB of output");
     let journal = workspace.path("share/operations").join(&request.id);
     let kept: u64 = std::fs::read_dir(journal).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     assert!(kept < 1024 * 1024, "{kept} bytes are kept of the run");

@@ -1,5 +1,5 @@
-//! Tests of the real agent, started as its container does, with the real Pulumi CLI. Without the CLI on `PATH`, the tests
-//! report that they do not run, and fail if the environment variable `CI` is set.
+//! Tests the real agent, started as in its container, with the real Pulumi CLI. If the CLI is not on `PATH`, the tests are
+//! skipped, or fail if the environment variable `CI` is set.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Pending creates of a killed run.
+//! Tests pending creates of a killed run.
 
 use pulumi_controller::rpc::proto::{Outcome, PendingCreates, Progress, RunRequest, progress};
 

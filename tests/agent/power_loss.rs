@@ -1,5 +1,5 @@
-//! Power loss of a node: the share volume is on a loop device, and a copy of its backing file is the state of the disk.
-//! Data that is only in memory is missing in the copy.
+//! Tests a power loss of the node. The share volume is on a loop device, and a copy of its backing file is the state of the disk.
+//! The copy lacks data that was only in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::harness::{Workspace, has_programs};
 const FILES: usize = 40;
 const YAML: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: yaml\n");
 const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
-/// Replaces the CLI; installs a tree of files.
+/// A script in place of the CLI that installs a tree of files.
 const CLI: &str = "case \"$*\" in *version*) echo v3.259.0;; *install*)\n\
                    mkdir -p node_modules/left-pad; for n in $(seq 40); do echo \"module $n\" >node_modules/left-pad/$n.js; done;; esac";
 
@@ -21,7 +21,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Creates the file system; `None` if mounting is not permitted.
+    /// Creates the file system. Returns `None` if mounting is not permitted.
     fn new(test: &str) -> Option<Disk> {
         if !has_programs(test, &["mkfs.ext4", "mount", "umount"]) {
             return None;
@@ -35,7 +35,7 @@ impl Disk {
         match mount(&disk.path("disk"), &probe) {
             Ok(()) => run("umount", &[&probe.display().to_string()]).map(|()| disk).ok(),
             Err(why) => {
-                // Also in CI, because it takes root and a kernel that allows it, not a program.
+                // Skipped in CI too, because mounting depends on root permissions and the kernel and not on an installed program.
                 eprintln!("NOT RUN: {test}: loop devices cannot be mounted: {why}");
                 None
             }
@@ -51,7 +51,7 @@ impl Disk {
         self.mounted.push(place.to_owned());
     }
 
-    /// Returns the state of the disk after a power loss at this moment.
+    /// Returns the directory with the state of the disk after a power loss at this time.
     fn after_power_loss(&mut self) -> PathBuf {
         fs::copy(self.path("disk"), self.path("copy")).unwrap();
         let place = self.path("left");

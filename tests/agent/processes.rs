@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
-/// A user's CLI process in the pod.
+/// A CLI process that a user has started in the pod.
 pub struct InteractiveSession(pub Child);
 
 impl InteractiveSession {

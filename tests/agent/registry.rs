@@ -103,8 +103,8 @@ async fn file(State(directory): State<PathBuf>, UrlPath(name): UrlPath<String>) 
     }
 }
 
-/// Writes wheels of the packages `pads` and `other`; each has a program with the name of the package that prints its
-/// version.
+/// Writes wheels of the packages `pads` and `other`. Each contains a program with the name of the package, which prints the
+/// version of the package.
 pub async fn make_wheels(directory: &Path) {
     const SCRIPT: &str = "
 import sys, zipfile

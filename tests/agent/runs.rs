@@ -1,11 +1,11 @@
-//! Runs: results, preconditions and cancellation.
+//! Tests the results, the preconditions and the cancellation of runs.
 
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome};
 
 use crate::harness::{TOKEN, Workspace, has_pulumi, outputs, variable};
 
-/// Outputs of every type, without a provider.
+/// A program with outputs of every type, which needs no provider.
 const OUTPUTS: &str = "
 name: example
 runtime: yaml
@@ -20,7 +20,7 @@ outputs:
     fn::secret: hunter22
 ";
 
-/// Works on one resource for a minute.
+/// A program with one resource whose creation takes a minute.
 pub const SLOW: &str = "
 name: example
 runtime: yaml
@@ -229,7 +229,7 @@ async fn a_rotated_secret_reaches_the_next_run_but_never_the_log() {
     }
 }
 
-/// Truncating a message before redaction could leave an unrecognizable part of a secret.
+/// If a message were truncated before redaction, a part of a secret could remain in it.
 #[tokio::test]
 async fn truncating_a_message_reveals_no_part_of_a_secret() {
     let cli = r#"

@@ -1,4 +1,4 @@
-//! The stack's settings: secrets, paths, values from files, environments.
+//! Tests the settings of a stack: secrets, paths, values from files, environments.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -103,7 +103,7 @@ async fn secrets_arrive_unchanged_and_never_on_a_command_line() {
     if !has_pulumi("secrets_arrive_unchanged_and_never_on_a_command_line") {
         return;
     }
-    // Records each command line, which every user of the node can read.
+    // The script records each command line, because every user of the node can read command lines.
     let path = std::env::var_os("PATH").unwrap();
     let cli = std::env::split_paths(&path).map(|place| place.join("pulumi")).find(|cli| cli.is_file()).unwrap();
     let script = format!("tr '\\0' ' ' </proc/$$/cmdline >>\"$HOME/commands\"\nexec {} \"$@\"", cli.display());
@@ -152,7 +152,7 @@ async fn missing_files_are_reported_before_a_run_and_other_errors_by_the_cli() {
     let refusal = workspace.run(&request(&workspace, &[missing], &[]).await).await.unwrap_err();
     assert!(refusal.is_precondition() && refusal.message.contains("failed to read config key token"), "{refusal}");
 
-    // Only Pulumi Cloud supports environments, and the CLI reports that.
+    // The CLI reports that only Pulumi Cloud supports environments.
     let result = workspace.run_to_end(&request(&workspace, &[], &["org/env"]).await).await;
     assert_eq!(result.outcome(), Outcome::Failed);
     assert!(result.message.to_lowercase().contains("environments"), "{}", result.message);

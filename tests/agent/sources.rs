@@ -1,4 +1,4 @@
-//! Delivery of sources to the agent.
+//! Tests the delivery of sources to the agent.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ async fn the_agent_reports_readiness_and_the_cli_version() {
     assert_ne!(workspace.status().await.start_id, first);
 }
 
-/// In a pod with init containers of the user, the source arrives before the CLI is available.
+/// In a pod with user-defined init containers, the source arrives before the CLI is available.
 #[tokio::test]
 async fn the_agent_finds_the_source_fetched_by_the_init_container() {
     let mut workspace = Workspace::start_fetch().await;
@@ -106,7 +106,7 @@ fn in_pod(source: InPod, directory: &str) -> proto::Artifact {
     proto::Artifact { digest: source.digest().to_string(), directory: directory.to_owned() }
 }
 
-const PROGRAM: &str = "name: example\nruntime: yaml\noutputs: {said: hello}\n";
+const PROGRAM: &str = "name: example\nruntime: yaml\noutputs: {greeting: hello}\n";
 
 #[tokio::test]
 async fn an_image_directory_is_a_source_and_is_set_again_after_a_restart() {
@@ -174,7 +174,7 @@ async fn a_project_file_alone_needs_no_dependency_installation() {
     workspace.until_in_place(&artifact).await.unwrap();
 }
 
-/// The state is sufficient for a destroy; this machine has no language host for this runtime.
+/// A destroy does not run the program, so it needs no language host for the runtime of the project.
 #[tokio::test]
 async fn destroy_needs_only_the_project_file() {
     if !has_pulumi("destroy_needs_only_the_project_file") {

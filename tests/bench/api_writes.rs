@@ -1,4 +1,4 @@
-//! Writes of the controller to the API, from the audit log of the API server.
+//! Counts the writes of the controller to the API in the audit log of the API server.
 
 use std::collections::BTreeMap;
 use std::fs::File;

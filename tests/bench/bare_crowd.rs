@@ -1,5 +1,5 @@
-//! Baseline for a crowd without a controller: a Job whose pods do the work of Workspaces with the same image, CLI calls
-//! and state. It measures the limit that the machine sets.
+//! Baseline for many Stacks at once: a Job without the controller whose pods do the work of Workspaces with the same image, CLI calls
+//! and backend. The baseline measures the minimum time on this machine.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
 
-/// Number of concurrent pods: keeps two cores busy without contention.
+/// Number of concurrent pods, which keeps two cores busy without contention.
 const AT_A_TIME: usize = 6;
 
-/// Creates the stack and runs it, as the agent does.
+/// A script that creates and updates the Pulumi stack as the agent does.
 const SCRIPT: &str = "set -e; mkdir -p /tmp/project /tmp/home; cd /tmp/project; printf '%s' \"$PROGRAM\" >Pulumi.yaml; \
     pulumi --non-interactive stack select --create bare-$JOB_COMPLETION_INDEX; \
     pulumi --non-interactive --color=never up --yes --skip-preview --stack=bare-$JOB_COMPLETION_INDEX";

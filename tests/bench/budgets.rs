@@ -1,4 +1,4 @@
-//! End-to-end measures and their budgets, on the test cluster with the installed controller. Run by `make bench`;
+//! End-to-end measures and their budgets, on the test cluster with the installed controller. `make bench` runs them;
 //! docs/performance.md explains the measures.
 #![allow(
     clippy::panic,
@@ -57,27 +57,27 @@ const MEASURES: [&str; 10] =
 
 fn main() {
     // `cargo bench` adds `--bench`.
-    let mut wanted: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    if let [role, url, folder] = wanted.as_slice()
+    let mut expected: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if let [role, url, folder] = expected.as_slice()
         && role == shallow::ROLE
     {
         return shallow::fetch(url, Path::new(folder));
     }
-    if let Some(unknown) = wanted.iter().find(|name| !MEASURES.contains(&name.as_str())) {
+    if let Some(unknown) = expected.iter().find(|name| !MEASURES.contains(&name.as_str())) {
         println!("there is no measure {unknown:?}; there are: {}", MEASURES.join(" "));
         std::process::exit(2);
     }
-    if wanted.is_empty() {
-        wanted = MEASURES.map(str::to_owned).into();
+    if expected.is_empty() {
+        expected = MEASURES.map(str::to_owned).into();
     }
     let folder = PathBuf::from(std::env::var("BENCH_FOLDER").unwrap_or_else(|_| "target/bench".to_owned()));
     let mut rows = Vec::new();
     run_alone(async || {
         for (number, measure) in
-            MEASURES.iter().filter(|measure| wanted.iter().any(|name| name == *measure)).enumerate()
+            MEASURES.iter().filter(|measure| expected.iter().any(|name| name == *measure)).enumerate()
         {
-            println!("\n===== measure {} of {}: {measure}", number + 1, wanted.len());
-            rows.extend(measured(measure, &wanted, &folder).await);
+            println!("\n===== measure {} of {}: {measure}", number + 1, expected.len());
+            rows.extend(measured(measure, &expected, &folder).await);
         }
     });
     if let Err(error) = publish(&rows, &folder) {
@@ -91,8 +91,8 @@ fn main() {
 }
 
 /// Runs a measure. A failure does not stop the other measures.
-async fn measured(measure: &str, wanted: &[String], folder: &Path) -> Vec<Row> {
-    let with_rest = wanted.iter().any(|name| name == "rest");
+async fn measured(measure: &str, expected: &[String], folder: &Path) -> Vec<Row> {
+    let with_rest = expected.iter().any(|name| name == "rest");
     let result = AssertUnwindSafe(async {
         match measure {
             "size" => vec![size::measure()],
@@ -102,8 +102,8 @@ async fn measured(measure: &str, wanted: &[String], folder: &Path) -> Vec<Row> {
             "poll" => vec![git_path::measure().await],
             "cold" => vec![cold::measure().await],
             "crowd" => crowd::measure(with_rest).await,
-            // The Stacks of the crowd are the ones at rest.
-            "rest" if !wanted.iter().any(|name| name == "crowd") => crowd::measure(true).await,
+            // The measure `crowd` includes the measure at rest with the same Stacks.
+            "rest" if !expected.iter().any(|name| name == "crowd") => crowd::measure(true).await,
             "rest" => Vec::new(),
             "followers" => followers::measure().await,
             _ => memory::measure().await,

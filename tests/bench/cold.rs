@@ -1,4 +1,4 @@
-//! A new Stack, from the creation of its pod to a workspace that is ready for a run. The images are on the node.
+//! Measures the time from the creation of a pod until its Workspace is ready for a run. The images are already on the node.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -13,7 +13,7 @@ use crate::table::{Row, Step, median};
 const ROUNDS: usize = 5;
 const BUDGET: f64 = 3.0;
 
-/// Steps in order. A watch observes the end of each.
+/// The steps in order. A watch observes the end of each step.
 const STEPS: [&str; 3] = [
     "scheduled",
     "sandbox and volumes made, `bootstrap` has copied the agent, and the kubelet says so",

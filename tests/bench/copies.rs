@@ -1,5 +1,5 @@
-//! Creates more Stacks at rest than there is time to run: copies all objects of a Stack whose run is done under other
-//! names while the controller is stopped. Pods of copies run on the fake node like all others.
+//! Creates many idle Stacks without a run for each: copies all objects of a Stack whose run is done under other
+//! names while the controller is stopped. The pods of the copies run on the fake node.
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -32,7 +32,7 @@ struct Part {
     resource: ApiResource,
     uid: String,
     object: Value,
-    /// Status to write after the object. `None` if a controller other than ours writes it again.
+    /// Status to write after the creation of the object. `None` for kinds whose status this controller does not write.
     status: Option<Value>,
 }
 
@@ -45,7 +45,7 @@ impl Original {
             (ApiResource::erase::<Secret>(&()), false),
             (ApiResource::erase::<Service>(&()), false),
             (ApiResource::erase::<PodDisruptionBudget>(&()), false),
-            // Before the StatefulSet, which adopts an existing pod and does not create another.
+            // The pod precedes the StatefulSet, which adopts an existing pod and does not create another.
             (ApiResource::erase::<Pod>(&()), false),
             (ApiResource::erase::<StatefulSet>(&()), false),
         ];
@@ -108,7 +108,7 @@ impl Part {
     }
 }
 
-/// Returns the value with texts replaced.
+/// Returns the value after the replacement of each text in all strings.
 fn with(value: &Value, texts: &[(String, String)]) -> Value {
     let text = texts.iter().fold(value.to_string(), |text, (from, to)| text.replace(from.as_str(), to));
     serde_json::from_str(&text).expect("json")

@@ -1,4 +1,4 @@
-//! Sixty Stacks created at once from one source, and the cost of sixty Stacks at rest.
+//! Measures the creation of sixty Stacks at once from one source, and the cost of sixty idle Stacks.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::processes::Process;
 use crate::table::{Row, Step};
 
 const STACKS: usize = 60;
-/// Maximum ratio to the time of the same stacks in a Job. ARCHITECTURE.md explains why the budget is relative.
+/// Maximum ratio to the time that a Job needs for the same stacks. ARCHITECTURE.md explains why the budget is relative.
 const BUDGET: f64 = 1.5;
-/// Budget in MiB.
+/// Budget for the memory of one agent in MiB.
 const AGENT_BUDGET: f64 = 10.0;
-/// Time without writes after which the controller is at rest, and the timeout for that state.
+/// Time without writes after which the controller is idle. The timeout for this state follows.
 const QUIET: Duration = Duration::from_secs(30);
 const QUIET_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -78,7 +78,7 @@ fn is_failed(update: &Update) -> bool {
     update.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Failed"))
 }
 
-/// Returns the memory of the largest agent, including both of its processes.
+/// Returns the memory of the agent that uses most memory, which includes both of its processes.
 async fn agents(scene: &Scene) -> Row {
     let pods: Vec<Pod> = scene.list().await;
     let pods = pods.iter().filter(|pod| pod.labels().contains_key(LABEL_COMPONENT));

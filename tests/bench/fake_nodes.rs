@@ -1,5 +1,5 @@
-//! A fake node, which the controller of `tests/cluster/cluster fake-nodes` keeps Ready. Its pods are reported as
-//! running immediately, and the fake agent answers for them.
+//! A fake node, which KWOK (`tests/cluster/cluster fake-nodes`) keeps Ready. KWOK reports the pods of the node as
+//! running immediately, and the fake agent responds for all of these pods.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Five hundred Stacks that track one Git repository, and five hundred that track one each: the cost of the controller
-//! at rest and the load on its Git server. On a fake node with a fake agent.
+//! Measures five hundred Stacks that track one Git repository, and five hundred that each track their own: the cost of the controller
+//! at rest and the load on the Git server, on a fake node with a fake agent.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(900);
 
 /// Counters of read requests to the test Git server.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Asked {
+struct RequestCounts {
     repositories: usize,
     conversations: usize,
     requests: usize,
@@ -49,7 +49,7 @@ pub async fn measure() -> Vec<Row> {
         let mut scene = Scene::new("bench-followers").await;
         scene.timeline.end();
         let outcome = AssertUnwindSafe(followed(&scene, repositories, &fake_agent)).catch_unwind().await;
-        // Runs after a failure too: later measures must not include these Stacks.
+        // The Stacks are removed after a failure too, because later measures must not include them.
         remove(scene).await;
         rows.extend(outcome.unwrap_or_else(|failure| resume_unwind(failure)));
     }
@@ -88,9 +88,9 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     let mut writes = ApiWrites::from_now();
     writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
-    let (before, seconds) = (asked(scene).await, rest_seconds(REST_SECONDS));
+    let (before, seconds) = (request_counts(scene).await, rest_seconds(REST_SECONDS));
     let rest = at_rest(process, &mut writes).await;
-    let after = asked(scene).await;
+    let after = request_counts(scene).await;
     assert_eq!(after.repositories, repositories, "every repository is followed");
     let questions = after.conversations - before.conversations;
     let requests = after.requests - before.requests;
@@ -109,24 +109,24 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     let most = repositories * usize::try_from(seconds / MIN_INTERVAL + 1).expect("a small number");
     let requests_each = requests as f64 / questions.max(1) as f64;
     let git = Row::of(
-        &format!("requests to the Git server each time all are asked, {on}"),
+        &format!("requests to the Git server per poll of all repositories, {on}"),
         (repositories * REQUESTS_OF_QUESTION).to_string(),
         format!("{:.0}", requests_each * repositories as f64),
         Some(questions <= most && requests <= questions * REQUESTS_OF_QUESTION),
     )
     .with_note(format!(
-        "in {seconds} s each repository was asked {:.1} times, with {requests_each:.1} requests: {requests} in all",
+        "in {seconds} s each repository was polled {:.1} times, with {requests_each:.1} requests: {requests} in all",
         questions as f64 / repositories as f64
     ));
     vec![memory, git]
 }
 
 /// Returns the counters for the repositories of this scene.
-async fn asked(scene: &Scene) -> Asked {
+async fn request_counts(scene: &Scene) -> RequestCounts {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("a client");
     let url = format!("{}/requests?prefix={}-", Environment::get().git_url, scene.namespace);
     let answer = async { client.get(&url).send().await?.error_for_status()?.text().await };
-    let text = answer.await.unwrap_or_else(|error| panic!("asking the Git server what it was asked: {error}"));
+    let text = answer.await.unwrap_or_else(|error| panic!("asking the Git server for its request counts: {error}"));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{url}: {error}: {text}"))
 }
 

@@ -1,4 +1,4 @@
-//! The warm path of a Git repository that the controller polls: from a reconcile request right after a push to the
+//! Measures the warm path of a Git repository that the controller polls: from a reconcile request right after a push to the
 //! start of the CLI. The steps are those of `path.rs`, except the first.
 
 use pulumi_controller::api::auto::{Update, Workspace};
@@ -11,7 +11,7 @@ use crate::table::{Row, median};
 
 /// Poll interval in seconds, long enough that only requests trigger a poll.
 const RARELY: i64 = 3600;
-/// Replaces the first step of a Flux artifact.
+/// Description of the first step, which differs from that of a Flux artifact.
 const FIRST_STEP: &str = "the Stack's reconcile: repository asked, commit fetched and packed, Workspace written";
 
 pub async fn measure() -> Row {

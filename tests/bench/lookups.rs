@@ -1,4 +1,4 @@
-//! Index lookups of the controller for one push, with any number of Stacks at rest.
+//! Index lookups of the controller for one push, with any number of idle Stacks.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const UPDATES: usize = 5;
 /// Number of Stacks per source.
 const ON_ONE_SOURCE: usize = 10;
 
-/// Stacks at rest with the indexes of the controller.
+/// Idle Stacks with the indexes of the controller.
 pub struct AtRest {
     stacks: Stacks,
     updates: Updates,
@@ -65,7 +65,7 @@ impl AtRest {
         let (of_stack, of_workspace) =
             (UpdateGroup::stack(&namespace, &name), UpdateGroup::workspace(&namespace, &name));
         let number = name.trim_start_matches("app-").parse().unwrap_or_default();
-        // Created, bound, ended, recorded, with result.
+        // The Update is created, bound, ended, recorded, and gets its result.
         for _ in 0..5 {
             self.update_writer.apply(&Event::Apply(update_number(number, 0)));
             self.duplicates.note(&self.pushed);
@@ -109,7 +109,7 @@ fn update_number(number: usize, attempt: usize) -> Update {
 fn no_api_server() -> Client {
     let service = tower::service_fn(|request: axum::http::Request<kube::client::Body>| async move {
         Err::<axum::http::Response<kube::client::Body>, _>(std::io::Error::other(format!(
-            "{} was asked",
+            "unexpected request: {}",
             request.uri()
         )))
     });

@@ -1,4 +1,4 @@
-//! Memory of the controller with an increasing number of Stacks, on a fake node with a fake agent.
+//! Measures the memory of the controller with an increasing number of Stacks, on a fake node with a fake agent.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ use crate::table::Row;
 const BUDGETS: [(usize, f64); 4] = [(1, 25.0), (60, 35.0), (1_000, 80.0), (10_000, 400.0)];
 /// Duration of a run of the fake agent.
 pub const RUN_TIME: Duration = Duration::from_millis(200);
-/// Maximum number of Stacks to add with a run each. A larger number is added as copies of a Stack that is done.
+/// Maximum number of Stacks that are created with a run each. Further Stacks are copies of a Stack whose run is done.
 const MAX_RUNS: usize = 1_000;
 /// Number of reconciled copies after which the caches of a new controller are complete.
 const AT_WORK: usize = 500;
@@ -36,10 +36,10 @@ pub const AT_ONCE: usize = 16;
 /// Timeout per Stack until all are Ready, in addition to `MIN_LIMIT`.
 const LIMIT_FOR_EACH: Duration = Duration::from_secs(2);
 const MIN_LIMIT: Duration = Duration::from_secs(180);
-/// Time without writes after which the controller is at rest, and the timeout for that state.
+/// Time without writes after which the controller is idle. The timeout for this state follows.
 pub const QUIET: Duration = Duration::from_secs(30);
 pub const QUIET_TIMEOUT: Duration = Duration::from_secs(600);
-/// Longer than the interval at which the controller queries each agent at rest.
+/// Duration of the measure at rest, longer than the interval at which the controller queries the agent of an idle Stack.
 pub const REST_SECONDS: u64 = 150;
 
 pub async fn measure() -> Vec<Row> {
@@ -61,7 +61,7 @@ pub async fn measure() -> Vec<Row> {
     push_scene.timeline.end();
     let mut pushed = None;
     let (mut rows, mut there) = (Vec::new(), 0);
-    for (stacks, budget) in wanted() {
+    for (stacks, budget) in budgets() {
         println!("\n{stacks} Stacks");
         if stacks - there <= MAX_RUNS {
             let note = run(&scene, &stack_of, &fake_agent, &done, there..stacks).await;
@@ -82,7 +82,7 @@ pub async fn measure() -> Vec<Row> {
     rows
 }
 
-/// Returns the Stack that receives pushes; creates it on the first call.
+/// Returns the Stack that receives pushes. The first call creates the Stack.
 async fn pushed_to<'a, 'b>(pushed: &'b mut Option<Pushed<'a>>, scene: &'a Scene) -> &'b Pushed<'a> {
     if pushed.is_none() {
         *pushed = Some(Pushed::start(scene).await);
@@ -91,7 +91,7 @@ async fn pushed_to<'a, 'b>(pushed: &'b mut Option<Pushed<'a>>, scene: &'a Scene)
 }
 
 /// Returns all budgets, or those for the numbers of Stacks in `BENCH_STACKS`.
-fn wanted() -> Vec<(usize, f64)> {
+fn budgets() -> Vec<(usize, f64)> {
     match std::env::var("BENCH_STACKS") {
         Ok(text) => {
             let numbers: Vec<usize> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
@@ -128,9 +128,9 @@ pub async fn run(
         create(scene, stack_of, numbers.clone()),
         until_count("Stacks are Ready", stacks, limit, async || (done.number(), fake_agent.calls())),
     );
-    let (pace, made) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.news());
+    let (rate, made) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.news());
     let each = made.values().sum::<usize>() as f64 / numbers.len() as f64;
-    format!("all Ready at {pace:.1} Stacks a second, with {each:.1} writes each")
+    format!("all Ready at {rate:.1} Stacks a second, with {each:.1} writes each")
 }
 
 /// Creates Stacks that are already done, and then starts the controller.
@@ -146,8 +146,8 @@ async fn copy(scene: &Scene, fake_agent: &FakeAgent, numbers: std::ops::Range<us
     controller.until_available().await;
 }
 
-/// Measures the memory during the initial reconcile of all Stacks, which is higher than at rest. With this number, the
-/// initial reconcile takes more than an hour because of the API server.
+/// Measures the memory during the initial reconcile of all Stacks, which is higher than at rest. With ten thousand Stacks, the
+/// initial reconcile takes more than an hour because of the load on the API server.
 async fn row_at_work(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
     let (before, runs) = (fake_agent.workspaces(), fake_agent.runs());
     until_count("workspaces were looked at", AT_WORK, MIN_LIMIT, async || {
@@ -171,7 +171,7 @@ pub fn name(number: usize) -> String {
     format!("stack-{number:05}")
 }
 
-/// Measures the memory at rest.
+/// Measures the memory with idle Stacks.
 async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
     println!("waiting until the controller is at rest");
     let mut writes = ApiWrites::from_now();
@@ -222,7 +222,7 @@ async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std:
         .await;
 }
 
-/// Stacks that are Ready. Uses a watch, since polling thousands of objects would dominate the load.
+/// The Stacks that are Ready, observed with a watch, since polling thousands of objects would dominate the load.
 pub struct Done {
     names: Arc<Mutex<BTreeSet<String>>>,
     _watch: JoinSet<()>,

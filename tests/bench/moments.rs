@@ -1,4 +1,4 @@
-//! Observation times of object states from a watch: more precise than the timestamps in a status, which have a
+//! Records when a watch observes object states. These times are more precise than the timestamps in a status, which have a
 //! resolution of one second.
 
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ pub fn now() -> Moment {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is right").as_secs_f64()
 }
 
-/// All observed states of the objects of a kind. Dropping it ends the watch.
+/// All observed states of the objects of a kind. The watch ends on drop.
 pub struct Moments<K> {
     seen: Arc<Mutex<Vec<(Moment, K)>>>,
     _watch: JoinSet<()>,
@@ -35,7 +35,7 @@ where
         Moments { seen, _watch: watch }
     }
 
-    /// Returns the time at which `is_so` first returned true; panics if it never did.
+    /// Returns the time at which `is_so` first returned true. Panics if it never returned true.
     pub fn first(&self, what: &str, is_so: impl Fn(&K) -> bool) -> Moment {
         let (moment, _) = self.find(is_so).unwrap_or_else(|| panic!("no {} was seen {what}", K::kind(&())));
         moment
@@ -45,7 +45,7 @@ where
         self.seen().iter().find(|(_, object)| is_so(object)).cloned()
     }
 
-    /// Returns that time for each object, ordered by name.
+    /// Returns the time at which `is_so` first returned true for each object, ordered by name.
     pub fn first_of_each(&self, is_so: impl Fn(&K) -> bool) -> Vec<Moment> {
         let mut moments = std::collections::BTreeMap::new();
         for (moment, object) in self.seen().iter().filter(|(_, object)| is_so(object)) {

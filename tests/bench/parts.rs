@@ -1,5 +1,5 @@
-//! Verification and extraction of a source, each compared with the usual tool in the same run (`sha256sum` and
-//! `tar -xzf`), and the lookups of the controller for a push with few and many Stacks at rest. `make bench` reads the
+//! Measures the verification and the extraction of a source, each compared with the usual tool (`sha256sum` and
+//! `tar -xzf`), and the lookups of the controller for a push with few and many idle Stacks. `make bench` reads the
 //! medians that criterion writes.
 #![allow(
     clippy::panic,
@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use lookups::AtRest;
 
-/// A typical repository with programs and their dependencies: many small files and some of a few hundred kilobytes.
+/// Number of folders in a typical repository with dependencies: many small files, and some files of a few hundred kilobytes.
 const FOLDERS: usize = 100;
 const FILES_IN_FOLDER: usize = 12;
 /// Size of the archive for the digest: large enough that the start of `sha256sum` is negligible.
@@ -98,7 +98,7 @@ fn archives(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Returns a directory in memory if possible, since the benchmark does not compare disks.
+/// Returns a directory in memory if possible, so that the speed of the disk does not affect the results.
 fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };

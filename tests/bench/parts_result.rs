@@ -14,7 +14,7 @@ pub fn measure() -> Vec<Row> {
     ]
 }
 
-/// Larger tables fit into fewer CPU caches; a scan of all objects takes a hundred times as long.
+/// Returns the row for the lookups. Larger tables cause more CPU cache misses; a scan of all objects takes a hundred times as long.
 fn lookups(measure: &str) -> Row {
     let (few, many) = (median("lookups", "few"), median("lookups", "many"));
     let ratio = many / few;
@@ -22,7 +22,7 @@ fn lookups(measure: &str) -> Row {
         .with_note(format!("{:.0} µs, {:.0} µs", many / 1e3, few / 1e3))
 }
 
-/// Budget: not slower than the tool.
+/// Returns a row whose budget is the time of the tool.
 fn row(measure: &str, group: &str, tool: &str) -> Row {
     let (ours, theirs) = (median(group, "ours"), median(group, "tool"));
     let ratio = ours / theirs;

@@ -1,4 +1,4 @@
-//! The warm path: from an artifact in the status of its source to the start of the CLI and to the end of the Update,
+//! Measures the warm path: from an artifact in the status of its source to the start of the CLI and to the end of the Update,
 //! compared with a bare `pulumi up` of the same program in the same pod.
 
 use std::process::Stdio;
@@ -18,10 +18,10 @@ use crate::table::{Row, Step, median};
 
 pub const ROUNDS: usize = 10;
 const BUDGET_TO_EXEC: f64 = 0.5;
-/// Maximum overhead over a bare run in seconds.
+/// Maximum overhead in seconds, compared with a run of the CLI alone.
 const BUDGET_TO_END: f64 = 1.0;
 
-/// Steps in order. A watch or the journal has the end of each.
+/// The steps in order. A watch or the journal of the agent provides the end of each step.
 pub const STEPS: [&str; 7] = [
     "the Stack's reconcile: source read, artifact fetched and verified, Workspace written",
     "the Workspace's reconcile: bytes streamed, verified, unpacked, exchanged",
@@ -43,7 +43,7 @@ pub async fn measure() -> Vec<Row> {
 async fn warm(scene: &Scene) -> Vec<Row> {
     let source = scene.source("app").await;
     let mut artifact = source.artifact_of(&source.push(&program("start")).await).await;
-    // The benchmark writes the status of the source itself and therefore knows the exact time.
+    // The benchmark writes the status of the source itself, so the exact time is available.
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
     external.offer(&artifact).await;
@@ -96,9 +96,9 @@ pub fn steps(runs: &[Vec<Moment>], end: usize) -> Vec<Step> {
     (0..end).map(|i| Step { name: STEPS[i].to_owned(), seconds: step(i) }).collect()
 }
 
-/// Times of a run that watches observe.
+/// Times at which watches have observed the states of a run.
 pub struct Watched {
-    pub asked: Moment,
+    pub requested: Moment,
     pub placed: Moment,
     pub created: Moment,
     pub bound: Moment,
@@ -108,7 +108,7 @@ pub struct Watched {
 
 /// Returns the observed times of the completed run of a revision.
 pub fn watched(revision: &str, workspaces: &Moments<Workspace>, updates: &Moments<Update>) -> Watched {
-    let asked = workspaces.first("to be asked for the artifact", |workspace| {
+    let requested = workspaces.first("to be asked for the artifact", |workspace| {
         workspace.spec.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
     });
     let placed = workspaces.first("with the artifact in place", |workspace| {
@@ -122,7 +122,7 @@ pub fn watched(revision: &str, workspaces: &Moments<Workspace>, updates: &Moment
     let bound = updates
         .first("bound to a pod", |update| of_it(update) && update.status.as_ref().is_some_and(|s| s.run.is_some()));
     let ended = updates.first("complete", |update| of_it(update) && update.is_complete());
-    Watched { asked, placed, created, bound, ended, update }
+    Watched { requested, placed, created, bound, ended, update }
 }
 
 /// Returns the start time and the end time of each step.
@@ -133,9 +133,9 @@ pub async fn moments_of(
     updates: &Moments<Update>,
     pod: &Pod,
 ) -> Vec<Moment> {
-    let Watched { asked, placed, created, bound, ended, update } = watched(revision, workspaces, updates);
+    let Watched { requested, placed, created, bound, ended, update } = watched(revision, workspaces, updates);
     let (exec, cli_ended) = pod.journal(&update.uid().unwrap_or_default()).await;
-    vec![began, asked, placed, created, bound, exec, cli_ended, ended]
+    vec![began, requested, placed, created, bound, exec, cli_ended, ended]
 }
 
 /// Returns a program with one resource that changes with `text` and needs no plugin.
@@ -152,7 +152,7 @@ fn project(text: &str) -> String {
     format!("{project:#}\n")
 }
 
-/// The workspace pod, for values that are only available inside.
+/// The workspace pod, in which the benchmark runs commands.
 pub struct Pod {
     namespace: String,
     name: String,

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Sampling interval: short compared with the command, long compared with taking a sample.
+/// Sampling interval, which is short compared with the command and long compared with the time for one sample.
 const PAUSE: Duration = Duration::from_millis(4);
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -69,7 +69,7 @@ fn with_children(process: u32) -> Vec<u32> {
     found
 }
 
-/// Returns the memory values of a process in MiB; empty if the process has ended.
+/// Returns the memory values of a process in MiB, which are empty if the process has ended.
 fn memory(process: u32) -> BTreeMap<String, f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let figures = status.lines().filter_map(|line| {

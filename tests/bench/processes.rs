@@ -1,4 +1,4 @@
-//! Memory and CPU time of processes in pods, from `/proc` of the machine that runs the node.
+//! Reads the memory and the CPU time of processes in pods from `/proc` of the machine that runs the node.
 
 use std::fs;
 

@@ -7,20 +7,20 @@ use tokio::time::{Instant, sleep};
 const PAUSE: Duration = Duration::from_millis(250);
 const NEWS: Duration = Duration::from_secs(10);
 
-/// Waits until `count` returns at least `wanted`; panics with the last state at the limit.
-pub async fn until_count(what: &str, wanted: usize, limit: Duration, count: impl AsyncFn() -> (usize, String)) {
+/// Waits until `count` returns at least `expected`. Panics with the last state after the timeout.
+pub async fn until_count(what: &str, expected: usize, limit: Duration, count: impl AsyncFn() -> (usize, String)) {
     let began = Instant::now();
     let mut reported = began;
     loop {
         let (found, state) = count().await;
-        if found >= wanted {
-            println!("{what}: all {wanted} after {:.1} s", began.elapsed().as_secs_f64());
+        if found >= expected {
+            println!("{what}: all {expected} after {:.1} s", began.elapsed().as_secs_f64());
             return;
         }
-        assert!(began.elapsed() < limit, "waited {limit:?} for {what}: {found} of {wanted}; {state}");
+        assert!(began.elapsed() < limit, "waited {limit:?} for {what}: {found} of {expected}; {state}");
         if reported.elapsed() >= NEWS {
             reported = Instant::now();
-            println!("{what}: {found} of {wanted} after {:.0} s; {state}", began.elapsed().as_secs_f64());
+            println!("{what}: {found} of {expected} after {:.0} s; {state}", began.elapsed().as_secs_f64());
         }
         sleep(PAUSE).await;
     }

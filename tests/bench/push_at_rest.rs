@@ -1,4 +1,4 @@
-//! A push to one Stack while many others are at rest: the controller's part of the warm path, with a fake agent.
+//! Measures a push to one Stack while many others are idle: the controller's part of the warm path, with a fake agent.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, Workspace};
@@ -12,7 +12,7 @@ use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 5;
 const BUDGET: f64 = 0.5;
-/// Number of steps with an observable end: all before the call of the agent.
+/// Number of steps with an observable end: all steps before the request to the agent.
 const STEPS_SEEN: usize = 4;
 
 /// The Stack that receives pushes, in its own namespace.
@@ -38,7 +38,7 @@ impl<'a> Pushed<'a> {
         Pushed { source, external, stack, workspaces, updates }
     }
 
-    /// Measures the time from an artifact in the status of the source to the call of the agent. `others` describes the
+    /// Measures the time from an artifact in the status of the source to the request to the agent. `others` describes the
     /// other Stacks.
     pub async fn measure(&self, others: &str, budget: Option<f64>) -> Row {
         println!("{ROUNDS} pushes to one of the Stacks");
@@ -52,7 +52,7 @@ impl<'a> Pushed<'a> {
             self.external.offer(&artifact).await;
             self.stack.until_revision(&artifact.revision).await;
             let seen = watched(&artifact.revision, &self.workspaces, &self.updates);
-            for (step, end) in steps.iter_mut().zip([seen.asked, seen.placed, seen.created, seen.bound]) {
+            for (step, end) in steps.iter_mut().zip([seen.requested, seen.placed, seen.created, seen.bound]) {
                 step.push(end - before);
                 before = end;
             }

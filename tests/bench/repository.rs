@@ -16,13 +16,13 @@ const SMALL_FILES: usize = 500;
 /// the commits are reproducible.
 const BEGAN: usize = 1_700_000_000;
 
-/// A repository that is kept for later runs.
+/// A repository that later runs of the benchmark reuse.
 pub struct Repository {
     root: PathBuf,
 }
 
 impl Repository {
-    /// Returns the repository in a folder; creates it if it does not exist.
+    /// Returns the repository in a folder. Creates the repository if it does not exist.
     pub fn in_folder(folder: &Path) -> Repository {
         let root = folder.join(format!("repository-{COMMITS}-{MEGABYTES}"));
         if !root.is_dir() {

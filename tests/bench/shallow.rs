@@ -22,10 +22,10 @@ use crate::repository::{COMMITS, MEGABYTES, Repository, git};
 use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 3;
-/// First argument of the process that runs the controller's code, followed by the URL and a folder.
+/// First argument of the process that runs the controller's code. The URL and a folder follow.
 pub const ROLE: &str = "fetch-as-the-controller";
 
-/// Usage of both in one round.
+/// The resource usage of both implementations in one round.
 struct Round {
     ours: Usage,
     fetch: Usage,
@@ -96,7 +96,7 @@ fn fetched_by_git(scratch: &TempDir, url: &str) -> Usage {
     run(&mut git(scratch.path(), &["fetch", "--quiet", "--depth", "1", url, "main"]))
 }
 
-/// Stored without compression, like the artifact of the controller.
+/// Fetches and packs the commit with `git`, without compression like the controller. Returns the resource usage.
 fn packed_by_git(scratch: &TempDir) -> Usage {
     let archive: PathBuf = scratch.path().join("artifact.tar.gz");
     let output = format!("--output={}", archive.display());
@@ -141,7 +141,7 @@ pub fn fetch(url: &str, folder: &Path) {
     });
 }
 
-/// Checks that the archive contains the large files.
+/// Checks that the archive is large enough to contain the large files.
 fn assert_is_whole(bytes: u64) {
     assert!(bytes > MEGABYTES as u64 * 1_000_000, "an archive of {bytes} bytes does not hold {MEGABYTES} MB");
 }

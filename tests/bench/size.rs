@@ -1,4 +1,4 @@
-//! Unpacked size of the image.
+//! Measures the unpacked size of the image.
 
 use std::fs::File;
 use std::io::Read;
@@ -49,7 +49,7 @@ fn find<T>(path: &str, is_it: impl Fn(&str) -> bool, read: impl FnOnce(&mut dyn 
     for entry in archive.entries().expect("an image is a tar archive") {
         let mut entry = entry.expect("an entry of the image");
         let name = entry.path().expect("a name").to_string_lossy().into_owned();
-        // A layer may be a link to another one; only files count.
+        // A layer may be a link to another layer, which is not counted again.
         if entry.header().entry_type().is_file() && is_it(&name) {
             return read(&mut entry);
         }

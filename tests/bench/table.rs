@@ -1,4 +1,4 @@
-//! Table of results and budgets, for the terminal and the report.
+//! Formats the table of results and budgets for the terminal and the report.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ pub struct Row {
     pub measure: String,
     pub budget: String,
     pub measured: String,
-    /// `None` if the measure has no budget.
+    /// Whether the budget is met, or `None` if the measure has no budget.
     pub met: Option<bool>,
     /// Steps that add up to the measured value.
     pub steps: Vec<Step>,
@@ -52,7 +52,7 @@ impl Row {
     }
 }
 
-/// Returns the table as readable Markdown.
+/// Returns the table in Markdown.
 pub fn markdown(rows: &[Row]) -> String {
     let mut text = String::new();
     let line = |text: &mut String, cells: [&str; 4]| {
@@ -61,12 +61,12 @@ pub fn markdown(rows: &[Row]) -> String {
     line(&mut text, ["measure", "budget", "measured", ""]);
     line(&mut text, ["---", "---", "---", "---"]);
     for row in rows {
-        let verdict = match row.met {
+        let result = match row.met {
             Some(true) => "met",
             Some(false) => "MISSED",
             None => "",
         };
-        line(&mut text, [&row.measure, &row.budget, &row.measured, verdict]);
+        line(&mut text, [&row.measure, &row.budget, &row.measured, result]);
     }
     for row in rows.iter().filter(|row| !row.steps.is_empty() || !row.notes.is_empty()) {
         let _ = writeln!(text, "\n{}:\n", row.measure);

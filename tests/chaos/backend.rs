@@ -13,7 +13,7 @@ use crate::provider_log::get;
 const REGION: &str = "us-east-1";
 /// Bucket with all states, created with the cluster.
 const BUCKET: &str = "state";
-/// Validity of a presigned request.
+/// The validity period of a presigned request.
 const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 /// Resource type of the test provider.
 const STEP: &str = "testing:index:Step";
@@ -33,7 +33,7 @@ impl Backend {
         Backend { bucket, credentials, project: project.to_owned() }
     }
 
-    /// Returns the state of a stack; empty if it has none.
+    /// Returns the state of a stack, which is empty if the backend has none.
     pub async fn state(&self, stack: &str) -> State {
         let key = format!(".pulumi/stacks/{}/{stack}.json", self.project);
         if !self.keys(&key).await.contains(&key) {
@@ -49,8 +49,8 @@ impl Backend {
         self.keys(&format!(".pulumi/locks/organization/{}/{stack}/", self.project)).await
     }
 
-    /// Returns the object keys with a prefix. The client library only signs requests for objects; S3 answers a request
-    /// for the empty key with a list.
+    /// Returns the object keys with a prefix. The client library can only sign requests for objects; S3 responds to a request
+    /// for the empty key with a list of keys.
     async fn keys(&self, prefix: &str) -> Vec<String> {
         let mut list = self.bucket.get_object(Some(&self.credentials), "");
         list.query_mut().insert("list-type", "2");

@@ -14,7 +14,7 @@ use crate::harness::is_done;
 use crate::provider_log;
 use crate::stage::{PROJECT, Stage};
 
-/// Returns the facts about one Stack. `seen` has the states of Updates that were observed before.
+/// Returns the facts about one Stack. `seen` contains the states of Updates that the watch has observed.
 pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     let stack = stage.scene.list::<Stack>().await.into_iter().find(|stack| stack.name_any() == name);
     let there = stage.scene.list::<Update>().await;
@@ -26,7 +26,7 @@ pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
         removed_by_hand: member.removed_by_hand.clone(),
         state: backend.state(&member.pulumi_stack).await,
         locks: backend.locks(&member.pulumi_stack).await,
-        wanted: stage.wanted(member).clone(),
+        latest: stage.latest(member).clone(),
         applied: stack.as_ref().and_then(|stack| stack.status.as_ref()?.last_applied_revision.clone()),
         stuck: stuck(stack.as_ref()),
         runs: runs(stage, name, seen, &there),
@@ -34,19 +34,19 @@ pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     }
 }
 
-/// Returns the reason why a Stack is not done.
+/// Returns the reason why a Stack has not reached the latest revision.
 fn stuck(stack: Option<&Stack>) -> Option<String> {
     let Some(stack) = stack else { return Some("it is gone, and was not created again".to_owned()) };
     if is_done(stack) {
         return None;
     }
     let conditions = stack.status.iter().flat_map(|status| &status.conditions);
-    let said: Vec<String> =
+    let text: Vec<String> =
         conditions.map(|c| format!("{}={} {}: {}", c.type_, c.status, c.reason, c.message)).collect();
-    Some(if said.is_empty() { "it says nothing".to_owned() } else { said.join("; ") })
+    Some(if text.is_empty() { "it says nothing".to_owned() } else { text.join("; ") })
 }
 
-/// Returns every observed run of the Stack in its latest state; the watch may have missed the current one.
+/// Returns the latest state of every run of the Stack. The watch may have missed the latest state, so `there` has priority.
 fn runs(stage: &Stage<'_>, name: &str, seen: &[Update], there: &[Update]) -> Vec<Run> {
     let is_there: BTreeSet<Option<String>> = there.iter().map(Update::uid).collect();
     let its = seen.iter().chain(there).filter(|update| update.spec.workspace_name == name);
@@ -58,7 +58,7 @@ fn runs(stage: &Stage<'_>, name: &str, seen: &[Update], there: &[Update]) -> Vec
 
 fn run(stage: &Stage<'_>, update: &Update, is_there: bool) -> Run {
     let status = update.status.clone().unwrap_or_default();
-    let verdict = update.is_complete().then(|| match find(&status.conditions, FAILED) {
+    let outcome = update.is_complete().then(|| match find(&status.conditions, FAILED) {
         Some(failed) if is_true(&status.conditions, FAILED) => {
             RunOutcome::Failed { reason: failed.reason.clone(), message: status.message.clone().unwrap_or_default() }
         }
@@ -75,7 +75,7 @@ fn run(stage: &Stage<'_>, update: &Update, is_there: bool) -> Run {
         created: update.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         has_begun: status.start_time.is_some(),
         ended: status.end_time.map(|time| time.0),
-        verdict,
+        outcome,
         is_there,
     }
 }

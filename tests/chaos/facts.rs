@@ -1,4 +1,4 @@
-//! Facts at the end of the storm: events of the test provider, states of the stacks, and results of the Updates.
+//! Facts at the end of the fault injection: events of the test provider, states of the stacks, and results of the Updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub enum Operation {
     Delete,
 }
 
-/// Phase of an operation. A begin without an end means that the provider was interrupted.
+/// Phase of an operation. If a begin has no end, the provider was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -41,7 +41,7 @@ pub struct Event {
     pub id: String,
 }
 
-/// A resource that a user removed after the log had these events.
+/// A resource that a user removed from the provider after the log contained these events.
 #[derive(Clone, Debug)]
 pub struct RemovedByHand {
     pub urn: String,
@@ -60,13 +60,13 @@ pub struct State {
 
 /// Expected final revision.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct LatestRevision {
     /// Revision in Flux's format.
     pub revision: String,
     pub number: u64,
 }
 
-/// Result of a run in its Update.
+/// The result of a run that its Update records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
     Succeeded,
@@ -77,15 +77,15 @@ pub enum RunOutcome {
 #[derive(Clone, Debug)]
 pub struct Run {
     pub update: String,
-    /// Number of the program that ran.
+    /// Number of the program revision that ran.
     pub number: u64,
     pub is_destroy: bool,
     pub created: Timestamp,
-    /// True if the status records a run.
+    /// Whether the status records a started run.
     pub has_begun: bool,
     pub ended: Option<Timestamp>,
-    pub verdict: Option<RunOutcome>,
-    /// True if the object still exists.
+    pub outcome: Option<RunOutcome>,
+    /// Whether the object still exists.
     pub is_there: bool,
 }
 
@@ -98,14 +98,14 @@ pub struct Facts {
     pub removed_by_hand: Vec<RemovedByHand>,
     pub state: State,
     pub locks: Vec<String>,
-    pub wanted: Wanted,
+    pub latest: LatestRevision,
     /// Applied revision in the status of the Stack.
     pub applied: Option<String>,
-    /// Reason why the Stack is not done, if any.
+    /// Reason why the Stack has not reached the latest revision, if any.
     pub stuck: Option<String>,
     /// Runs in order.
     pub runs: Vec<Run>,
-    /// Times at which a fault hit the Stack's pod, agent, CLI or provider, or the Stack was deleted.
+    /// Times at which a fault affected the Stack's pod, agent, CLI or provider, or at which the Stack was deleted.
     pub hits: Vec<Timestamp>,
 }
 

@@ -1,5 +1,5 @@
-//! Executes the plan: affects only the pods of this scene, the controller, and the API server of a cluster that the
-//! tests started.
+//! Executes the plan. The faults affect only the pods of this scene, the controller, and the API server of a cluster that the
+//! tests have started.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use crate::stage::Stage;
 
 /// Namespace of the controller.
 const NAMESPACE: &str = "flux-system";
-/// The kubelet delays the restart of a container with more restarts, so its pod is replaced instead.
+/// Maximum number of restarts of a container. The kubelet delays further restarts, so the pod is then replaced.
 const RESTARTS: i32 = 2;
-/// Time of the second fault during an outage of the API server.
+/// Time from the start of an API server outage to the second fault.
 const IN_ITS_ABSENCE: Duration = Duration::from_secs(5);
 
-/// Executes an act. Returns a description with the target, or `None` if no target exists.
+/// Executes an act. Returns a description that includes the target, or `None` if no target exists.
 pub async fn perform(stage: &mut Stage<'_>, controller: &Controller, act: Act) -> Option<String> {
     match act.kind {
         Kind::PushRevision => Some(stage.push_to(act.pick).await),
@@ -58,7 +58,7 @@ async fn kill_controller(controller: &Controller, pick: usize) -> Option<String>
     }
 }
 
-/// Ends the leader, either by force, so that its lease expires, or gracefully, so that it releases the lease.
+/// Ends the leader: by force, so that its lease expires, or gracefully, so that it releases the lease.
 async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) -> String {
     let leader = controller.until_one_leads_but("").await;
     if pick.is_multiple_of(2) {
@@ -89,7 +89,7 @@ async fn kill_in_a_pod(stage: &mut Stage<'_>, role: Role, pick: usize) -> Option
 fn kill_one(stage: &mut Stage<'_>, pods: &BTreeMap<String, String>, role: Role, pick: usize) -> Option<String> {
     let process = one_of(find(pods, role), pick)?;
     let member = stage.stacks.get_mut(&process.owner)?;
-    // Before the kill, so that the time of the hit precedes its effects.
+    // Recorded before the kill, so that the time of the fault precedes its effects.
     member.was_hit();
     process.kill().then(|| process.owner.clone())
 }

@@ -1,4 +1,4 @@
-//! Injects faults into Stacks on a real cluster and proves that no run is lost or repeated. Run by `make chaos`;
+//! Injects faults into Stacks on a real cluster and proves that no run is lost or repeated. `make chaos` runs this suite;
 //! docs/reliability.md lists the guarantees.
 #![allow(
     clippy::panic,
@@ -44,7 +44,7 @@ use jiff::Timestamp;
 
 use crate::harness::{AwayApiServer, Controller, Scene, client, in_scene, not_run, run_alone};
 
-/// Default duration of the faults in seconds; `CHAOS_SECONDS` overrides it.
+/// Default duration of the fault injection in seconds; `CHAOS_SECONDS` overrides it.
 const SECONDS: u64 = 120;
 
 #[test]
@@ -83,7 +83,7 @@ async fn storm_in(scene: &Scene, controller: &Controller, seed: u64, length: Dur
     assert!(tally.is_good(), "runs were lost or repeated (CHAOS_SEED={seed}):\n{problems}\n{}", timelines.join("\n\n"));
 }
 
-/// Parses a number in the environment; panics if the value is not a number.
+/// Returns the number in an environment variable, if set. Panics if the value is not a number.
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))

@@ -1,4 +1,4 @@
-//! Five hundred open runs: they do not delay other runs, a restarted controller attaches to all of them, and each
+//! Tests five hundred open runs: they do not delay other runs, a restarted controller attaches to all of them, and each
 //! result is recorded once. One in ten has an agent of an older version.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use crate::harness::{
 use crate::progress::until_count;
 
 const RUNS: usize = 500;
-/// Longer than the test, which ends the runs.
+/// Duration of a run, longer than the test, which ends all runs itself.
 const RUN_TIME: Duration = Duration::from_secs(3600);
 /// Number of concurrent creations.
 const AT_ONCE: usize = 16;
@@ -66,7 +66,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
         FakeAgent::start_with(scene.client.clone(), fake_nodes::address(), manner).await.expect("a fake agent");
     let runs = Runs::watch(scene.api());
 
-    // A Stack with a real agent on the real node.
+    // This Stack has a real agent on the real node.
     let prompt_source = scene.source("prompt").await;
     let saying = |text: &str| Program::new("prompt").step("step", json!({"value": text}));
     let first = prompt_source.push(&saying("one").files()).await;
@@ -103,7 +103,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     remove(scene).await;
 }
 
-/// Creates a source that serves all Stacks.
+/// Creates a source that all Stacks use.
 async fn served(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many-runs").output("text", "hello".into()).files()).await;
@@ -132,7 +132,7 @@ async fn ready(scene: &Scene) -> usize {
     stacks.iter().filter(|stack| stack.name_any().starts_with(PREFIX) && is_done(stack)).count()
 }
 
-/// Deletes the Stacks here, since the removal of so many exceeds the limits of a scene and of a single call.
+/// Deletes the Stacks. The removal of so many Stacks exceeds the timeouts of a scene and of a single call.
 async fn remove(scene: &Scene) {
     let (api, how) = (scene.api::<Stack>(), DeleteParams::default());
     stream::iter(scene.list::<Stack>().await)
@@ -150,7 +150,7 @@ async fn remove(scene: &Scene) {
     .await;
 }
 
-/// Runs of the Stacks with the fake agent. Uses a watch, since polling hundreds of objects would dominate the load.
+/// The runs of the Stacks with the fake agent, observed with a watch, since polling hundreds of objects would dominate the load.
 struct Runs {
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
     _watch: JoinSet<()>,
@@ -160,7 +160,7 @@ struct Runs {
 #[derive(Default)]
 struct Seen {
     is_bound: bool,
-    /// All results that the status ever had.
+    /// All results that were observed in the status.
     ends: BTreeSet<String>,
 }
 

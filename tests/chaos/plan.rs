@@ -1,4 +1,4 @@
-//! Plan of the faults and their times, derived from a seed. Pure functions.
+//! Derives a plan of the faults and their times from a seed. This module contains only pure functions.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub enum Kind {
     StopApiServer,
 }
 
-/// Number of acts of each kind per deck: a deck is used up before the next one starts. Pushes are frequent because they
+/// Acts of each kind in one deck. All acts of a deck take place before the next deck starts. Pushes are frequent because they
 /// start the runs that most faults interrupt.
 const DECK: [(Kind, usize); 10] = [
     (Kind::PushRevision, 4),
@@ -41,7 +41,7 @@ const FAULT_INTERVALS: std::ops::Range<u64> = 2_000..6_000;
 pub const API_SERVER_AWAY: Duration = Duration::from_secs(20);
 
 impl Kind {
-    /// Reports whether the act is a fault; the others are changes by users.
+    /// Reports whether the act is a fault and not a change by a user.
     pub fn is_fault(self) -> bool {
         !matches!(self, Kind::PushRevision | Kind::RecreateStack)
     }
@@ -75,7 +75,7 @@ pub struct Act {
     /// Time since the start.
     pub at: Duration,
     pub kind: Kind,
-    /// Selects the target among the candidates at that time.
+    /// Number that selects the target among the candidates at that time.
     pub pick: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Processes in pods, from `/proc` of the machine that runs the node.
+//! Finds the processes of pods in `/proc` of the machine that runs the node.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ pub enum Role {
     Provider,
 }
 
-/// A process in a pod, identified by a pidfd, so that a reused process ID does no harm.
+/// A process in a pod, identified by a pidfd, so that a signal never reaches another process with a reused process ID.
 #[derive(Debug)]
 pub struct Process {
     pub pid: i32,
@@ -40,7 +40,7 @@ pub fn find(pods: &BTreeMap<String, String>, role: Role) -> Vec<Process> {
     found
 }
 
-/// Opens the pidfd first: values read afterwards belong to that process or to none.
+/// Returns a process with the role in one of these pods. The pidfd is opened first, so that the values read later do not belong to another process.
 fn open(pid: i32, pods: &BTreeMap<String, String>, role: Role) -> Option<Process> {
     let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let text = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
@@ -49,7 +49,7 @@ fn open(pid: i32, pods: &BTreeMap<String, String>, role: Role) -> Option<Process
     is(&text("cmdline"), role).then(|| Process { pid, handle, owner: owner.clone() })
 }
 
-/// Detects the role from the NUL-separated command line.
+/// Reports whether the NUL-separated command line is that of a role.
 fn is(command: &str, role: Role) -> bool {
     let words: Vec<&str> = command.split('\0').collect();
     let program = words.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();
@@ -77,9 +77,9 @@ mod tests {
             ("/bin/sh\0-c\0pulumi up\0", None),
             ("", None),
         ];
-        for (command, wanted) in examples {
+        for (command, expected) in examples {
             for role in [Role::Controller, Role::Agent, Role::Pulumi, Role::Provider] {
-                assert_eq!(is(command, role), wanted == Some(role), "{command:?} {role:?}");
+                assert_eq!(is(command, role), expected == Some(role), "{command:?} {role:?}");
             }
         }
     }

@@ -12,7 +12,7 @@ static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| {
     client.build().expect("an HTTP client can be made")
 });
 
-/// Requests a URL of the test services; panics on failure.
+/// Sends a GET request to a test service and returns the body of the response. Panics on failure.
 pub async fn get(url: &str) -> String {
     let answer = async { CLIENT.get(url).send().await?.error_for_status()?.text().await };
     answer.await.unwrap_or_else(|error| panic!("asking {url}: {error:?}"))

@@ -1,4 +1,4 @@
-//! Statistics of a storm.
+//! Statistics of one fault injection run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use crate::facts::{Facts, Run, RunOutcome};
 use crate::plan::Kind;
 use crate::storm::Aftermath;
 
-/// Results of a storm.
+/// Results of one fault injection run.
 #[derive(Debug)]
 pub struct Tally {
     /// Number of acts by kind.
@@ -24,7 +24,7 @@ pub struct Tally {
     pub in_doubt: usize,
     pub settled_after: Option<Duration>,
     pub broken: Vec<Broken>,
-    /// Requests for a decision without a reason.
+    /// Unjustified requests for a decision.
     pub baseless: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ impl Tally {
         self.problems().is_empty()
     }
 
-    /// Returns the report as readable Markdown.
+    /// Returns the report in Markdown.
     pub fn markdown(&self, seed: u64, length: Duration) -> String {
         let mut text = format!("Seed {seed}, {} s of faults.\n\n| | |\n|---|---:|\n", length.as_secs());
         let mut row = |what: String, number: String| text.push_str(&format!("| {what} | {number} |\n"));
@@ -108,14 +108,14 @@ impl Tally {
 }
 
 fn interrupted(facts: &Facts) -> impl Iterator<Item = (usize, &Run)> {
-    let is_interrupted = |run: &Run| matches!(run.verdict, Some(RunOutcome::Failed { .. })) && was_hit(facts, run);
+    let is_interrupted = |run: &Run| matches!(run.outcome, Some(RunOutcome::Failed { .. })) && was_hit(facts, run);
     facts.runs.iter().enumerate().filter(move |(_, run)| is_interrupted(run))
 }
 
 fn interrupted_and_recovered(facts: &Facts) -> usize {
     let recovered = |(position, _): &(usize, &Run)| {
         let later = facts.runs.iter().skip(position + 1);
-        later.clone().any(|run| run.verdict == Some(RunOutcome::Succeeded))
+        later.clone().any(|run| run.outcome == Some(RunOutcome::Succeeded))
     };
     interrupted(facts).filter(recovered).count()
 }

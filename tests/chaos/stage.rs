@@ -1,4 +1,4 @@
-//! Stacks and repositories under test, and the revisions that were pushed.
+//! The Stacks and repositories under test, and the pushed revisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
-use crate::facts::{RemovedByHand, Wanted, called, resources_of};
+use crate::facts::{LatestRevision, RemovedByHand, called, resources_of};
 use crate::harness::{File, Scene, Source, api_call};
 
 /// Number of Stacks.
@@ -19,7 +19,7 @@ pub const STACKS: usize = 20;
 const REPOSITORIES: usize = 4;
 /// Project name of all programs.
 pub const PROJECT: &str = "chaos";
-/// Maximum number of hits on a Stack between two pushes, since the backoff grows with each retry.
+/// Maximum number of faults for a Stack between two pushes, since the backoff grows with each retry.
 const HITS_PER_REVISION: usize = 2;
 
 /// All objects under test.
@@ -27,19 +27,19 @@ pub struct Stage<'a> {
     pub scene: &'a Scene,
     sources: Vec<Source<'a>>,
     /// Latest pushed revision by repository.
-    wanted: Vec<Wanted>,
+    latest: Vec<LatestRevision>,
     /// Numbers of all pushed revisions.
     pub numbers: BTreeMap<String, u64>,
     pub stacks: BTreeMap<String, Member>,
 }
 
-/// A Stack and the faults that hit it.
+/// A Stack and the faults that affected it.
 #[derive(Debug, Default)]
 pub struct Member {
     pub repository: usize,
     /// Name of the Pulumi stack.
     pub pulumi_stack: String,
-    /// The Stack was deleted and will be created again once it is gone.
+    /// Whether the Stack is being deleted. The test creates it again after its removal.
     pub is_leaving: bool,
     pub hits: Vec<Timestamp>,
     hits_on_revision: usize,
@@ -63,11 +63,11 @@ impl<'a> Stage<'a> {
     /// Creates all objects without waiting for their first runs.
     pub async fn set(scene: &'a Scene) -> Stage<'a> {
         let mut stage =
-            Stage { scene, sources: Vec::new(), wanted: Vec::new(), numbers: BTreeMap::new(), stacks: BTreeMap::new() };
+            Stage { scene, sources: Vec::new(), latest: Vec::new(), numbers: BTreeMap::new(), stacks: BTreeMap::new() };
         for repository in 0..REPOSITORIES {
             stage.sources.push(scene.source(&repository_name(repository)).await);
-            let wanted = stage.push(repository).await;
-            stage.wanted.push(wanted);
+            let latest = stage.push(repository).await;
+            stage.latest.push(latest);
         }
         for number in 0..STACKS {
             let name = format!("s{number:02}");
@@ -89,31 +89,31 @@ impl<'a> Stage<'a> {
         stack
     }
 
-    async fn push(&mut self, repository: usize) -> Wanted {
+    async fn push(&mut self, repository: usize) -> LatestRevision {
         let number = u64::try_from(self.numbers.len()).expect("a small number") + 1;
         let file = File { path: "Pulumi.yaml".to_owned(), content: format!("{:#}\n", program(number)) };
         let revision = self.sources[repository].push(&[file]).await.revision();
         self.numbers.insert(revision.clone(), number);
-        Wanted { revision, number }
+        LatestRevision { revision, number }
     }
 
-    /// Pushes another revision to one of the repositories. Returns a description.
+    /// Pushes another revision to one of the repositories. Returns a description of the push.
     pub async fn push_to(&mut self, pick: usize) -> String {
         let repository = pick % REPOSITORIES;
-        self.wanted[repository] = self.push(repository).await;
-        // A push does not reset the limit of hits for a Stack that is being destroyed.
+        self.latest[repository] = self.push(repository).await;
+        // A push does not reset the number of faults for a Stack that is being destroyed.
         let follows = |member: &&mut Member| member.repository == repository && !member.is_leaving;
         for member in self.stacks.values_mut().filter(follows) {
             member.hits_on_revision = 0;
         }
-        format!("revision {} to {}", self.wanted[repository].number, repository_name(repository))
+        format!("revision {} to {}", self.latest[repository].number, repository_name(repository))
     }
 
-    pub fn wanted(&self, member: &Member) -> &Wanted {
-        &self.wanted[member.repository]
+    pub fn latest(&self, member: &Member) -> &LatestRevision {
+        &self.latest[member.repository]
     }
 
-    /// Deletes a Stack; [`Stage::create_again`] follows. Returns `None` if all Stacks are already being deleted.
+    /// Deletes a Stack, which [`Stage::create_again`] creates again. Returns `None` if all Stacks are already being deleted.
     pub async fn delete_one(&mut self, pick: usize) -> Option<String> {
         let staying: Vec<String> =
             self.stacks.iter().filter(|(_, member)| !member.is_leaving).map(|(name, _)| name.clone()).collect();
@@ -121,12 +121,12 @@ impl<'a> Stage<'a> {
         self.scene.delete::<Stack>(&name).await;
         let member = self.stacks.get_mut(&name)?;
         member.is_leaving = true;
-        // An open run continues, but a queued one is canceled.
+        // The deletion cancels a queued run, but not an open run.
         member.hits.push(Timestamp::now());
         Some(name)
     }
 
-    /// Creates deleted Stacks again once they are gone. Returns their names.
+    /// Creates each deleted Stack again once it is removed. Returns the names of the created Stacks.
     pub async fn create_again(&mut self, there: &[Stack]) -> Vec<String> {
         let is_there = |name: &str| there.iter().any(|stack| stack.name_any() == name);
         let gone = self.stacks.iter().filter(|(name, member)| member.is_leaving && !is_there(name));
@@ -141,7 +141,7 @@ impl<'a> Stage<'a> {
         gone.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Returns the pods of Stacks that may be hit, by UID.
+    /// Returns the pods of the Stacks that faults may still affect, by UID.
     pub async fn pods(&self) -> BTreeMap<String, String> {
         let pods = self.scene.list::<Pod>().await;
         let owner = |pod: &Pod| {
@@ -152,14 +152,14 @@ impl<'a> Stage<'a> {
         pods.iter().filter_map(|pod| Some((pod.uid()?, owner(pod)?))).collect()
     }
 
-    /// Deletes a pod, with or without its grace period.
+    /// Deletes the pod of a Stack. With `by_force`, the grace period is zero.
     pub async fn delete_pod(&self, stack: &str, by_force: bool) {
         let name = workspace_pod(stack);
         let parameters = if by_force { DeleteParams::default().grace_period(0) } else { DeleteParams::default() };
         api_call(format!("deleting the pod {name}"), self.scene.api::<Pod>().delete(&name, &parameters)).await;
     }
 
-    /// Disables the destroy on deletion, which the checks no longer need.
+    /// Disables `destroyOnFinalize`, so that the removal of the scene needs no destroy runs.
     pub async fn leave_resources(&self) {
         for name in self.stacks.keys() {
             self.scene.patch::<Stack>(name, json!({"spec": {"destroyOnFinalize": false}})).await;
@@ -171,7 +171,7 @@ fn repository_name(repository: usize) -> String {
     format!("r{repository}")
 }
 
-/// Returns a program with four resources, two of them in sequence, each with several steps over some seconds. Their
+/// Returns a program with four resources, two of them in sequence, each with several steps over some seconds. The resource
 /// names contain the revision, and one resource changes with each revision.
 fn program(number: u64) -> Value {
     let step = |name: &str, seconds: f64, value: &str| {

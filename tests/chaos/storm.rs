@@ -1,4 +1,4 @@
-//! A storm: acts at their planned times, a user who resolves Stacks, and a calm period in which all Stacks must settle.
+//! Executes the acts at their planned times, resolves Stacks as a user does, and then waits until all Stacks are Ready.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use crate::report::Tally;
 use crate::stage::Stage;
 use crate::user::{Answer, answer_all};
 
-/// Interval at which the user checks the Stacks.
+/// Interval at which the simulated user checks the Stacks.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
-/// Time in which all Stacks must settle after the last fault. The kubelet restarts a container with several restarts
+/// Timeout until all Stacks are Ready after the last fault. The kubelet restarts a container with several restarts
 /// only after minutes.
 const CALM: Duration = Duration::from_secs(480);
 
@@ -33,12 +33,12 @@ pub struct Happening {
     pub what: String,
 }
 
-/// Results of a storm.
+/// Results of one fault injection run.
 pub struct Aftermath {
     pub facts: Vec<Facts>,
     pub happenings: Vec<Happening>,
     pub answers: Vec<Answer>,
-    /// Time until all Stacks settled; `None` if they did not.
+    /// Time until all Stacks were Ready, or `None` after the timeout.
     pub settled_after: Option<Duration>,
     /// Start time of the scene, for its timeline.
     pub began: Timestamp,
@@ -142,15 +142,15 @@ async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
 
 fn is_settled(stage: &Stage<'_>, name: &str, stacks: &[Stack]) -> bool {
     let member = &stage.stacks[name];
-    let wanted = Some(stage.wanted(member).revision.as_str());
+    let latest = Some(stage.latest(member).revision.as_str());
     let is_so = |stack: &Stack| {
         let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_deref());
-        is_done(stack) && applied == wanted && stack.metadata.deletion_timestamp.is_none()
+        is_done(stack) && applied == latest && stack.metadata.deletion_timestamp.is_none()
     };
     !member.is_leaving && stacks.iter().any(|stack| stack.name_any() == name && is_so(stack))
 }
 
-/// Returns the history of a Stack in order: states of its objects, events of its provider, and faults.
+/// Returns the history of a Stack in chronological order: states of its objects, events of its provider, and faults.
 pub fn timeline(scene: &Scene, aftermath: &Aftermath, facts: &Facts) -> String {
     let seconds = |at: Timestamp| at.duration_since(aftermath.began).as_secs_f64();
     let mut lines: Vec<(f64, String)> = Vec::new();

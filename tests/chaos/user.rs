@@ -16,7 +16,7 @@ const RESOLVE: &str = "pulumi.com/resolve";
 const PENDING_CREATES: &str = "PendingCreates";
 const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
 
-/// A decision that a Stack waits for.
+/// A request of a Stack for a decision.
 struct Question {
     stack: String,
     reason: String,
@@ -25,13 +25,13 @@ struct Question {
     update: String,
 }
 
-/// A decision of the user, or the reason why none was needed.
+/// A decision of the user, or the reason why the request for a decision was not justified.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub stack: String,
     /// Existing resources that are missing in the state: the user removed them.
     pub removed: Vec<String>,
-    /// Reason why the Stack should not have asked.
+    /// Reason why the request for a decision was not justified, if any.
     pub baseless: Option<String>,
 }
 
@@ -116,13 +116,13 @@ mod tests {
         let examples = [
             ("PendingCreates", "answer for s-1", None, Some("s-1")),
             ("PendingCreates", "answer for s-1", Some("s-2"), Some("s-1")),
-            ("RunOutcomeUnknown", "nobody knows", Some("s-2"), Some("s-2")),
-            ("RunOutcomeUnknown", "nobody knows", None, Some("s-1")),
+            ("RunOutcomeUnknown", "unknown end", Some("s-2"), Some("s-2")),
+            ("RunOutcomeUnknown", "unknown end", None, Some("s-1")),
             ("UpdateFailed", "given up", None, None),
         ];
         for (reason, message, current, update) in examples {
-            let asked = question(&stack(reason, message, current)).map(|question| question.update);
-            assert_eq!(asked.as_deref(), update, "{reason} {message}");
+            let requests = question(&stack(reason, message, current)).map(|question| question.update);
+            assert_eq!(requests.as_deref(), update, "{reason} {message}");
         }
     }
 }

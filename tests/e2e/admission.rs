@@ -1,4 +1,4 @@
-//! Admission policies that reject or rewrite objects of the controller.
+//! Tests admission policies that reject or change objects of the controller.
 
 use k8s_openapi::api::core::v1::Service;
 use pulumi_controller::api::auto::Workspace;
@@ -60,20 +60,20 @@ impl Policy {
         }
     }
 
-    /// Waits until the policy takes effect or is gone: the API server applies a change of a policy with a delay.
+    /// Waits until a change of the policy takes effect, because the API server applies such a change with a delay.
     async fn until_obeyed(&self, scene: &Scene, probe: &Value, is_obeyed: impl Fn(Result<String, String>) -> bool) {
         let create =
             ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];
         wait_until(format!("the {} to be obeyed", self.kind), WaitLimit::Reaction, async || {
             let answer = try_kubectl(&create, &probe.to_string()).await;
-            let said = format!("{answer:?}");
-            if is_obeyed(answer) { Look::Found(()) } else { Look::NotYet(said) }
+            let message = format!("{answer:?}");
+            if is_obeyed(answer) { Look::Found(()) } else { Look::NotYet(message) }
         })
         .await;
     }
 }
 
-/// The Stack runs once an administrator allows the writes.
+/// Checks that a Stack whose writes a policy rejects runs once the policy is removed.
 async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
     let policy = Policy::rejecting(resource);
     let is_frozen = |answer: Result<String, String>| answer.is_err_and(|problem| problem.contains(FROZEN));
@@ -142,14 +142,14 @@ fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
                 policy.until_obeyed(scene, &probe, is_rewritten).await;
                 let main = scene.start(scene.stack("main", &source)).await;
                 main.until_applied(&commit).await;
-                let said = wait_until("the Workspace to name the field", WaitLimit::Run, async || {
+                let message = wait_until("the Workspace to name the field", WaitLimit::Run, async || {
                     let conditions = main.workspace().await.status.unwrap_or_default().conditions;
-                    let said = find(&conditions, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-                    if said.contains("rendered-hash") { Look::Found(said) } else { Look::NotYet(said) }
+                    let message = find(&conditions, READY).map(|ready| ready.message.clone()).unwrap_or_default();
+                    if message.contains("rendered-hash") { Look::Found(message) } else { Look::NotYet(message) }
                 })
                 .await;
                 let service = workspace_object("main");
-                assert!(said.contains(&format!("Service {service}")), "{said}");
+                assert!(message.contains(&format!("Service {service}")), "{message}");
                 let version = async || scene.api::<Service>().get(&service).await.map(|found| found.metadata);
                 let before = version().await.expect("the Service").resource_version;
                 let commit = source.push(&Program::new("rewritten").output("text", json!("again")).files()).await;

@@ -1,9 +1,10 @@
-//! Artifacts that do not match the description in their source.
+//! Tests artifacts that do not match the status of their source.
 
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use pulumi_controller::api::conditions::{READY, stack_reason};
 use pulumi_controller::api::pulumi::{SourceArtifact, Stack};
+use pulumi_controller::artifact::Digest;
 use serde_json::json;
 
 use crate::harness::{
@@ -34,7 +35,11 @@ fn a_wrong_digest_is_refused_and_the_old_source_is_kept() {
         })
         .await;
         let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
-        assert_eq!((placed.digest, placed.revision), (first_artifact.digest, first.revision()), "the old source stays");
+        assert_eq!(
+            (placed.digest.to_string(), placed.revision),
+            (first_artifact.digest, first.revision()),
+            "the old source stays"
+        );
         assert_eq!(main.updates().await.len(), 1);
         assert_eq!(main.log.sentences().await, once(&["create step"]));
 
@@ -62,9 +67,10 @@ fn a_repacked_archive_is_installed_without_a_run() {
         let uploaded = FaultServer::of(scene).upload("again.tar.gz", archive(&saying("one").files())).await;
         assert_ne!(uploaded.digest, artifact.digest, "it is packed otherwise");
         serve(scene, "by-hand", &SourceArtifact { revision: artifact.revision.clone(), ..uploaded.clone() }).await;
-        let digest = uploaded.digest.as_str();
+        let digest: Digest = uploaded.digest.parse().expect("a digest");
         main.until("to have recorded the new digest", WaitLimit::Reaction, |stack| {
-            stack.status.as_ref().and_then(|status| status.last_update.as_ref()?.digest.as_deref()) == Some(digest)
+            stack.status.as_ref().and_then(|status| status.last_update.as_ref()?.inputs.digest.as_ref())
+                == Some(&digest)
         })
         .await;
         wait_until("the pod to have the new archive", WaitLimit::Reaction, async || {
@@ -89,7 +95,7 @@ fn a_repacked_archive_is_installed_without_a_run() {
 }
 
 #[test]
-fn a_stack_waits_for_an_artifact_that_is_gone() {
+fn a_stack_waits_for_an_artifact_that_does_not_exist() {
     run("not-found", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("not-found").output("text", json!("hello")).files()).await;
@@ -137,7 +143,7 @@ fn wrong_digest(digest: &str) -> String {
     format!("{algorithm}:{}", hex.chars().rev().collect::<String>())
 }
 
-/// Creates a suspended source, since source-controller does not touch the status of a suspended object.
+/// Creates a suspended source, since source-controller does not change the status of a suspended object.
 async fn create_source_that_flux_leaves_alone(scene: &Scene, name: &str) {
     scene
         .create::<GitRepository>(json!({

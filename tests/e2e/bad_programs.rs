@@ -1,4 +1,4 @@
-//! Programs that are invalid, print too much or need missing inputs: each gets a clear message, and the Stack recovers
+//! Tests programs that are invalid, print too much or need missing inputs: each causes a specific message, and the Stack recovers
 //! once the program is fixed.
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -14,7 +14,7 @@ fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
     run("uncompiled", async |scene| {
         let source = scene.source("app").await;
         let good =
-            Program::new("uncompiled").step("step", json!({"value": "one"})).output("said", json!("${step.value}"));
+            Program::new("uncompiled").step("step", json!({"value": "one"})).output("result", json!("${step.value}"));
         let first = source.push(&good.files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&first).await;
@@ -30,7 +30,7 @@ fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
             .await;
         assert!(says(&failed, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE));
         let status = failed.status.unwrap_or_default();
-        assert_eq!(status.outputs.get("said"), Some(&json!("one")));
+        assert_eq!(status.outputs.get("result"), Some(&json!("one")));
         assert_eq!(status.last_applied_revision, Some(first.revision()));
 
         let unknown = "name: uncompiled\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Stpe\n";
@@ -46,7 +46,7 @@ fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
     });
 }
 
-/// The output of the CLI passes through the agent, its journal, the log of the pod and the status of the Stack.
+/// The agent, its journal, the log of the pod and the status of the Stack must bound the output of the CLI.
 #[test]
 fn a_program_that_prints_a_hundred_megabytes_completes() {
     run("loud", async |scene| {
@@ -110,7 +110,7 @@ fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
     });
 }
 
-/// Changes the pod: the kubelet syncs a changed pod immediately and other pods about every minute.
+/// Changes an annotation of the pod, because the kubelet syncs a changed pod immediately and other pods about every minute.
 async fn bring_into_the_pod(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
     let patch = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": value}}});
     scene.patch::<Pod>(&workspace_pod(&stack.name), patch).await;

@@ -1,4 +1,4 @@
-//! Workspaces and Updates that a user creates without a Stack.
+//! Helpers for Workspaces and Updates that a user creates without a Stack.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, UpdatePhase, Workspace};
@@ -99,7 +99,7 @@ pub async fn until_stalled(scene: &Scene, name: &str, words: &[&str]) -> Workspa
     until_workspace(scene, name, &what, WaitLimit::Run, |workspace| is(workspace, STALLED, "True", words)).await
 }
 
-/// Reports whether a condition of the current generation has this status and a message with all `words`.
+/// Reports whether a condition of the current generation has this status and a message that contains all `words`.
 pub fn is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bool {
     let Some(found) = &workspace.status else { return false };
     found.observed_generation == workspace.metadata.generation

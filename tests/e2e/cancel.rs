@@ -1,4 +1,4 @@
-//! Runs that a user cancels.
+//! Tests runs that a user cancels.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
@@ -25,7 +25,7 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
         let source = scene.source("app").await;
         source.push(&slow("cancel-annotation", 120).files()).await;
         let mut stack = scene.stack("main", &source);
-        // Short intervals: a retry or a periodic run would start while the test waits.
+        // With these short intervals, an unexpected retry or periodic run would start while the test waits.
         stack.spec.retry_interval = Some("1s".to_owned());
         stack.spec.interval = Some("2s".to_owned());
         let main = scene.start(stack).await;
@@ -61,7 +61,7 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
 }
 
 async fn program(scene: &crate::harness::Scene) -> String {
-    let object = Program::new("witness").output("said", json!("hello")).object("witness");
+    let object = Program::new("witness").output("result", json!("hello")).object("witness");
     scene.create::<pulumi_controller::api::pulumi::Program>(object).await;
     "witness".to_owned()
 }
@@ -80,7 +80,7 @@ fn deleting_an_update_records_a_cancel_and_a_request_runs_again() {
         until_reported(&main, "StackUpdateCanceled").await;
         scene.until_gone::<Update>(&update, WaitLimit::Reaction).await;
 
-        // A cancel request without an open run has no effect, also not on the next run.
+        // A cancel request without an open run has no effect, not even on the next run.
         main.annotate(ANNOTATION_CANCEL, "now").await;
         until_reported(&main, "NothingToCancel").await;
         main.annotate(ANNOTATION_REQUESTED_AT, "again").await;

@@ -1,4 +1,4 @@
-//! Conditions of a Stack and their transitions.
+//! Tests the conditions of a Stack and their transitions.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};

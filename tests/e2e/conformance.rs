@@ -1,7 +1,7 @@
 //! Flux's own condition rules (`pkg/runtime/conditions/check`), applied to the conditions of a Stack.
 //!
-//! The rule IDs are Flux's (`FAIL0001` and so on; Flux has no `FAIL0010`). Flux's warnings are errors here, except
-//! `WARN0002`: it requires the reason of a negative condition in Ready, where a Stack has the reason of the Pulumi
+//! The rules have the IDs that Flux uses (`FAIL0001` and so on; Flux has no `FAIL0010`). Flux's warnings are errors here, except
+//! `WARN0002`, which requires that Ready has the reason of a negative condition. Ready of a Stack has the reason of the Pulumi
 //! Kubernetes Operator.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -104,7 +104,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns the violations in the observed states of a Stack. Skips states before the first reconcile: a new Stack has
+/// Returns the violations in the observed states of a Stack. Ignores states before the first reconcile: a new Stack has
 /// its default condition, and a Stack of the Pulumi Kubernetes Operator has conditions without an observed generation.
 pub fn of_states(states: &[Stack]) -> Vec<String> {
     let was_seen = |stack: &&Stack| {
@@ -119,8 +119,8 @@ pub fn of_states(states: &[Stack]) -> Vec<String> {
     states.iter().filter(was_seen).flat_map(broken).collect()
 }
 
-/// Returns the violations in the state of a Stack at the end of a test. A Stack with Ready=Unknown is checked as in
-/// progress.
+/// Returns the violations in the state of a Stack at the end of a test. A Stack with Ready=Unknown is checked as during a
+/// reconcile.
 pub fn at_the_end(stack: &Stack) -> Vec<String> {
     let view = View::of(stack);
     let rest = if view.ready_is("Unknown") { view.in_progress() } else { view.at_rest() };
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn each_rule_flags_only_the_states_it_forbids() {
-        for (observed, conditions, wanted) in [
+        for (observed, conditions, expected) in [
             (2, &["Ready=True@2"][..], &[][..]),
             (2, &["Ready=False@2", "Reconciling=True@2"], &[]),
             (2, &["Ready=False@2", "Stalled=True@2"], &[]),
@@ -189,14 +189,14 @@ mod tests {
             let found = at_the_end(&stack(observed, conditions));
             assert_eq!(
                 numbers(&found),
-                numbers(&wanted.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>()),
+                numbers(&expected.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>()),
                 "{conditions:?}: {found:?}"
             );
         }
     }
 
     #[test]
-    fn intermediate_states_are_checked_only_by_the_rules_for_them() {
+    fn only_the_rules_for_intermediate_states_apply_to_them() {
         assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "it was not reconciled yet");
         assert_eq!(of_states(&[stack(1, &["Ready=True@1"])]), Vec::<String>::new(), "its spec was edited a moment ago");
         assert_eq!(of_states(&[stack(1, &["Ready=True@"])]), Vec::<String>::new(), "the operator's");

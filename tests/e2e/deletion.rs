@@ -1,4 +1,4 @@
-//! Deletion of Stacks.
+//! Tests the deletion of Stacks.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service};
@@ -131,7 +131,7 @@ fn a_failed_destroy_backs_off_until_destroy_on_finalize_is_disabled() {
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is not let go");
         let retry = condition(&stack, RECONCILING).expect("it continues").message.clone();
         assert!(retry.contains("retrying after 30s"), "{retry}");
-        // A destroy does not run the program, so only a change of the resource itself could fix it. The user keeps the
+        // A destroy does not run the program, so a push cannot fix the failure. The user keeps the
         // resources instead.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         main.until_gone().await;
@@ -140,7 +140,7 @@ fn a_failed_destroy_backs_off_until_destroy_on_finalize_is_disabled() {
 }
 
 #[test]
-fn a_stack_whose_source_is_gone_is_destroyed_with_the_pods_copy() {
+fn a_stack_with_a_deleted_source_is_destroyed_with_the_copy_in_its_pod() {
     run("source-gone", async |scene| {
         let main = applied(scene, "source-gone").await;
         scene.delete::<GitRepository>("app").await;
@@ -245,7 +245,7 @@ fn the_pulumi_stack_is_removed_from_the_backend_only_on_request() {
             first.until_gone().await;
             assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]), "{name}");
 
-            // A Stack that does not create Pulumi stacks shows whether the Pulumi stack still exists.
+            // The run of a Stack with `useLocalStackOnly` succeeds only if the Pulumi stack still exists.
             let mut stack = scene.stack(name, &source);
             stack.spec.use_local_stack_only = Some(true);
             let second = scene.start(stack).await;
@@ -316,8 +316,8 @@ fn a_stack_in_a_terminating_namespace_stalls_and_is_kept() {
             .await;
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is kept");
         assert_eq!(main.log.sentences().await, once(&["create step"]), "no run can start");
-        let said = condition(&stack, STALLED).expect("it is there").message.clone();
-        assert!(said.contains("remove the finalizer") || said.contains("terminating namespace"), "{said}");
+        let text = condition(&stack, STALLED).expect("it is there").message.clone();
+        assert!(text.contains("remove the finalizer") || text.contains("terminating namespace"), "{text}");
 
         // The user decides to keep the resources.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;

@@ -1,11 +1,11 @@
-//! Dependencies of a program that cannot be installed.
+//! Tests a program with dependencies that cannot be installed.
 
 use pulumi_controller::api::conditions::{READY, stack_reason, workspace_reason};
 use serde_json::json;
 
 use crate::harness::{File, Program, Scene, WaitLimit, condition, is_stalled, once, run};
 
-/// The test image has no Node.js.
+/// The installation fails because the test image has no Node.js.
 #[test]
 fn a_failed_dependency_installation_is_reported_until_the_next_source() {
     run("dependencies", async |scene: &Scene| {

@@ -1,4 +1,4 @@
-//! The destroy before a deletion covers all resources of its own Pulumi stack and no others.
+//! Tests that the destroy of a deleted Stack deletes all resources of its own Pulumi stack and no others.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::{READY, stack_reason};
@@ -91,7 +91,7 @@ fn the_backend_of_an_interrupted_run_is_recorded() {
         let stack = with_backend_in_a_secret(scene, scene.stack("main", &source)).await;
         let main = scene.start(stack).await;
         main.log.wait_for("create", "slow", "begin").await;
-        // Kills the children of PID 1; PID 1 starts the agent again.
+        // Kills the child processes of PID 1, which then starts the agent again.
         in_pod(
             scene,
             "main",

@@ -1,4 +1,4 @@
-//! Programs that fail, and their recovery.
+//! Tests programs that fail, and the recovery of their Stacks.
 
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
 use serde_json::json;
@@ -44,9 +44,9 @@ fn a_failing_program_is_reported_until_the_next_good_commit() {
         let good = source.push(&program("").files()).await;
         let status = main.until_applied(&good).await.status.expect("a status");
         assert_eq!(status.last_update.map(|last| last.failures), Some(0));
-        let wanted =
+        let expected =
             ["begin", "failed", "begin", "failed", "begin", "done"].map(|phase| format!("create step {phase}"));
-        assert_eq!(main.log.sentences().await, wanted);
+        assert_eq!(main.log.sentences().await, expected);
     });
 }
 

@@ -1,4 +1,4 @@
-//! A Stack's first run.
+//! Tests the first run of a Stack.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use pulumi_controller::api::conditions::{COMPLETE, FAILED, PROGRESSING, READY, is_true, stack_reason};

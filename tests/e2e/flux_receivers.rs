@@ -1,4 +1,4 @@
-//! Webhooks through Flux Receivers, which request a reconcile of a source or of a Stack that tracks its own repository.
+//! Tests webhooks of Flux Receivers, which request a reconcile of a source or of a Stack that tracks its own repository.
 
 use hmac::{Hmac, KeyInit, Mac};
 use k8s_openapi::api::core::v1::Secret;
@@ -16,7 +16,7 @@ fn signature() -> String {
     format!("sha256={}", hex::encode(hmac.finalize().into_bytes()))
 }
 
-/// Returns each type of Receiver with its events and the headers of a valid request.
+/// Returns the tested types of Receivers, each with its events and the headers of a valid request.
 fn types() -> [(&'static str, Value, Vec<(&'static str, String)>); 4] {
     [
         ("github", json!(["push"]), vec![("X-GitHub-Event", "push".to_owned()), ("X-Hub-Signature-256", signature())]),

@@ -1,4 +1,4 @@
-//! Git repositories that the controller polls itself, without Flux.
+//! Tests Git repositories that the controller polls itself, without Flux.
 
 use kube::Api;
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::{File, Program, WaitLimit, condition, is_stalled, once, run, says};
 
 fn saying(text: &str) -> Vec<File> {
-    Program::new("git").step("step", json!({"value": text})).output("said", json!("${step.value}")).files()
+    Program::new("git").step("step", json!({"value": text})).output("result", json!("${step.value}")).files()
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_push_to_a_followed_repository_runs_in_the_same_pod() {
         let second = source.push_unseen(&saying("two")).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "a webhook").await;
         let stack = main.until_applied(&second).await;
-        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "two"}));
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
         assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
         let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
@@ -61,7 +61,7 @@ fn the_commit_can_move_forward_and_back_in_the_same_pod() {
         for (commit, text) in [(&second, "two"), (&first, "one"), (&second, "two")] {
             main.change(json!({"spec": {"commit": commit.sha}})).await;
             let stack = main.until_revision(&format!("sha1:{}", commit.sha)).await;
-            assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": text}));
+            assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": text}));
         }
         assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
         assert_eq!(main.updates().await.len(), 4);
@@ -110,7 +110,7 @@ fn repository_errors_are_reported_and_the_last_good_state_is_kept() {
                 says_that(stack, "no branch or tag dev: its branches are main")
             })
             .await;
-        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "one"}));
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "one"}));
         main.change(json!({"spec": {"branch": "main", "gitAuthSecret": "git"}})).await;
         main.until("to say that the Secret is missing", WaitLimit::Reaction, |stack| {
             says_that(stack, "git: not found")

@@ -1,4 +1,4 @@
-//! Malicious and broken sources: each is rejected with a specific message, the workspace keeps its installed source,
+//! Tests malicious and broken sources: each is rejected with a specific message, the workspace keeps its installed source,
 //! and the next valid artifact recovers the Stack.
 
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::harness::{
     says, waits_for_source,
 };
 
-/// A Stack that has run a valid source and is then offered others.
+/// A Stack that has run a valid artifact, and the source that then serves other artifacts.
 struct Place<'a> {
     server: FaultServer,
     source: FluxObject<'a>,
@@ -38,14 +38,14 @@ impl<'a> Place<'a> {
         Place { server, source, stack, good, pod }
     }
 
-    /// Offers an artifact and waits until the Stack is stalled with these words. Nothing else may change.
+    /// Serves an artifact and waits until the Stack is stalled and its message contains `words`. Nothing else may change.
     async fn expect_refusal(&self, artifact: &SourceArtifact, words: &[&str]) {
         self.source.offer(artifact).await;
         let revision = artifact.revision.as_str();
         self.expect_stalled(revision, &[&[revision], words].concat()).await;
     }
 
-    /// Offers an artifact that cannot be fetched at the moment and waits until the Stack waits for it with these words.
+    /// Serves an artifact that cannot be fetched yet, and waits until the Stack reports this with a message that contains `words`.
     /// Nothing else may change.
     async fn expect_wait(&self, artifact: &SourceArtifact, words: &[&str]) {
         self.source.offer(artifact).await;
@@ -70,14 +70,15 @@ impl<'a> Place<'a> {
     async fn assert_last_good_state(&self, stack: &Stack, of: &str) {
         let status = stack.status.clone().unwrap_or_default();
         assert_eq!(status.last_applied_revision.as_ref(), Some(&self.good.revision), "{of}");
-        assert_eq!(status.outputs.get("said"), Some(&json!("one")), "{of}: the outputs stay");
-        let placed = self.stack.workspace().await.status.and_then(|status| status.artifact).unwrap_or_default();
-        assert_eq!(placed.digest, self.good.digest, "{of}: the pod keeps its source");
+        assert_eq!(status.outputs.get("result"), Some(&json!("one")), "{of}: the outputs stay");
+        let placed = self.stack.workspace().await.status.and_then(|status| status.artifact);
+        let digest = placed.map(|artifact| artifact.digest.to_string());
+        assert_eq!(digest.as_ref(), Some(&self.good.digest), "{of}: the pod keeps its source");
         assert_eq!(self.stack.pod_and_restarts().await, self.pod, "{of}: the pod stays");
         assert_eq!(self.stack.updates().await.len(), 1, "{of}: nothing has run");
     }
 
-    /// Offers a valid artifact and checks that the Stack recovers in the same pod.
+    /// Serves a valid artifact and checks that the Stack recovers in the same pod.
     async fn expect_recovery(&self, test: &str) {
         let better = self.server.upload("better", archive(&program(test, "two"))).await;
         self.source.offer(&better).await;
@@ -90,7 +91,7 @@ impl<'a> Place<'a> {
 }
 
 fn program(test: &str, value: &str) -> Vec<File> {
-    Program::new(test).step("step", json!({"value": value})).output("said", json!("${step.value}")).files()
+    Program::new(test).step("step", json!({"value": value})).output("result", json!("${step.value}")).files()
 }
 
 /// Returns an archive in the format that Flux produces.
@@ -111,13 +112,13 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("memory takes it")
 }
 
-/// Returns an archive whose rejection `tests/fuzz_corpora` proves without a cluster.
+/// Returns a malicious archive from the seeds of `tests/fuzz_corpora`, which test its rejection without a cluster.
 fn seed(name: &str) -> Vec<u8> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus/archive").join(format!("{name}.tar"));
     std::fs::read(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()))
 }
 
-/// Archives with the words that their rejection must contain.
+/// Malicious archives, each with the words that the message of its rejection must contain.
 const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
     ("parent", &["\"../evil\"", "\"..\""]),
     ("absolute", &["\"/etc/evil\"", "absolute"]),
@@ -141,7 +142,7 @@ const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
 ];
 
 #[test]
-fn hostile_archives_are_refused_by_reason_and_the_old_source_is_kept() {
+fn hostile_archives_are_refused_with_a_reason_and_the_old_source_is_kept() {
     run("hostile-archives", async |scene| {
         let place = Place::new(scene, "hostile-archives").await;
         for (name, words) in HOSTILE_ARCHIVES {
@@ -178,8 +179,8 @@ fn reverting_to_the_last_good_artifact_needs_no_run() {
         place.source.offer(&place.good).await;
         let stack = place.stack.until("to be done again", WaitLimit::Reaction, is_done).await;
         place.assert_last_good_state(&stack, "the artifact before").await;
-        let asked = place.stack.workspace().await.spec.artifact.unwrap_or_default();
-        assert_eq!(asked.digest, place.good.digest, "the bad artifact is not requested again");
+        let requested = place.stack.workspace().await.spec.artifact.map(|artifact| artifact.digest.to_string());
+        assert_eq!(requested.as_ref(), Some(&place.good.digest), "the bad artifact is not requested again");
     });
 }
 
@@ -250,7 +251,7 @@ fn server_errors_are_reported_until_the_artifact_is_available() {
         place.server.upload("endless", archive(&program("answers", "endless"))).await;
         let artifact = place.server.behave("endless", json!({"endless": true})).await;
         place.expect_refusal(&artifact, &[&artifact.url, "exceeds the limit of 268435456 bytes"]).await;
-        // The first request returns 404, later ones succeed: the controller must retry without another trigger.
+        // The first request fails with 404, later requests succeed: the controller must retry without another trigger.
         let better = place.server.upload("better", archive(&program("answers", "two"))).await;
         place.server.behave("better", json!({"status": 404, "times": 1})).await;
         place.expect_wait(&better, &["404"]).await;
@@ -330,7 +331,7 @@ fn a_missing_or_escaping_directory_is_named() {
     run("directories", async |scene| {
         let place = Place::new(scene, "directories").await;
         let nested = Program::new("directories").step("step", json!({"value": "two"}));
-        let nested = nested.output("said", json!("${step.value}")).file("infra/Pulumi.yaml");
+        let nested = nested.output("result", json!("${step.value}")).file("infra/Pulumi.yaml");
         let readme = File { path: "README.md".to_owned(), content: "no program here\n".to_owned() };
         let better = place.server.upload("nested", archive(&[nested, readme])).await;
         place.expect_refusal(&better, &["no Pulumi.yaml", "README.md, infra"]).await;

@@ -1,4 +1,4 @@
-//! Writes that the controller must not make: to unchanged objects, to fields of users and to fields of other
+//! Tests that the controller does not write unchanged objects, fields of users or fields of other
 //! controllers.
 
 use std::collections::BTreeSet;
@@ -51,7 +51,7 @@ fn foreign_writes_and_explicit_zero_values_are_preserved() {
         let saying = |text: &str| Program::new("others").step("step", json!({"value": text})).files();
         let first = source.push(&saying("one")).await;
         let mut written = json!(scene.stack("main", &source));
-        // Explicit zero values, which a client that omits empty fields would drop.
+        // A client that omits empty fields would remove these explicit zero values.
         for (field, value) in [
             ("refresh", json!(false)),
             ("destroyOnFinalize", json!(false)),
@@ -92,7 +92,7 @@ fn foreign_writes_and_explicit_zero_values_are_preserved() {
     });
 }
 
-/// Returns the parts of an object whose last writer is the controller; for the metadata, the individual fields.
+/// Returns the parts of an object that the controller has written last; for the metadata, the individual fields.
 fn managed_by_the_controller<K: Resource>(object: &K) -> BTreeSet<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     let ours = entries.filter(|entry| entry.manager.as_deref() == Some(names::FIELD_MANAGER));
@@ -119,7 +119,7 @@ async fn versions(scene: &Scene) -> Vec<String> {
     all
 }
 
-/// Waits until the versions are stable: the controller writes the last results of a run shortly after its Stack is
+/// Waits until the versions stay unchanged, because the controller writes the last results of a run shortly after its Stack is
 /// Ready.
 async fn until_at_rest(scene: &Scene) -> Vec<String> {
     let mut last = Vec::new();
@@ -149,7 +149,7 @@ fn stacks_as_they_are(scene: &Scene) -> Api<DynamicObject> {
 }
 
 impl Scene {
-    /// Creates a Stack without conversion through the types of the project.
+    /// Creates a Stack from JSON, without conversion to the Rust types.
     async fn create_as_it_is(&self, stack: &Value) -> DynamicObject {
         let mut stack = stack.clone();
         stack["apiVersion"] = json!(Stack::api_version(&()));
@@ -163,7 +163,7 @@ impl Scene {
         object.data["spec"].clone()
     }
 
-    /// Applies a label, or a status field, with server-side apply as another field manager.
+    /// Applies a label, or the given status, with server-side apply as another field manager.
     async fn apply_as_the_team<K>(&self, name: &str, status: Option<Value>)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,

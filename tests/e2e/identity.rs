@@ -1,6 +1,6 @@
-//! Access to agents, and changes of the certificate authority while Stacks run.
+//! Tests access to agents, and changes of the certificate authority while Stacks run.
 //!
-//! All Stacks share one certificate authority, so the tests that run in parallel prove that a change interrupts no run.
+//! All Stacks share one certificate authority. The tests that run in parallel therefore also prove that a change interrupts no run.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ const SECRET: &str = "pulumi-controller-authority";
 /// Duration of a run in seconds. The controller checks the Secret three times a minute.
 const LONG_RUN: u32 = 45;
 
-/// Lock on the only certificate authority: held by a test that changes it or needs it unchanged.
+/// Lock on the certificate authority. A test that changes the authority, or needs it unchanged, holds the lock.
 pub(crate) static AUTHORITY_IS_LEFT_ALONE: Mutex<()> = Mutex::const_new(());
 
 #[test]
@@ -62,7 +62,7 @@ fn replacing_the_ca_during_a_run_interrupts_nothing() {
         change(scene, json!({ "data": data })).await;
         running.until_certified_by(&other, before.certificate_pem()).await;
         running.went_on().await;
-        // At this point the pod has either the old or the new files, depending on the kubelet.
+        // At this point, the kubelet may not have synced the new files to the pod yet.
         running.ends_and_the_next_push_runs("two", 1).await;
 
         let alone = Agents::new(&[client(&other)], other.certificate_pem()).expect("a client of the new authority");
@@ -94,7 +94,7 @@ fn a_requested_rotation_distributes_the_next_ca_before_it_signs() {
         let next = text(&announced, "next.crt").expect("a next authority");
         running.until_certified_by(&authority(&before), &next).await;
 
-        // Simulates that the hour for the distribution to the pods has passed.
+        // Simulates that the hour for the distribution of the new authority to the pods has passed.
         let past = Timestamp::now().checked_sub(1.minute()).expect("a time").to_string();
         change(scene, json!({"metadata": {"annotations": {"pulumi.com/promote-at": past}}})).await;
         let promoted = until_secret(scene, "to sign with the next authority", |secret| {
@@ -168,7 +168,7 @@ impl<'a> Running<'a> {
         assert_eq!(self.stack.log.sentences().await, ["create slow begin"], "the run is open all the time");
     }
 
-    /// Checks that the open run and later runs each executed once and that the next push runs in the same pod.
+    /// Checks that the open run and each later run executed once, and that the next push runs in the same pod.
     async fn ends_and_the_next_push_runs(&self, text: &str, runs_before: usize) {
         let updates = self.stack.updates().await;
         assert_eq!(updates.len(), runs_before, "no run was repeated");
@@ -177,12 +177,12 @@ impl<'a> Running<'a> {
         self.stack.until_applied(&second).await;
         assert_eq!(self.stack.updates().await.len(), runs_before + 1);
         assert_eq!(self.stack.pod_and_restarts().await, self.pod, "it is the same pod");
-        let mut steps = vec!["create slow", "create said"];
-        steps.extend(std::iter::repeat_n("update said", runs_before));
+        let mut steps = vec!["create slow", "create result"];
+        steps.extend(std::iter::repeat_n("update result", runs_before));
         assert_eq!(self.stack.log.sentences().await, once(&steps));
     }
 
-    /// Waits until the Secret of the workspace has a certificate of this authority and also trusts another one.
+    /// Waits until the Secret of the workspace has a certificate of `authority` and also trusts the certificate `trusted`.
     async fn until_certified_by(&self, authority: &Authority, trusted: &str) {
         let name = workspace_tls_secret(&self.stack.name);
         wait_until(format!("the Secret {name} to be of the other authority"), WaitLimit::Reaction, async || {
@@ -199,10 +199,10 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Returns a program whose first run is slow; the second run changes only the step after the slow one.
+/// Returns a program whose first run is slow. The second run changes only the step after the slow step.
 fn program(name: &str, seconds: u32, text: &str) -> Program {
     let slow = json!({"seconds": seconds, "steps": seconds});
-    Program::new(name).step("slow", slow).step("said", json!({"value": format!("{text} ${{slow.count}}")}))
+    Program::new(name).step("slow", slow).step("result", json!({"value": format!("{text} ${{slow.count}}")}))
 }
 
 fn secrets(scene: &Scene) -> Api<Secret> {
@@ -260,7 +260,7 @@ async fn address(stack: &StackHandle<'_>, scene: &Scene) -> AgentAddress {
     }
 }
 
-/// Calls the agent of a Stack. Returns an error if the agent does not answer.
+/// Requests the status of the agent of a Stack. Returns an error if the agent does not respond.
 async fn status(agents: &Agents, stack: &StackHandle<'_>, scene: &Scene) -> Result<(), String> {
     let connected = agents.connect(&address(stack, scene).await).await.map_err(|error| error.to_string())?;
     connected.status().await.map(|_| ()).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! Init containers of the user in the workspace pod.
+//! Tests user-defined init containers in the workspace pod.
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{File, Look, Program, Scene, WaitLimit, condition, is_stalled, once, run, says, wait_until};
 
-/// Returns a program whose output is a file that an init container generates from a file of the source.
+/// Returns a program that outputs the content of a file, which an init container generates from a file of the source.
 fn files(project: &str, word: &str) -> Vec<File> {
     let program = Program::new(project).step("step", json!({"value": word}));
     let mut files = program.output("made", json!({"fn::readFile": "./made.txt"})).files();
@@ -17,7 +17,7 @@ fn files(project: &str, word: &str) -> Vec<File> {
 }
 
 const MAKE: &str = "tr a-z A-Z </share/workspace/word.txt >/share/workspace/made.txt";
-/// Runs in parallel with Pulumi and ends on SIGTERM.
+/// A script for a sidecar, which runs next to the CLI until SIGTERM.
 const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
 
 /// Returns an init container that runs a script.
@@ -38,9 +38,9 @@ fn template(init_containers: &[Value]) -> Value {
 }
 
 fn set_template(stack: &mut Stack, init_containers: &[Value]) {
-    let wanted = template(init_containers);
+    let expected = template(init_containers);
     stack.spec.workspace_template.get_or_insert_default()["spec"]["podTemplate"] =
-        wanted["spec"]["podTemplate"].clone();
+        expected["spec"]["podTemplate"].clone();
 }
 
 fn init_containers(pod: &Pod) -> Vec<String> {
@@ -54,7 +54,7 @@ fn says_of_the_pod(stack: &Stack, words: &[&str]) -> bool {
 }
 
 #[test]
-fn init_containers_see_the_source_and_a_new_source_gets_a_new_pod() {
+fn init_containers_can_read_the_source_and_a_new_source_gets_a_new_pod() {
     run("init", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&files("init", "one")).await;
@@ -79,7 +79,7 @@ fn init_containers_see_the_source_and_a_new_source_gets_a_new_pod() {
 fn a_sidecar_needs_no_source_and_new_sources_keep_the_pod() {
     run("side-car", async |scene| {
         let source = scene.source("app").await;
-        let program = |text: &str| Program::new("side-car").output("said", json!(text)).files();
+        let program = |text: &str| Program::new("side-car").output("result", json!(text)).files();
         let first = source.push(&program("one")).await;
         let mut stack = scene.stack("main", &source);
         let mut proxy = container(scene, "proxy", STAY);
@@ -169,7 +169,7 @@ fn env_and_mounts_of_the_fetch_container_are_accepted_with_an_event() {
     });
 }
 
-/// Wraps the CLI: reports an old version and rejects a flag that every run uses; forwards all other calls to the CLI of
+/// A script around the CLI that reports an old version and rejects a flag that every run uses. It forwards all other calls to the CLI of
 /// the image.
 const OLD_CLI: &str = r#"mkdir -p /share/old && cat >/share/old/pulumi <<'END' && chmod +x /share/old/pulumi
 #!/bin/sh
@@ -186,7 +186,7 @@ END"#;
 fn an_outdated_cli_stalls_the_stack_until_the_image_has_a_newer_one() {
     run("old-cli", async |scene| {
         let source = scene.source("app").await;
-        let commit = source.push(&Program::new("old-cli").output("said", json!("hello")).files()).await;
+        let commit = source.push(&Program::new("old-cli").output("result", json!("hello")).files()).await;
         let mut stack = scene.stack("main", &source);
         set_template(&mut stack, &[container(scene, "install", OLD_CLI)]);
         stack.spec.workspace_template.get_or_insert_default()["spec"]["env"] =

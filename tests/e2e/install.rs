@@ -1,4 +1,4 @@
-//! Installation of the custom resource definitions.
+//! Tests the installation of the CustomResourceDefinitions.
 
 use std::path::Path;
 
@@ -37,11 +37,11 @@ fn the_view_and_edit_roles_include_the_project_kinds() {
         for (group, resource) in kinds {
             let rows =
                 [("view", "list", true), ("view", "create", false), ("edit", "create", true), ("edit", "delete", true)];
-            for (user, verb, wanted) in rows {
+            for (user, verb, expected) in rows {
                 // The API server aggregates these roles asynchronously.
-                wait_until(format!("{user} may {verb} {resource}: {wanted}"), WaitLimit::Reaction, async || {
+                wait_until(format!("{user} may {verb} {resource}: {expected}"), WaitLimit::Reaction, async || {
                     let may = may(scene, user, verb, group, resource).await;
-                    if may == wanted { Look::Found(()) } else { Look::NotYet(format!("{may}")) }
+                    if may == expected { Look::Found(()) } else { Look::NotYet(format!("{may}")) }
                 })
                 .await;
             }

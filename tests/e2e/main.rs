@@ -11,6 +11,7 @@
 
 mod admission;
 mod artifact;
+mod backoff;
 mod bad_programs;
 mod bootstrap;
 mod by_hand;
@@ -41,7 +42,6 @@ mod install;
 mod manifest_files;
 mod notifications;
 mod outputs;
-mod pace;
 mod pod_failures;
 mod prerequisites;
 mod preview;

@@ -1,4 +1,4 @@
-//! Events of a Stack, which Flux's notification-controller forwards to the Provider of an Alert.
+//! Tests the events of a Stack, which Flux's notification-controller forwards to the Provider of an Alert.
 
 use std::collections::BTreeSet;
 
@@ -154,9 +154,9 @@ fn every_event_after_the_first_run_names_a_revision() {
         let of = |reason: &str, revision: &str| (Some(reason.to_owned()), Some(revision.to_owned()));
         let of_the_run =
             ["StackUpdateDetected", "StackCreated", "ProcessingCompleted", "StackConfigInvalid", "AccessDenied"];
-        let mut wanted: BTreeSet<_> = of_the_run.iter().map(|reason| of(reason, &good.revision)).collect();
-        wanted.insert(of("SourceUnavailable", &gone.revision));
-        assert_eq!(named, wanted);
+        let mut expected: BTreeSet<_> = of_the_run.iter().map(|reason| of(reason, &good.revision)).collect();
+        expected.insert(of("SourceUnavailable", &gone.revision));
+        assert_eq!(named, expected);
     });
 }
 
@@ -164,7 +164,7 @@ fn revision(event: &Event) -> Option<String> {
     event.annotations().get("pulumi.com/revision").cloned()
 }
 
-/// Waits for an event of the Stack with this reason and returns all its events.
+/// Waits for an event of the Stack with this reason. Returns all events of the Stack.
 async fn until_reported(main: &StackHandle<'_>, reason: &str) -> Vec<Event> {
     wait_until(format!("an event {reason}"), WaitLimit::Reaction, async || {
         let events = main.events().await;

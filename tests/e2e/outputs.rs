@@ -1,4 +1,4 @@
-//! Outputs in their Secret and in the status, and outputs that cannot be stored.
+//! Tests outputs in their Secret and in the status, and outputs that cannot be stored.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -62,15 +62,15 @@ async fn outputs_of(scene: &crate::harness::Scene, update: &Update) -> Secret {
 fn failing_to_store_outputs_is_reported_without_failing_the_run() {
     run("outputs-refused", async |scene| {
         let source = scene.source("app").await;
-        let saying = |text: &str| Program::new("outputs").output("said", json!(text));
+        let saying = |text: &str| Program::new("outputs").output("result", json!(text));
         let first = source.push(&saying("one").files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         let stack = main.until_applied(&first).await;
 
-        // A foreign Secret already has the name of the next run's outputs Secret.
+        // A Secret that the controller does not own already has the name of the outputs Secret of the next run.
         let next = names::update("main", &stack.uid().unwrap_or_default(), 2);
         let name = names::outputs_secret(&next);
-        scene.create::<Secret>(json!({"metadata": {"name": name}, "stringData": {"said": "\"foreign\""}})).await;
+        scene.create::<Secret>(json!({"metadata": {"name": name}, "stringData": {"result": "\"foreign\""}})).await;
         let second = source.push(&saying("two").files()).await;
         let stack = main.until_applied(&second).await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
@@ -78,13 +78,13 @@ fn failing_to_store_outputs_is_reported_without_failing_the_run() {
         let status = stack.status.expect("a status");
         let last = status.last_update.expect("a run");
         assert_eq!((last.name.as_deref(), last.state.as_deref()), (Some(next.as_str()), Some("succeeded")));
-        assert_eq!(json!(status.outputs), json!({"said": "one"}), "the previous outputs, not those of another Stack");
+        assert_eq!(json!(status.outputs), json!({"result": "one"}), "the previous outputs, not those of another Stack");
 
         let third = source.push(&saying("three").files()).await;
         let stack = main.until("to have outputs again", WaitLimit::Run, |stack| {
             let status = stack.status.clone().unwrap_or_default();
             status.last_applied_revision == Some(third.revision())
-                && status.outputs.get("said") == Some(&json!("three"))
+                && status.outputs.get("result") == Some(&json!("three"))
         });
         let stack = stack.await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();

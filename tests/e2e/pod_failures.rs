@@ -1,4 +1,4 @@
-//! Pods that cannot start: the Stack reports the message of Kubernetes and recovers once the cause is removed.
+//! Tests pods that cannot start: the Stack reports the message of Kubernetes and recovers once the cause is removed.
 
 use k8s_openapi::api::core::v1::{ResourceQuota, Secret, ServiceAccount};
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::harness::{Look, Program, Scene, StackHandle, WaitLimit, condition, is_stalled, run, says, wait_until};
 
-/// A change of the workspace template that must fail with certain words; the Stack runs once the change is reverted.
+/// A change of the workspace template after which the Stack must fail with a message that contains certain words.
 struct Case<'a> {
     name: &'a str,
     /// Merged into the template of the Workspace's spec.
     template: Value,
     words: &'a [&'a str],
-    /// True if the Stack is stalled until an edit.
+    /// Whether the Stack is stalled until its spec changes.
     needs_edit: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Stacks with prerequisites.
+//! Tests Stacks with prerequisites.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::harness::{Controller, Program, Scene, Source, StackHandle, WaitLimit, condition, once, run, says};
 
-/// Maximum age of a prerequisite's last success.
+/// Maximum age of the last success of a prerequisite.
 const FRESH: Duration = Duration::from_secs(30);
 
 fn saying(text: &str) -> Program {
@@ -55,9 +55,9 @@ fn outdated_prerequisites_rerun_first_in_a_chain() {
             assert_eq!(stack.updates().await.len(), runs, "{}", stack.name);
         }
         for stack in [&base, &middle] {
-            let asked = format!("Sync request: \"after-{}-", stack.name);
+            let requests = format!("Sync request: \"after-{}-", stack.name);
             let why = stack.updates().await[1].spec.message.clone().unwrap_or_default();
-            assert!(why.starts_with(&asked), "{}: {why}", stack.name);
+            assert!(why.starts_with(&requests), "{}: {why}", stack.name);
         }
         assert_eq!(base.log.sentences().await, once(&["create step"]), "nothing had changed there");
         assert_eq!(top.log.sentences().await, once(&["create step", "update step"]));

@@ -1,4 +1,4 @@
-//! Stacks that only preview, that expect no refresh changes, and that do not create Pulumi stacks.
+//! Tests Stacks that only preview, that expect no refresh changes, or that do not create Pulumi stacks.
 
 use pulumi_controller::api::auto::{Update, UpdateKind};
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};

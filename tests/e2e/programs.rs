@@ -1,4 +1,4 @@
-//! Program objects, without a repository and without Flux.
+//! Tests Program objects, which need neither a repository nor Flux.
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt};
@@ -14,7 +14,7 @@ use crate::harness::{
 fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
     run("program", async |scene| {
         let saying = |text: &str| {
-            Program::new("app").step("step", json!({"value": text})).output("said", json!("${step.value}"))
+            Program::new("app").step("step", json!({"value": text})).output("result", json!("${step.value}"))
         };
         scene.create::<ProgramObject>(saying("one").object("app")).await;
         let stacks = [
@@ -30,11 +30,11 @@ fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
         scene.patch::<ProgramObject>("app", saying("two").object("app")).await;
         for (stack, pod) in stacks.iter().zip(pods) {
             let status = stack.until_revision("2").await.status.expect("a status");
-            assert_eq!(json!(status.outputs), json!({"said": "two"}));
+            assert_eq!(json!(status.outputs), json!({"result": "two"}));
             assert_eq!(stack.pod_and_restarts().await, pod, "the pod stays");
         }
 
-        // A change outside the program is not an edit. The third Stack proves that the controller has seen it without a
+        // A change of the labels does not change the program. The third Stack proves that the controller has observed the change without a
         // new run.
         scene.patch::<ProgramObject>("app", json!({"metadata": {"labels": {"team": "a"}}})).await;
         scene.start(scene.stack_on_program("witness", "app")).await.until_revision("2").await;
@@ -72,7 +72,7 @@ fn the_program_status_names_the_artifact_its_stacks_run() {
 #[test]
 fn an_invalid_program_names_the_error_and_keeps_the_last_good_state() {
     run("program-invalid", async |scene| {
-        let good = Program::new("app").step("step", json!({"value": "one"})).output("said", json!("${step.value}"));
+        let good = Program::new("app").step("step", json!({"value": "one"})).output("result", json!("${step.value}"));
         scene.create::<ProgramObject>(good.object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         main.until_revision("1").await;
@@ -89,7 +89,7 @@ fn an_invalid_program_names_the_error_and_keeps_the_last_good_state() {
             .await;
         assert!(says(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
         let status = stalled.status.expect("a status");
-        assert_eq!(json!(status.outputs), json!({"said": "one"}));
+        assert_eq!(json!(status.outputs), json!({"result": "one"}));
         assert_eq!(status.last_applied_revision.as_deref(), Some("1"));
         let program = until_program(scene, "app", "to say where", |program| {
             says_of(program, STALLED, "True", program_reason::SPEC_INVALID)
@@ -117,7 +117,7 @@ fn a_stack_waits_for_its_program_to_be_created() {
             waits_for_source(stack) && names_it(stack)
         })
         .await;
-        // A Program that was created together with its Stack would exist by now.
+        // The Stack is stalled only after a delay, because the Program may be created shortly after the Stack.
         main.until("to be stalled", WaitLimit::Run, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && names_it(stack)
         })
@@ -129,7 +129,7 @@ fn a_stack_waits_for_its_program_to_be_created() {
 }
 
 #[test]
-fn a_stack_whose_program_is_gone_is_destroyed_with_the_pods_copy() {
+fn a_stack_with_a_deleted_program_is_destroyed_with_the_copy_in_its_pod() {
     run("program-gone", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").step("step", json!({"value": "one"})).object("app")).await;
         let mut stack = scene.stack_on_program("main", "app");
@@ -154,7 +154,7 @@ fn a_program_recreated_under_the_same_name_runs() {
         main.until_revision("1").await;
         scene.delete::<ProgramObject>("app").await;
         scene.create::<ProgramObject>(program("two")).await;
-        // The new object starts at generation 1 again, but has another digest.
+        // The generation of the new object is 1 again, but its digest is different.
         main.until("to run the new one", WaitLimit::Run, |stack| {
             stack.status.as_ref().is_some_and(|status| status.outputs.get("text") == Some(&json!("two")))
         })
@@ -215,11 +215,11 @@ fn config_of_every_type_reaches_the_program_from_both_sections() {
         stack.spec.config = config.map(|(key, value)| (key.to_owned(), value)).into();
         let main = scene.start(stack).await;
         let outputs = main.until_revision("1").await.status.expect("a status").outputs;
-        let wanted: Value = json!({
+        let expected: Value = json!({
             "greeting": "hello", "count": 3, "names": ["a"], "flag": true,
             "host": "example.com", "sizes": [1, 2.5], "token": "[secret]",
         });
-        assert_eq!(json!(outputs), wanted);
+        assert_eq!(json!(outputs), expected);
     });
 }
 
@@ -235,7 +235,7 @@ async fn until_program(scene: &Scene, name: &str, what: &str, is_so: impl Fn(&Pr
     .await
 }
 
-/// Reports whether a condition of the Program's current generation has this status and reason.
+/// Reports whether the condition for the current generation of the Program has this status and reason.
 fn says_of(program: &ProgramObject, kind: &str, status: &str, reason: &str) -> bool {
     let conditions = program.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions::find(conditions, kind).is_some_and(|condition| {

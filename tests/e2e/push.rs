@@ -1,4 +1,4 @@
-//! Pushes to the repository of a Stack before and during runs.
+//! Tests pushes to the repository of a Stack before and during runs.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
     run("push", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| {
-            Program::new("push").step("step", json!({"value": text})).output("said", json!("${step.value}"))
+            Program::new("push").step("step", json!({"value": text})).output("result", json!("${step.value}"))
         };
         let first = source.push(&saying("one").files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
@@ -20,7 +20,7 @@ fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
         let second = source.push(&saying("two").files()).await;
         let stack = main.until_applied(&second).await;
 
-        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "two"}));
+        assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
         assert_eq!(main.pod_and_restarts().await, pod, "neither the pod nor a container of it was replaced");
         assert_eq!(pod.1, 0, "no container has restarted");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
@@ -64,7 +64,7 @@ fn a_push_during_a_run_does_not_interrupt_it_and_runs_afterwards() {
 }
 
 #[test]
-fn a_file_that_a_push_removes_is_gone_for_the_next_run() {
+fn a_file_that_a_push_removes_is_missing_in_the_next_run() {
     run("removed-file", async |scene| {
         let source = scene.source("app").await;
         let program = |text| Program::new("removed-file").output("text", text);
@@ -109,7 +109,7 @@ fn the_same_revision_does_not_run_twice() {
 fn stacks_with_the_same_digest_share_one_fetch() {
     run("one-fetch", async |scene| {
         let source = scene.source("app").await;
-        // Both wait for the source, so that both request the artifact at the same time.
+        // Both Stacks wait for the source, so that both request the artifact at the same time.
         let first = scene.start(scene.stack("first", &source)).await;
         let second = scene.start(scene.stack("second", &source)).await;
         let program = Program::new("one-fetch").output("scene", json!(scene.id));

@@ -1,4 +1,4 @@
-//! StackReceivers: webhooks without Flux, called through the API server's proxy to a pod of the controller.
+//! Tests StackReceivers: webhooks without Flux, called through the API server's proxy to a pod of the controller.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -21,7 +21,7 @@ use crate::harness::{
 
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
 
-/// Returns the headers of a push, signed as by GitHub.
+/// Returns the headers of a push event with the signature that GitHub would send.
 fn push(token: &str) -> Vec<(&'static str, String)> {
     signed("push", token)
 }
@@ -32,7 +32,7 @@ fn signed(event: &str, token: &str) -> Vec<(&'static str, String)> {
     vec![("X-GitHub-Event", event.to_owned()), ("X-Hub-Signature-256", signature)]
 }
 
-/// Returns the response status of one controller pod.
+/// Calls the webhook on one controller pod. Returns the status code of the response.
 async fn call(scene: &Scene, pod: &str, path: &str, headers: &[(&'static str, String)]) -> u16 {
     let url = format!("/api/v1/namespaces/flux-system/pods/{pod}:9292/proxy{path}");
     let mut request = Request::post(&url);
@@ -76,26 +76,26 @@ async fn until(scene: &Scene, what: &str, is_so: impl Fn(&StackReceiverStatus) -
 
 /// Returns the webhook path of a receiver that is ready.
 async fn path_of(scene: &Scene, token: &str) -> String {
-    let wanted = webhook_path(token.as_bytes(), "push", &scene.namespace);
+    let expected = webhook_path(token.as_bytes(), "push", &scene.namespace);
     let status = until(scene, "to have the path of its token", |status| {
-        conditions::is_true(&status.conditions, READY) && status.webhook_path.as_deref() == Some(&wanted)
+        conditions::is_true(&status.conditions, READY) && status.webhook_path.as_deref() == Some(&expected)
     });
     status.await.webhook_path.expect("it was there when it was looked at")
 }
 
-/// Pings until the replica has seen the current receiver: each replica has its own watch. A ping starts no run.
-async fn until_answered(scene: &Scene, pod: &str, path: &str, token: &str, wanted: u16) {
-    wait_until(format!("{pod} to answer {wanted} to a ping of {path}"), WaitLimit::Reaction, async || {
+/// Sends pings until the replica has observed the current receiver, since each replica has its own watch. A ping starts no run.
+async fn until_answered(scene: &Scene, pod: &str, path: &str, token: &str, expected: u16) {
+    wait_until(format!("{pod} to answer {expected} to a ping of {path}"), WaitLimit::Reaction, async || {
         let status = call(scene, pod, path, &signed("ping", token)).await;
-        if status == wanted { Look::Found(()) } else { Look::NotYet(status.to_string()) }
+        if status == expected { Look::Found(()) } else { Look::NotYet(status.to_string()) }
     })
     .await;
 }
 
-/// Waits until the Stack has run for a new request.
+/// Waits until the Stack has handled a reconcile request other than `before` with a run. Returns the request.
 async fn until_it_ran_again(stack: &StackHandle<'_>, before: Option<String>) -> Option<String> {
     let requested = |stack: &pulumi_controller::api::pulumi::Stack| {
-        stack.status.as_ref()?.last_update.as_ref()?.requested_at.clone()
+        stack.status.as_ref()?.last_update.as_ref()?.inputs.requested_at.clone()
     };
     let found = stack.until("to have run for another request", WaitLimit::Run, |stack| {
         is_done(stack) && requested(stack).is_some_and(|request| before.as_ref() != Some(&request))

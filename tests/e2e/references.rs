@@ -1,4 +1,4 @@
-//! References to Secrets and ConfigMaps that do not exist yet, as with an External Secret that is synced later.
+//! Tests references to Secrets and ConfigMaps that do not exist yet, as with an ExternalSecret that is synced later.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use pulumi_controller::api::auto::{Update, UpdateStatus};
@@ -12,10 +12,10 @@ use serde_json::json;
 use crate::harness::{Look, Program, Scene, Source, StackHandle, WaitLimit, condition, is_done, once, run, wait_until};
 
 /// Maximum time in seconds from the creation of the last object to the start of the run. The goal is 5; a busy machine
-/// needs more. Without a request, the kubelet retries after 60 to 90 seconds.
+/// needs more. Without a change of the pod, the kubelet retries only after 60 to 90 seconds.
 const SOON: i64 = 15;
 
-/// Returns a Stack that reads the address of the provider log from a Secret, without which a run fails, and its region
+/// Returns a Stack that reads the address of the provider log, which every run needs, from a Secret, and its region
 /// from a ConfigMap.
 fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) {
     let mut stack = scene.stack("main", source);
@@ -62,7 +62,7 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         assert_eq!(main.updates().await.len(), 0, "no run has been asked for");
         let pod = main.pod_and_restarts().await;
 
-        // An empty ConfigMap satisfies a reference.
+        // A reference to a whole ConfigMap is satisfied even if the ConfigMap is empty.
         scene.create::<ConfigMap>(json!({"metadata": {"name": "defaults"}})).await;
         until_reported(&main, &["Secret \"provider\" (envFrom): not found"]).await;
         let created = jiff::Timestamp::now();
@@ -101,7 +101,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         scene.create::<Secret>(secret).await;
         main.until("to have run for the request", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-            is_done(stack) && last.is_some_and(|update| update.requested_at.as_deref() == Some("one"))
+            is_done(stack) && last.is_some_and(|update| update.inputs.requested_at.as_deref() == Some("one"))
         })
         .await;
         let seconds = started_after(&main, created).await;
@@ -118,12 +118,14 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         })
         .await;
         let done = main.until_applied(&commit).await;
-        let read =
-            done.status.and_then(|status| status.last_update).map(|last| last.run_config_inputs.or(last.config_inputs));
-        // No run is due once the Workspace has reported the values that the run has read.
+        let read = done
+            .status
+            .and_then(|status| status.last_update)
+            .map(|last| last.run_config_inputs.or(last.inputs.config_inputs));
+        // Once the status records the values that the run has read, no other run is due.
         main.until("to have noted what the run has read", WaitLimit::Long, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-            is_done(stack) && last.is_some_and(|last| Some(&last.config_inputs) == read.as_ref())
+            is_done(stack) && last.is_some_and(|last| Some(&last.inputs.config_inputs) == read.as_ref())
         })
         .await;
         let updates = main.updates().await;

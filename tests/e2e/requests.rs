@@ -1,4 +1,4 @@
-//! Requests for a run by annotation.
+//! Tests annotations that request a run.
 
 use pulumi_controller::api::names::{
     ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT, ANNOTATION_RESET_AT,
@@ -19,7 +19,7 @@ fn reconciliation_request_and_requested_at_each_run_the_stack_once() {
         main.annotate(ANNOTATION_RECONCILIATION_REQUEST, "please").await;
         let stack = main.until("to have run for the request", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-            is_done(stack) && last.is_some_and(|update| update.reconcile_request.as_deref() == Some("please"))
+            is_done(stack) && last.is_some_and(|update| update.inputs.reconcile_request.as_deref() == Some("please"))
         });
         assert_eq!(stack.await.status.expect("a status").observed_reconcile_request.as_deref(), Some("please"));
         assert_eq!(main.updates().await.len(), 2);
@@ -27,7 +27,8 @@ fn reconciliation_request_and_requested_at_each_run_the_stack_once() {
         main.annotate(ANNOTATION_REQUESTED_AT, "2026-01-01T00:00:00Z").await;
         let stack = main.until("to have run for the request of Flux's kind", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-            is_done(stack) && last.is_some_and(|update| update.requested_at.as_deref() == Some("2026-01-01T00:00:00Z"))
+            is_done(stack)
+                && last.is_some_and(|update| update.inputs.requested_at.as_deref() == Some("2026-01-01T00:00:00Z"))
         });
         assert_eq!(
             stack.await.status.expect("a status").last_handled_reconcile_at.as_deref(),
@@ -41,7 +42,7 @@ fn reconciliation_request_and_requested_at_each_run_the_stack_once() {
     });
 }
 
-/// Sets both annotations in one write, as the Flux CLI does.
+/// Sets the annotation and the annotation of a reconcile request in one write, as the Flux CLI does.
 async fn ask(stack: &StackHandle<'_>, annotation: &str, value: &str) {
     let annotations = json!({ANNOTATION_REQUESTED_AT: value, annotation: value});
     stack.change(json!({"metadata": {"annotations": annotations}})).await;
@@ -61,7 +62,8 @@ fn force_at_runs_once_and_only_if_it_matches_the_request() {
 
         ask(&main, ANNOTATION_FORCE_AT, "first").await;
         let stack = main.until("to have run for the force", WaitLimit::Run, |stack| {
-            is_done(stack) && status(stack).last_update.is_some_and(|last| last.force_at.as_deref() == Some("first"))
+            is_done(stack)
+                && status(stack).last_update.is_some_and(|last| last.inputs.force_at.as_deref() == Some("first"))
         });
         let handled = status(&stack.await);
         assert_eq!(handled.last_handled_force_at.as_deref(), Some("first"));
@@ -129,7 +131,7 @@ fn a_request_to_a_suspended_stack_runs_only_after_resume() {
         main.change(json!({"spec": {"suspend": false}})).await;
         main.until("to have run for the request", WaitLimit::Run, |stack| {
             is_done(stack)
-                && status(stack).last_update.is_some_and(|last| last.requested_at.as_deref() == Some("asleep"))
+                && status(stack).last_update.is_some_and(|last| last.inputs.requested_at.as_deref() == Some("asleep"))
         })
         .await;
         assert_eq!(main.updates().await.len(), 2, "once for the spec and the request together");

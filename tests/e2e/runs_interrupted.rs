@@ -1,4 +1,4 @@
-//! Interrupted runs: proven ends, pending creates, and the decision of the user.
+//! Tests interrupted runs: runs with a proven end, pending creates, and the decision of the user.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -27,13 +27,13 @@ fn deleting_a_pod_aborts_the_run_without_counting_as_a_failure() {
         let aborted = read(scene, &first).await;
         assert_eq!(failure(&aborted), Some(update_reason::ABORTED), "{:?}", aborted.status);
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
-        let wanted = ["create slow begin", "create slow cancelled", "create slow begin", "create slow done"];
-        assert_eq!(main.log.sentences().await, wanted);
+        let expected = ["create slow begin", "create slow cancelled", "create slow begin", "create slow done"];
+        assert_eq!(main.log.sentences().await, expected);
         assert_eq!(main.updates().await.len(), 2);
     });
 }
 
-/// No process gets SIGTERM. The pod object remains until the kubelet reports that the container is gone.
+/// A deletion with grace period zero sends no SIGTERM.
 #[test]
 fn a_run_is_retried_after_its_pod_is_force_deleted() {
     run("pod-forced", async |scene| {
@@ -59,11 +59,11 @@ fn a_run_is_retried_after_its_pod_is_force_deleted() {
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         assert_ne!(main.pod().await.uid(), pod);
         let mut sentences = main.log.sentences().await;
-        // The last report of the provider is not guaranteed.
+        // The provider may be killed before it reports the cancellation.
         sentences.retain(|sentence| sentence != "update slow cancelled");
-        let wanted =
+        let expected =
             ["create slow begin", "create slow done", "update slow begin", "update slow begin", "update slow done"];
-        assert_eq!(sentences, wanted);
+        assert_eq!(sentences, expected);
     });
 }
 
@@ -81,11 +81,11 @@ fn a_destroy_whose_pod_is_deleted_reruns_and_completes() {
         scene.delete::<Pod>(&workspace_pod("main")).await;
         main.until_gone().await;
         let mut sentences = main.log.sentences().await;
-        // The provider may have finished its step before the signal arrived.
+        // The provider may have completed its operation before the signal, so this event is optional.
         sentences.retain(|sentence| sentence != "delete slow cancelled");
-        let wanted =
+        let expected =
             ["create slow begin", "create slow done", "delete slow begin", "delete slow begin", "delete slow done"];
-        assert_eq!(sentences, wanted, "the resource is deleted before the Stack goes");
+        assert_eq!(sentences, expected, "the resource is deleted before the Stack goes");
     });
 }
 
@@ -110,7 +110,7 @@ async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
 }
 
-/// Checks that the Stack runs after this answer.
+/// Checks that the Stack runs after the user has resolved its pending creates with this decision.
 fn answered(name: &str, word: &str) {
     run(name, async |scene| {
         let source = scene.source("app").await;
@@ -129,13 +129,13 @@ fn answered(name: &str, word: &str) {
         assert_eq!(stack.status.and_then(|status| status.handled_resolve), Some(answer));
         let mut sentences = main.log.sentences().await;
         sentences.retain(|sentence| sentence != "create slow cancelled");
-        let wanted = ["create slow begin", "create slow begin", "create slow done"];
-        assert_eq!(sentences, wanted, "the user has resolved it so");
+        let expected = ["create slow begin", "create slow begin", "create slow done"];
+        assert_eq!(sentences, expected, "the user has resolved it so");
     });
 }
 
 #[test]
-fn a_killed_cli_leaves_no_lock_and_pending_creates_that_can_be_cleared() {
+fn a_killed_cli_leaves_pending_creates_that_can_be_cleared_but_no_lock() {
     answered("doubt-clear", "clear");
 }
 
@@ -164,7 +164,7 @@ fn an_abandoned_run_is_retried_only_after_a_new_request() {
         let again = main
             .until("to have looked again", WaitLimit::Run, |stack| {
                 let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-                last.is_some_and(|last| last.requested_at.as_deref() == Some("now"))
+                last.is_some_and(|last| last.inputs.requested_at.as_deref() == Some("now"))
             })
             .await;
         assert!(says(&again, STALLED, "True", stack_reason::PENDING_CREATES), "nothing was run, and it asks again");
@@ -179,7 +179,7 @@ fn manual_lock_recovery_keeps_the_lock_of_a_dead_run() {
         let mut stack = scene.stack("main", &source);
         stack.spec.lock_recovery = LockRecovery::Manual;
         let main = scene.start(stack).await;
-        // Reading the state takes no lock, changing it does.
+        // The CLI needs a lock to change the state, but not to read it.
         let doubtful = in_doubt(scene, &main).await;
         main.annotate(ANNOTATION_RESOLVE, &format!("{doubtful}=clear")).await;
         let locked = main
@@ -190,7 +190,7 @@ fn manual_lock_recovery_keeps_the_lock_of_a_dead_run() {
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("main-workspace-0") && message.contains(" since "), "{message}");
         main.change(json!({"spec": {"lockRecovery": "Automatic"}})).await;
-        // The earlier answer still applies, because it was not executed yet.
+        // The earlier decision still applies, because it was not executed yet.
         main.until_applied_within(WaitLimit::Long, &commit).await;
         let mut reasons = Vec::new();
         for update in main.updates().await {
@@ -201,7 +201,7 @@ fn manual_lock_recovery_keeps_the_lock_of_a_dead_run() {
     });
 }
 
-/// Depending on the node, the kernel kills the largest process of the container or all of them.
+/// Depending on the configuration of the node, the kernel kills the largest process of the container or all of its processes.
 #[test]
 fn an_out_of_memory_run_reports_the_memory_limit() {
     run("memory", async |scene| {
@@ -254,17 +254,17 @@ fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {
     });
 }
 
-/// Creates an Update that a controller left after it recorded a run in a pod on this node. No further report of the run
+/// Creates an Update with a recorded run in a pod on this node, as a stopped controller leaves it. No further report of the run
 /// exists.
 ///
 /// The only node of the test cluster is shared and cannot fail. The Node is therefore an object without a machine, and
-/// the recorded run never happened. All objects that the controller reads are real.
+/// the recorded run never took place. All objects that the controller reads exist in the API.
 async fn lost_run(scene: &Scene, node: &str) -> String {
     let name = "ghost-1";
     scene
         .create::<Update>(json!({
             "metadata": {"name": name, "finalizers": [UPDATE_FINALIZER]},
-            "spec": {"workspaceName": "ghost", "stackName": "dev", "type": "up", "artifact": {"digest": "sha256:0"}},
+            "spec": {"workspaceName": "ghost", "stackName": "dev", "type": "up", "artifact": {"digest": format!("sha256:{}", "0".repeat(64))}},
         }))
         .await;
     until_update(scene, name, "to be seen", WaitLimit::Reaction, |update| {

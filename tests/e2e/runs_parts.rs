@@ -51,7 +51,7 @@ pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
     until_update(scene, &name, "to tell its process", WaitLimit::Run, |update| progress(update).pid.is_some()).await
 }
 
-/// Waits until the Stack has recorded a run that ended with this reason and returns the name of the Update.
+/// Waits until the Stack has recorded a run that ended with this reason. Returns the name of the Update.
 pub async fn ended_because(main: &StackHandle<'_>, reason: &str) -> String {
     let stack = main
         .until(&format!("to have a run that ended with {reason}"), WaitLimit::Long, |stack| {
@@ -99,7 +99,7 @@ pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
     update
 }
 
-/// Requests an eviction of the pod as `kubectl drain` does. Returns the status code if it is refused.
+/// Requests an eviction of the pod as `kubectl drain` does. Returns the status code if the API server rejects the request.
 pub async fn evict(scene: &Scene, stack: &str) -> Result<(), u16> {
     let pods = Api::<Pod>::namespaced(client_without_retries().await, &scene.namespace);
     match pods.evict(&workspace_pod(stack), &EvictParams::default()).await {
@@ -109,7 +109,7 @@ pub async fn evict(scene: &Scene, stack: &str) -> Result<(), u16> {
     }
 }
 
-/// Returns the current Update.
+/// Returns the current state of an Update.
 pub async fn read(scene: &Scene, name: &str) -> Update {
     api_call(format!("reading the Update {name}"), scene.api::<Update>().get(name)).await
 }

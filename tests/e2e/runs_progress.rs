@@ -1,4 +1,4 @@
-//! Progress of an Update during its run, and runs that end early.
+//! Tests the progress of an Update during its run, and runs that end early.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
 async fn one_line_for_each_transition(scene: &Scene, update: &str, revision: &str) {
     let lines = Controller::new(&scene.client).log_lines(&format!("\"{update}\"")).await;
     let lines: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let said = |message: &str| {
+    let line = |message: &str| {
         let mut found = lines.iter().filter(|line| line["msg"] == message);
         let line = found.next().unwrap_or_else(|| panic!("no line {message:?} among {lines:?}")).clone();
         assert!(found.next().is_none(), "{message:?} is logged once: {lines:?}");
@@ -71,9 +71,9 @@ async fn one_line_for_each_transition(scene: &Scene, update: &str, revision: &st
         assert_eq!((&line["revision"], &line["type"]), (&json!(revision), &json!("up")), "{line}");
         line
     };
-    assert_eq!(said("run requested")["Stack"], json!({"name": "main", "namespace": scene.namespace}));
-    assert_eq!(said("run started")["stack"], "main");
-    let finished = said("run finished");
+    assert_eq!(line("run requested")["Stack"], json!({"name": "main", "namespace": scene.namespace}));
+    assert_eq!(line("run started")["stack"], "main");
+    let finished = line("run finished");
     assert_eq!((&finished["stack"], &finished["outcome"]), (&json!("main"), &json!("Succeeded")));
     assert!(finished["duration"].as_str().is_some_and(|duration| duration.ends_with('s')), "{finished}");
 }
@@ -122,7 +122,7 @@ fn a_run_past_its_timeout_is_canceled_gracefully() {
 fn a_run_without_progress_is_reported_and_then_canceled() {
     run("idle", async |scene| {
         let source = scene.source("app").await;
-        // A single step, which reports nothing until it is done.
+        // A resource with a single step reports no progress until it is done.
         let silent = Program::new("idle").step("slow", json!({"seconds": 120, "steps": 1}));
         source.push(&silent.files()).await;
         let mut stack = scene.stack("main", &source);

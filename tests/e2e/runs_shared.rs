@@ -1,4 +1,4 @@
-//! Runs next to a foreign lock, a user in the pod or a drain of the node.
+//! Tests runs during a foreign lock, during commands of a user in the pod, and during a drain of the node.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -16,7 +16,7 @@ fn a_kubectl_exec_command_starts_in_the_program_directory() {
     run("exec", async |scene| {
         let source = scene.source("app").await;
         let program = |word: &str| {
-            let program = Program::new("exec").output("said", json!(word));
+            let program = Program::new("exec").output("result", json!(word));
             [program.file("infra/prod/Pulumi.yaml"), program.file("other/Pulumi.yaml")]
         };
         let commit = source.push(&program("one")).await;
@@ -31,7 +31,7 @@ fn a_kubectl_exec_command_starts_in_the_program_directory() {
 
         let commit = source.push(&program("two")).await;
         main.until_applied(&commit).await;
-        assert_eq!(exec(scene, "main", &["pulumi", "stack", "output", "said"]).await.trim(), "two");
+        assert_eq!(exec(scene, "main", &["pulumi", "stack", "output", "result"]).await.trim(), "two");
         assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("two"), "the source has been exchanged");
         assert_eq!(main.pod_and_restarts().await, pod);
     });
@@ -44,7 +44,7 @@ fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
         let commit = source.push(&slow("locked", 60).files()).await;
         let other = scene.start(scene.stack("other", &source)).await;
         other.log.wait_for("create", "slow", "begin").await;
-        // The same Pulumi stack in the same backend: Stacks of different namespaces are not compared.
+        // The same Pulumi stack in the same backend is no duplicate here, because Stacks of different namespaces are not compared.
         let elsewhere = Scene::new("locked-too").await;
         source.follow_in(&elsewhere).await;
         let mut same = elsewhere.stack("main", &source);
@@ -85,7 +85,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
         let commit = source.push(&slow("session", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
-        // A user can type the bare command: project, stack, backend and credentials are set.
+        // The command needs no options, because project, stack, backend and credentials are set in the pod.
         let mut destroying = shell_in_pod(scene, "main", "cd /share/workspace && pulumi destroy --yes --skip-preview")
             .stdout(std::process::Stdio::null())
             .spawn()
@@ -97,8 +97,8 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
             let is_reason = |message: &str| message.starts_with("up of") && message.contains("): ");
             condition(stack, READY).is_some_and(|ready| is_reason(&ready.message))
         };
-        let said = main.until("to report the interactive session", WaitLimit::Reaction, waits).await;
-        assert!(says(&said, RECONCILING, "True", stack_reason::STACK_PROCESSING));
+        let text = main.until("to report the interactive session", WaitLimit::Reaction, waits).await;
+        assert!(says(&text, RECONCILING, "True", stack_reason::STACK_PROCESSING));
         let ended = tokio::time::timeout(WaitLimit::Reaction.limit(), destroying.wait()).await;
         assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "the session was not disturbed");
 
@@ -106,7 +106,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
             .until("to have run then", WaitLimit::Long, |stack| {
                 let status = stack.status.clone().unwrap_or_default();
                 status.current_update.is_none()
-                    && status.last_update.is_some_and(|last| last.requested_at.as_deref() == Some("now"))
+                    && status.last_update.is_some_and(|last| last.inputs.requested_at.as_deref() == Some("now"))
                     && says(stack, READY, "True", stack_reason::PROCESSING_COMPLETED)
             })
             .await;

@@ -1,4 +1,4 @@
-//! Changes of a Stack's settings that its running pod applies.
+//! Tests changes of the settings of a Stack that apply without a new pod.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::auto::Workspace;
@@ -15,27 +15,27 @@ fn changed_and_removed_config_takes_effect_without_a_new_pod() {
     run("config-change", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("config-change")
-            .config("greeting", "nothing was said")
+            .config("greeting", "default greeting")
             .config("tone", "neutral")
-            .output("said", json!("${greeting} (${tone})"));
+            .output("result", json!("${greeting} (${tone})"));
         let commit = source.push(&program.files()).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.config = [("greeting".to_owned(), json!("hello")), ("tone".to_owned(), json!("friendly"))].into();
         let main = scene.start(stack).await;
-        let said = async || {
+        let greeting = async || {
             let status = main.until_applied(&commit).await.status.expect("a status");
-            status.outputs.get("said").cloned().unwrap_or_default()
+            status.outputs.get("result").cloned().unwrap_or_default()
         };
-        assert_eq!(said().await, json!("hello (friendly)"));
+        assert_eq!(greeting().await, json!("hello (friendly)"));
         let pod = main.pod_and_restarts().await;
 
         main.change(json!({"spec": {"config": {"greeting": "good morning"}}})).await;
-        assert_eq!(said().await, json!("good morning (friendly)"));
+        assert_eq!(greeting().await, json!("good morning (friendly)"));
 
         main.change(json!({"spec": {"config": {"greeting": null}}})).await;
         assert_eq!(
-            said().await,
-            json!("nothing was said (friendly)"),
+            greeting().await,
+            json!("default greeting (friendly)"),
             "a removed key is gone from the stack's settings"
         );
 
@@ -54,7 +54,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
             .typed_config("list", "List<String>")
             .config("token", "none")
             .config("inline", "none")
-            .output("said", json!("${greeting}"))
+            .output("result", json!("${greeting}"))
             .output("list", json!("${list}"))
             .output("token", json!("${token}"))
             .output("inline", json!("${inline}"));
@@ -77,7 +77,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
         let main = scene.start(stack).await;
         let outputs = async || main.until_applied(&commit).await.status.expect("a status").outputs;
         let found = outputs().await;
-        assert_eq!((&found["said"], &found["list"]), (&json!("hello"), &json!(["a", "b"])));
+        assert_eq!((&found["result"], &found["list"]), (&json!("hello"), &json!(["a", "b"])));
         assert_eq!((&found["token"], &found["inline"]), (&json!("[secret]"), &json!("[secret]")));
         let pod = main.pod_and_restarts().await;
         let log = main.pod_log("pulumi").await;
@@ -86,7 +86,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
             assert!(!log.contains(hidden) && !reported.contains(hidden), "{hidden} is visible");
         }
 
-        // Another key of the same Secret and one field less: neither needs a new pod.
+        // Neither another key of the same Secret nor a removed field needs a new pod.
         main.change(json!({"spec": {
             "secrets": null,
             "secretsRef": {"token": {"secret": {"key": "deep"}}},
@@ -94,7 +94,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
         }}))
         .await;
         let found = outputs().await;
-        assert_eq!((&found["said"], &found["inline"]), (&json!("none"), &json!("none")));
+        assert_eq!((&found["result"], &found["inline"]), (&json!("none"), &json!("none")));
         assert_eq!(&found["token"], &json!("[secret]"));
         assert_eq!(main.pod_and_restarts().await, pod);
 
@@ -168,7 +168,7 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
         let program = Program::new("config-rotation")
             .config("greeting", "none")
             .config("token", "none")
-            .output("said", json!("${greeting}"))
+            .output("result", json!("${greeting}"))
             .output("length", json!({"fn::unsecret": {"fn::length": "${token}"}}));
         let commit = source.push(&program.files()).await;
         let mut stack = scene.stack("main", &source);
@@ -180,11 +180,14 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
         stack.spec = with_fields(&stack.spec, &spec);
         let main = scene.start(stack).await;
         let first = main.until_applied(&commit).await.status.expect("a status");
-        assert_eq!((&first.outputs["said"], &first.outputs["length"]), (&json!("hello"), &json!("hidden-token".len())));
+        assert_eq!(
+            (&first.outputs["result"], &first.outputs["length"]),
+            (&json!("hello"), &json!("hidden-token".len()))
+        );
         let pod = main.pod_and_restarts().await;
 
         scene.patch::<ConfigMap>("map", json!({"data": {"greeting": "good morning"}})).await;
-        until_output(scene, &main, "said", &json!("good morning")).await;
+        until_output(scene, &main, "result", &json!("good morning")).await;
         let updates = main.updates().await;
         assert_eq!(updates.len(), 2);
         assert_eq!(
@@ -205,14 +208,14 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
 
         let status = main.get().await.status.expect("a status");
         assert_eq!(
-            status.last_update.and_then(|last| last.config_inputs),
+            status.last_update.and_then(|last| last.inputs.config_inputs),
             main.workspace().await.status.and_then(|status| status.config_inputs),
             "nothing is left to run for"
         );
     });
 }
 
-/// Triggers the kubelet to sync changed inputs and the controller to query the agent. Without triggers, each takes up
+/// Triggers a sync of changed inputs by the kubelet and a query of the agent by the controller. Without triggers, each can take up
 /// to two minutes.
 pub async fn look_at_inputs(scene: &Scene, main: &StackHandle<'_>) {
     let now = || jiff::Timestamp::now().to_string();

@@ -1,4 +1,4 @@
-//! Stacks on every kind of source.
+//! Tests Stacks with every kind of source.
 
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::rbac::v1::ClusterRole;
@@ -16,13 +16,13 @@ use crate::harness::{
 };
 
 fn saying(text: &str) -> Vec<File> {
-    Program::new("sources").step("step", json!({"value": text})).output("said", json!("${step.value}")).files()
+    Program::new("sources").step("step", json!({"value": text})).output("result", json!("${step.value}")).files()
 }
 
 /// Waits for the second of two revisions and checks that it ran in the same pod as the first.
 async fn runs_again_in_the_same_pod(main: &StackHandle<'_>, pod: (String, i32), revision: &str) {
     let stack = main.until_revision(revision).await;
-    assert_eq!(json!(stack.status.expect("a status").outputs), json!({"said": "two"}));
+    assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
     assert_eq!(main.pod_and_restarts().await, pod, "neither the pod nor a container of it was replaced");
     assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
     assert_eq!(main.updates().await.len(), 2);
@@ -122,7 +122,7 @@ fn new_content_of_an_external_artifact_runs_in_the_same_pod() {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
-        // The Stack exists before its source: the watch on the kind triggers it.
+        // The Stack is created before its source, so the watch of the kind must trigger the run.
         let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
         until_stalled(&main, &["does not exist"]).await;
         external.create(json!({})).await;
@@ -158,8 +158,8 @@ fn a_restored_artifact_runs_only_if_its_content_changed() {
         assert_ne!(second.digest, first.digest);
         external.offer(&SourceArtifact { revision: first.revision.clone(), ..second }).await;
         main.until("to have run the other bytes", WaitLimit::Run, |stack| {
-            let said = stack.status.as_ref().and_then(|status| status.outputs.get("said"));
-            is_done(stack) && said == Some(&json!("two"))
+            let text = stack.status.as_ref().and_then(|status| status.outputs.get("result"));
+            is_done(stack) && text == Some(&json!("two"))
         })
         .await;
         let whys: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
@@ -201,12 +201,12 @@ fn a_source_kind_and_its_rbac_may_be_added_late_and_removed_early() {
         report.offer(&second).await;
         runs_again_in_the_same_pod(&main, pod, &second.revision).await;
 
-        // Removing the kind removes the source; recorded runs remain.
+        // The removal of the kind also removes the source, but not the recorded runs.
         remove(scene, &group).await;
         until_stalled(&main, &[&group]).await;
         assert_eq!(main.updates().await.len(), 2);
 
-        // Without the source and the workspace, the destroy needs only the state.
+        // Without the source and the Workspace, the destroy can use only the state in the backend.
         scene.delete::<Workspace>("main").await;
         scene.until_gone::<Workspace>("main", WaitLimit::Run).await;
         main.delete().await;
@@ -228,7 +228,7 @@ fn an_invalid_source_reference_stalls() {
     });
 }
 
-/// Waits until the Stack is stalled because its source needs an edit, with a message that contains all `texts`.
+/// Waits until the Stack is stalled because its spec or its source is invalid, with a message that contains all `texts`.
 async fn until_stalled(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
     main.until(&format!("to be stalled by its source with {texts:?}"), WaitLimit::Reaction, |stack| {
         is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && ready_contains(stack, texts)
@@ -236,7 +236,7 @@ async fn until_stalled(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
     .await
 }
 
-/// Waits until the Stack waits for the first artifact of its source, which needs no edit.
+/// Waits until the Stack reports that its source has no artifact yet, without being stalled.
 async fn until_waiting_for_artifact(main: &StackHandle<'_>) -> Stack {
     main.until("to wait for an artifact", WaitLimit::Reaction, |stack| {
         waits_for_source(stack) && ready_contains(stack, &["has no artifact yet"])
@@ -248,7 +248,7 @@ fn ready_contains(stack: &Stack, texts: &[&str]) -> bool {
     condition(stack, READY).is_some_and(|ready| texts.iter().all(|text| ready.message.contains(text)))
 }
 
-/// Installs a custom kind with `status.artifact`.
+/// Installs a CustomResourceDefinition whose objects have `status.artifact`.
 async fn install(scene: &Scene, group: &str) {
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let version = json!({
@@ -263,7 +263,7 @@ async fn install(scene: &Scene, group: &str) {
     create_in_cluster::<CustomResourceDefinition>(scene, definition).await;
 }
 
-/// Allows the controller to read the kind, as the condition message explains.
+/// Allows the controller to read the kind with the RBAC rules that the condition message describes.
 async fn allow(scene: &Scene, group: &str) {
     let rule = json!({"apiGroups": [group], "resources": ["reports"], "verbs": ["get", "list", "watch"]});
     let labels = json!({"pulumi.com/aggregate-to-source-reader": "true"});

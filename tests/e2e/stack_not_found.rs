@@ -1,4 +1,4 @@
-//! Destroys of a Pulumi stack that is missing in the backend, and Stacks that move to another Pulumi stack.
+//! Tests destroys of a Pulumi stack that is missing in the backend, and Stacks that change to another Pulumi stack.
 
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::ResourceExt;
@@ -199,10 +199,10 @@ fn changing_the_pulumi_stack_warns_once_about_remaining_resources() {
     });
 }
 
-async fn until_warned(stack: &StackHandle<'_>, wanted: usize) -> Vec<String> {
-    wait_until(format!("{wanted} warnings that resources remain"), WaitLimit::Reaction, async || {
+async fn until_warned(stack: &StackHandle<'_>, expected: usize) -> Vec<String> {
+    wait_until(format!("{expected} warnings that resources remain"), WaitLimit::Reaction, async || {
         let warnings = orphaned(stack).await;
-        if warnings.len() == wanted { Look::Found(warnings) } else { Look::NotYet(format!("{warnings:?}")) }
+        if warnings.len() == expected { Look::Found(warnings) } else { Look::NotYet(format!("{warnings:?}")) }
     })
     .await
 }

@@ -1,4 +1,4 @@
-//! The public interface: every field of the operator in both versions of the Stack, the columns of `kubectl get`, and
+//! Tests the public interface: every field of the operator in both versions of the Stack, the columns of `kubectl get`, and
 //! the metrics.
 
 use k8s_openapi::api::core::v1::Event;
@@ -70,7 +70,7 @@ fn strict_validation_accepts_every_pko_field() {
 #[test]
 fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
     run("older-version", async |scene| {
-        scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
+        scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("app")).await;
         let stack = serde_json::to_value(scene.stack_on_program("main", "app")).expect("an object");
         let older = objects(scene, "Stack", OLDER);
         let mut written = in_older_version(&stack);
@@ -81,7 +81,7 @@ fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
         let main = StackHandle::of(scene, "main", &scene.stack_on_program("main", "app").spec.stack);
         main.until_revision("1").await;
 
-        // The Stack is at rest, so both reads see the same state.
+        // The Stack is idle, so both reads return the same state.
         wait_until("both versions to say the same", WaitLimit::Reaction, async || {
             let newer = objects(scene, "Stack", "v1").get("main").await.expect("it is there");
             let older = older.get("main").await.expect("it is there");
@@ -90,7 +90,7 @@ fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
             }
             assert_eq!(older.data, newer.data);
             assert!(covers(&older.data["spec"], &written["spec"]), "{}", older.data);
-            assert_eq!(older.data["status"]["outputs"], json!({"said": "hello"}));
+            assert_eq!(older.data["status"]["outputs"], json!({"result": "hello"}));
             Look::Found(())
         })
         .await;
@@ -102,7 +102,7 @@ fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
 #[test]
 fn refused_specs_report_the_reason() {
     run("refused", async |scene| {
-        scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("program")).await;
+        scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("program")).await;
         for (file, object) in read("refused") {
             let says_why =
                 object["metadata"]["annotations"]["pulumi-controller.test/says"].as_str().unwrap_or_default();
@@ -181,7 +181,7 @@ fn rows_are_shorter_than_160_characters_and_updates_sorted_by_time() {
 #[test]
 fn events_use_the_pko_reasons_and_are_not_repeated() {
     run("events", async |scene| {
-        scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
+        scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         main.until_revision("1").await;
         let failing = Program::new("app").step("step", json!({"failOn": "create"})).object("app");
@@ -219,7 +219,7 @@ fn events_use_the_pko_reasons_and_are_not_repeated() {
 #[test]
 fn metrics_report_the_stack_state_until_it_is_deleted() {
     run("metrics", async |scene| {
-        scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
+        scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         main.until_revision("1").await;
         let controller = Controller::new(&scene.client);

@@ -1,4 +1,4 @@
-//! Suspended Stacks.
+//! Tests suspended Stacks.
 
 use pulumi_controller::api::conditions::{READY, RECONCILING};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::harness::{Program, WaitLimit, condition, once, run};
 
 #[test]
-fn suspend_holds_until_the_stack_is_resumed() {
+fn a_suspended_stack_starts_no_run_until_it_is_resumed() {
     run("suspend", async |scene| {
         let source = scene.source("app").await;
         let saying = |text: &str| Program::new("suspend").step("step", json!({"value": text}));

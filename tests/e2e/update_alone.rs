@@ -1,9 +1,10 @@
-//! Updates that a user creates, for a Workspace of the user and for a Workspace of a Stack.
+//! Tests Updates that a user creates, for a Workspace of the user and for a Workspace of a Stack.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, UpdatePhase};
 use pulumi_controller::api::conditions::update_reason;
 use pulumi_controller::api::names::UPDATE_FINALIZER;
+use pulumi_controller::artifact::Algorithm;
 use serde_json::{Value, json};
 
 use crate::by_hand::{phase, stack_name, succeeds, until_succeeded, update, workspace};
@@ -31,7 +32,7 @@ fn standalone_updates_support_all_operations_and_options() {
         let stack = stack_name(scene);
         let urn = |name: &str| format!("urn:pulumi:{stack}::alone::testing:index:Step::{name}");
 
-        // The Update is created before its Workspace is ready, has no owner, and waits.
+        // The Update has no owner, and waits because its Workspace is not ready yet.
         let preview = succeeds(scene, "preview", "main", "preview", json!({"parallel": 1, "message": "a look"})).await;
         assert!(preview.owner_references().is_empty());
         assert!(log.sentences().await.is_empty(), "a preview changes nothing");
@@ -42,7 +43,7 @@ fn standalone_updates_support_all_operations_and_options() {
         let up = succeeds(scene, "up", "main", "up", all).await;
         assert_eq!(log.sentences().await, once(&["create one"]), "one of two, and options of other types do nothing");
         let bound = up.status.expect("a status").run.and_then(|run| run.artifact).expect("it names what it ran on");
-        assert!(bound.digest.starts_with("sha256:"), "{bound:?}");
+        assert_eq!(bound.digest.algorithm(), Algorithm::Sha256, "{bound:?}");
         succeeds(scene, "up-all", "main", "up", json!({"replace": [urn("one")]})).await;
         succeeds(scene, "refresh", "main", "refresh", json!({"expectNoChanges": true, "runProgram": true})).await;
         update(scene, "unchanged", "main", "up", json!({"expectNoChanges": true})).await;
@@ -53,8 +54,8 @@ fn standalone_updates_support_all_operations_and_options() {
         let mut sentences = log.sentences().await;
         sentences.retain(|sentence| sentence.starts_with("create") || sentence.starts_with("delete"));
         let ended = |operation: &str, resource: &str| {
-            let wanted = format!("{operation} {resource} done");
-            sentences.iter().filter(|sentence| **sentence == wanted).count()
+            let expected = format!("{operation} {resource} done");
+            sentences.iter().filter(|sentence| **sentence == expected).count()
         };
         // The first resource was replaced once.
         assert_eq!([ended("create", "one"), ended("delete", "one")], [2, 2], "{sentences:?}");
@@ -71,13 +72,13 @@ fn standalone_updates_support_all_operations_and_options() {
 }
 
 #[test]
-fn updates_of_one_workspace_queue_by_age_and_expire_after_their_ttl() {
+fn updates_of_one_workspace_run_oldest_first_and_expire_after_their_ttl() {
     run("update-queue", async |scene| {
         let source = scene.source("app").await;
         workspace_with(scene, &source, &slow("update-queue", 8)).await;
         update(scene, "a-first", "main", "up", json!({"ttlAfterCompleted": "5s"})).await;
         log(scene).wait_for("create", "slow", "begin").await;
-        // Created in different seconds, so that the age decides; the names would sort in the opposite order.
+        // The creation times differ by a second, so that the age determines the order. The names would sort in the opposite order.
         for name in ["z-second", "b-third"] {
             let made = update(scene, name, "main", "refresh", json!({})).await;
             let second = made.creation_timestamp();

@@ -1,4 +1,4 @@
-//! Secrets and ConfigMaps with Flux's watch label: a change triggers a run of the Stacks that refer to them.
+//! Tests Secrets and ConfigMaps with Flux's watch label: a change triggers a run of the Stacks that refer to the object.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::conditions::{READY, stack_reason};
@@ -63,7 +63,7 @@ fn only_config_maps_with_the_watch_label_run_the_stack() {
         scene.create::<ConfigMap>(json!({"metadata": metadata("watched"), "data": {"UNUSED": "one"}})).await;
         scene.create::<ConfigMap>(json!({"metadata": {"name": "plain"}, "data": {"UNUSED_TOO": "one"}})).await;
         let source = scene.source("app").await;
-        let commit = source.push(&Program::new("watched-map").output("said", json!("hello")).files()).await;
+        let commit = source.push(&Program::new("watched-map").output("result", json!("hello")).files()).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.envs = vec!["watched".to_owned(), "plain".to_owned()];
         let main = scene.start(stack).await;
@@ -102,7 +102,7 @@ fn only_config_maps_with_the_watch_label_run_the_stack() {
         let messages = messages(&main).await;
         assert_eq!(messages[1..], ["ConfigMap watched has changed"], "nothing ran for the other one");
         let status = main.get().await.status.expect("a status");
-        let known = status.last_update.expect("a run").mounted_inputs;
+        let known = status.last_update.expect("a run").inputs.mounted_inputs;
         let now = inputs().await;
         assert_eq!(known["ConfigMap/watched"], now["ConfigMap/watched"], "nothing is left to run for");
         assert_eq!(known["ConfigMap/plain"], before["ConfigMap/plain"], "what is not watched counts as it was");

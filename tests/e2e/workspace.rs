@@ -1,4 +1,4 @@
-//! The workspace pod of a Stack.
+//! Tests the workspace pod of a Stack.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -28,7 +28,9 @@ fn a_deleted_pod_is_recreated_with_its_source() {
         main.until("to have run in the new pod", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack)
-                && last.is_some_and(|update| update.reconcile_request.as_deref() == Some("after the pod was deleted"))
+                && last.is_some_and(|update| {
+                    update.inputs.reconcile_request.as_deref() == Some("after the pod was deleted")
+                })
         })
         .await;
         let (new, _) = main.pod_and_restarts().await;
@@ -75,7 +77,8 @@ fn a_source_deleted_before_the_pod_starts_is_cached_and_fetched_once() {
         let_in(scene).await;
         main.until("to have run in another pod", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-            is_done(stack) && last.is_some_and(|last| last.reconcile_request.as_deref() == Some("in another pod"))
+            is_done(stack)
+                && last.is_some_and(|last| last.inputs.reconcile_request.as_deref() == Some("in another pod"))
         })
         .await;
         assert_ne!(main.pod_and_restarts().await.0, old);
@@ -84,7 +87,7 @@ fn a_source_deleted_before_the_pod_starts_is_cached_and_fetched_once() {
     });
 }
 
-/// Waits for a pod that only its scheduling gate keeps pending.
+/// Waits for a pod that is pending only because of its scheduling gate.
 async fn until_held_back(scene: &Scene) {
     wait_until("a pod to be held back", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;

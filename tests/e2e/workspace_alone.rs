@@ -1,4 +1,4 @@
-//! Workspaces that a user creates: their sources, their templates, and the messages for invalid ones.
+//! Tests Workspaces that a user creates: their sources, their templates, and the messages for invalid Workspaces.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
@@ -17,7 +17,7 @@ use crate::runs_parts::{exec, until_update};
 
 /// Returns a program with one output.
 fn saying(name: &str, word: &str) -> Program {
-    Program::new(name).output("said", json!(word))
+    Program::new(name).output("result", json!(word))
 }
 
 fn flux(artifact: &SourceArtifact) -> Value {
@@ -43,10 +43,10 @@ fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
         let artifact = source.artifact_of(&first).await;
         workspace(scene, "main", json!({"flux": flux(&artifact)})).await;
         let ready = until_ready(scene, "main").await;
-        let in_place = ready.status.and_then(|status| status.artifact).map(|artifact| artifact.digest);
-        assert_eq!(in_place.as_deref(), Some(artifact.digest.as_str()));
+        let in_place = ready.status.and_then(|status| status.artifact).map(|artifact| artifact.digest.to_string());
+        assert_eq!(in_place.as_ref(), Some(&artifact.digest));
         let ran = succeeds(scene, "one", "main", "up", json!({})).await;
-        assert_eq!(output(scene, &ran, "said").await, json!("one"));
+        assert_eq!(output(scene, &ran, "result").await, json!("one"));
         let pod = pod_uid(scene, "main").await;
 
         let second = source.push(&saying("alone-flux", "two").files()).await;
@@ -54,7 +54,7 @@ fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
         scene.patch::<Workspace>("main", json!({"spec": {"flux": flux(&artifact)}})).await;
         until_ready(scene, "main").await;
         let ran = succeeds(scene, "two", "main", "up", json!({})).await;
-        assert_eq!(output(scene, &ran, "said").await, json!("two"));
+        assert_eq!(output(scene, &ran, "result").await, json!("two"));
         assert_eq!(pod_uid(scene, "main").await, pod, "the source was exchanged in the pod");
     });
 }
@@ -69,7 +69,7 @@ fn a_push_to_a_followed_repository_reaches_the_same_pod() {
         let in_place = ready.status.and_then(|status| status.artifact).map(|artifact| artifact.revision);
         assert_eq!(in_place, Some(first.revision()));
         let ran = succeeds(scene, "one", "main", "up", json!({})).await;
-        assert_eq!(output(scene, &ran, "said").await, json!("one"));
+        assert_eq!(output(scene, &ran, "result").await, json!("one"));
         let pod = pod_uid(scene, "main").await;
 
         let second = source.push_unseen(&saying("alone-git", "two").files()).await;
@@ -79,7 +79,7 @@ fn a_push_to_a_followed_repository_reaches_the_same_pod() {
         })
         .await;
         let ran = succeeds(scene, "two", "main", "up", json!({})).await;
-        assert_eq!(output(scene, &ran, "said").await, json!("two"));
+        assert_eq!(output(scene, &ran, "result").await, json!("two"));
         assert_eq!(pod_uid(scene, "main").await, pod, "the source was exchanged in the pod");
 
         let missing = json!({"spec": {"git": {"ref": "nowhere"}}});
@@ -91,9 +91,9 @@ fn a_push_to_a_followed_repository_reaches_the_same_pod() {
     });
 }
 
-/// A namespace must not get artifacts of another namespace from the content store by their digest.
+/// A namespace must not be able to read an artifact of another namespace from the content store by its digest.
 #[test]
-fn artifacts_of_other_namespaces_look_like_unknown_ones() {
+fn artifacts_of_other_namespaces_are_reported_as_unknown() {
     run("team-a", async |team_a| {
         let source = team_a.source("app").await;
         let commit = source.push(&saying("team-a", "secret").files()).await;
@@ -121,8 +121,8 @@ fn artifacts_of_other_namespaces_look_like_unknown_ones() {
                 let waits = |update: &Update| phase(update) == Some(UpdatePhase::Waiting);
                 let waiting = until_update(team_b, workspace, "to wait", WaitLimit::Run, waits).await;
                 let conditions = waiting.status.unwrap_or_default().conditions;
-                let said = find(&conditions, PROGRESSING).map(|said| (said.reason.clone(), said.message.clone()));
-                let (reason, message) = said.expect("a waiting Update says why");
+                let text = find(&conditions, PROGRESSING).map(|text| (text.reason.clone(), text.message.clone()));
+                let (reason, message) = text.expect("a waiting Update says why");
                 format!("{reason}: {}", message.replace(workspace, "WORKSPACE"))
             };
             assert_eq!(reported("known", &artifact.digest).await, reported("unknown", &unknown).await);
@@ -139,7 +139,7 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
         let artifact = source.artifact_of(&commit).await;
         let elsewhere = json!({"url": "http://kubernetes.default.svc/a.tar.gz", "digest": artifact.digest});
         workspace(scene, "main", json!({"flux": elsewhere})).await;
-        // Users must not direct the requests of the controller to other services.
+        // Users must not be able to send requests of the controller to other services.
         until_stalled(scene, "main", &["kubernetes.default", "neither a Service in the controller's namespace"]).await;
 
         let other = format!("sha256:{}", "0".repeat(64));
@@ -178,7 +178,7 @@ fn a_project_without_a_program_suffices_for_destroy() {
         let log = ProviderLog::of(&stack_name(scene));
         succeeds(scene, "make", "main", "up", json!({})).await;
 
-        // Any runtime works, because no program runs and nothing is installed.
+        // The runtime is irrelevant, because no program runs and no dependencies are installed.
         let info = json!({"name": "alone-head", "runtime": "nodejs"});
         scene.patch::<Workspace>("main", json!({"spec": {"flux": null, "projectInfo": info}})).await;
         until_ready(scene, "main").await;
@@ -187,7 +187,7 @@ fn a_project_without_a_program_suffices_for_destroy() {
     });
 }
 
-/// An init container fills a directory of the pulumi container, in place of a directory in the image.
+/// An init container writes the program to a shared directory, which represents a directory in the image.
 #[test]
 fn an_image_directory_is_a_source() {
     run("alone-local", async |scene| {
@@ -206,7 +206,7 @@ fn an_image_directory_is_a_source() {
         scene.patch::<Workspace>("main", json!({"spec": {"local": {"dir": "/app/infra"}}})).await;
         until_ready(scene, "main").await;
         let ran = succeeds(scene, "one", "main", "up", json!({})).await;
-        assert_eq!(output(scene, &ran, "said").await, json!("here"));
+        assert_eq!(output(scene, &ran, "result").await, json!("here"));
         assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("\"alone-local\""));
     });
 }
@@ -225,7 +225,7 @@ fn an_init_container_fills_the_workspace_without_a_source() {
         scene.patch::<Workspace>("main", json!({"spec": {"podTemplate": template}})).await;
         until_ready(scene, "main").await;
         let ran = succeeds(scene, "one", "main", "up", json!({})).await;
-        assert_eq!(output(scene, &ran, "said").await, json!("filled"));
+        assert_eq!(output(scene, &ran, "result").await, json!("filled"));
         assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("\"alone-none\""));
     });
 }
@@ -241,11 +241,11 @@ fn a_stack_without_a_source_runs_the_init_container_files() {
         stack.spec.workspace_template.get_or_insert_default()["spec"]["podTemplate"] = template("one");
         let main = scene.start(stack).await;
         let done = main.until_revision("").await;
-        assert_eq!(json!(done.status.expect("a status").outputs), json!({"said": "one"}));
+        assert_eq!(json!(done.status.expect("a status").outputs), json!({"result": "one"}));
 
         main.change(json!({"spec": {"workspaceTemplate": {"spec": {"podTemplate": template("two")}}}})).await;
         let done = main.until_revision("").await;
-        assert_eq!(json!(done.status.expect("a status").outputs), json!({"said": "two"}));
+        assert_eq!(json!(done.status.expect("a status").outputs), json!({"result": "two"}));
         assert_eq!(main.updates().await.len(), 2);
     });
 }
@@ -282,7 +282,7 @@ fn a_typo_in_a_template_is_named_and_fixing_it_suffices() {
         let profile = json!({"serviceTemplate": null, "securityProfile": "privileged"});
         scene.patch::<Workspace>("main", json!({"spec": profile})).await;
         until_stalled(scene, "main", &["securityProfile", "must be restricted or baseline"]).await;
-        // This namespace admits restricted pods only.
+        // This namespace admits only pods that comply with the Pod Security Standard `restricted`.
         scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": "baseline"}})).await;
         until_workspace(scene, "main", "to have its pod forbidden", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["violates PodSecurity"])
@@ -309,14 +309,18 @@ fn service_labels_and_annotations_follow_the_template() {
     });
 }
 
-async fn until_service(scene: &Scene, wanted: (Option<&str>, Option<&str>)) {
+async fn until_service(scene: &Scene, expected: (Option<&str>, Option<&str>)) {
     let name = workspace_object("main");
-    wait_until(format!("the Service to have {wanted:?}"), WaitLimit::Reaction, async || {
+    wait_until(format!("the Service to have {expected:?}"), WaitLimit::Reaction, async || {
         match scene.api::<Service>().get(&name).await {
             Ok(service) => {
                 let label = service.labels().get("team").map(String::as_str);
                 let note = service.annotations().get("note").map(String::as_str);
-                if (label, note) == wanted { Look::Found(()) } else { Look::NotYet(format!("{:?}", service.metadata)) }
+                if (label, note) == expected {
+                    Look::Found(())
+                } else {
+                    Look::NotYet(format!("{:?}", service.metadata))
+                }
             }
             Err(error) => Look::NotYet(error.to_string()),
         }

@@ -1,4 +1,4 @@
-//! Connections from the controller. The server name (SNI) selects the workspace; the certificate is from the Secret
+//! Accepts connections from the controller. The server name (SNI) selects the workspace; the certificate is from the Secret
 //! that the pod of the workspace would mount.
 
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ use super::workspace::Key;
 
 /// Timeout of the TLS handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(20);
-/// Maximum number of connections that wait to be served.
+/// Maximum number of accepted connections that wait for the gRPC server.
 const WAITING: usize = 256;
 
 /// Accepts connections without a limit.
@@ -44,7 +44,7 @@ pub(super) fn accept(
     let (accepted, connections) = mpsc::channel(WAITING);
     let certificates = Arc::new(Certificates { client, known: Mutex::default() });
     tasks.spawn(async move {
-        // The handshakes end with this task, which ends with the fake agent.
+        // The handshakes are aborted with this task, which is aborted when the fake agent is dropped.
         let mut handshakes = JoinSet::new();
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
@@ -62,7 +62,7 @@ pub(super) fn accept(
     ReceiverStream::new(connections)
 }
 
-/// Certificates by workspace, each read once and again after a failed handshake.
+/// Certificates by workspace. Each certificate is read once, and again after a failed handshake.
 struct Certificates {
     client: Client,
     known: Mutex<HashMap<Key, Arc<ServerConfig>>>,
@@ -96,7 +96,7 @@ impl Certificates {
     }
 }
 
-/// Returns the TLS configuration of an agent: version 1.3 and client certificates of the authorities in the Secret.
+/// Returns the TLS configuration of an agent: TLS 1.3, and client certificates of the authorities in the Secret.
 fn configuration(secret: &Secret) -> anyhow::Result<ServerConfig> {
     let data = |key: &str| {
         let value = secret.data.as_ref().and_then(|data| data.get(key));

@@ -1,5 +1,5 @@
 //! A fake agent for any number of workspaces at one address, for tests of the controller with more Stacks than the
-//! machine can run pods. Fake pods (`tests/cluster/cluster fake-nodes`) have that address.
+//! machine can run pods. All fake pods (`tests/cluster/cluster fake-nodes`) have this address.
 //!
 //! Connections work as with real agents: TLS with the certificate of the workspace, selected by the server name that
 //! the controller requests. The fake agent verifies sources and discards them, and every run succeeds after a delay. It
@@ -31,7 +31,7 @@ use pods::Pods;
 use service::Service;
 use workspace::{Key, Workspaces};
 
-/// A running fake agent; dropping it ends the agent.
+/// A running fake agent, which ends on drop.
 pub struct FakeAgent {
     workspaces: Arc<Workspaces>,
     counts: Arc<Counts>,
@@ -55,7 +55,7 @@ pub struct Manner {
 pub enum Fault {
     #[default]
     None,
-    /// Results exceed the size limit of the API server and have timestamps outside the valid range.
+    /// Returns results that exceed the size limit of the API server and have timestamps outside the valid range.
     HugeResults,
     /// Starts to receive a source and then stops reading.
     SlowSources,
@@ -73,14 +73,14 @@ struct Counts {
     sources: AtomicU64,
     runs: AtomicU64,
     acknowledged: AtomicU64,
-    /// Number of streams of progress that were opened.
+    /// Number of progress streams that were opened.
     attachments: AtomicU64,
-    /// Number of streams of progress that are open.
+    /// Number of progress streams that are open.
     attached: AtomicUsize,
 }
 
 impl FakeAgent {
-    /// Starts an agent at an address for all workspaces of the cluster whose pods have that address. A run takes
+    /// Starts an agent at an address for all workspaces of the cluster whose pods have this address. Each run takes
     /// `run_time`.
     pub async fn start(client: Client, address: SocketAddr, run_time: Duration) -> anyhow::Result<FakeAgent> {
         FakeAgent::start_with(client, address, move |_| Manner { run_time, ..Manner::default() }).await
@@ -105,8 +105,8 @@ impl FakeAgent {
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
     }
 
-    /// Starts an agent for a single workspace without a cluster, with certificates from a folder as a real agent has
-    /// them.
+    /// Starts an agent for a single workspace without a cluster. The certificates are in a folder, as for a real
+    /// agent.
     pub fn alone(listener: TcpListener, tls: &Path, pod_uid: &str, manner: Manner) -> anyhow::Result<FakeAgent> {
         let acceptor = TlsAcceptor::from_directory(tls).context("the certificates of the agent")?;
         let key = Key { namespace: "default".to_owned(), name: "example".to_owned() };
@@ -121,7 +121,7 @@ impl FakeAgent {
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
     }
 
-    /// Workspaces of later connections start with an installed source, copied from a workspace that already has one.
+    /// Copies the installed source of one workspace. Workspaces that connect later start with this source.
     pub fn share_source(&self) {
         self.workspaces.share_source();
     }
@@ -136,7 +136,7 @@ impl FakeAgent {
         self.finished.cancel();
     }
 
-    /// Returns the number of runs, each counted once.
+    /// Returns the number of distinct runs.
     pub fn runs(&self) -> u64 {
         self.counts.runs.load(Ordering::Relaxed)
     }
@@ -151,17 +151,17 @@ impl FakeAgent {
         self.counts.sources.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of streams of progress that were opened.
+    /// Returns the number of progress streams that were opened.
     pub fn attachments(&self) -> u64 {
         self.counts.attachments.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of streams of progress that are open.
+    /// Returns the number of progress streams that are open.
     pub fn attached(&self) -> usize {
         self.counts.attached.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of acknowledged results, each counted once.
+    /// Returns the number of distinct acknowledged results.
     pub fn acknowledged(&self) -> u64 {
         self.counts.acknowledged.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Emulates an agent of an older version: `older.proto` is the protocol before later extensions. Fields that this
-//! version does not have are dropped from requests and responses.
+//! Emulates an agent of an older version: `older.proto` is the protocol of that version. Fields that the older
+//! protocol does not have are removed from requests and responses.
 
 use anyhow::Context as _;
 use prost::Message;

@@ -1,4 +1,4 @@
-//! Pods of the workspaces: an agent reports the UID of its pod, and the controller verifies it.
+//! The UIDs of the workspace pods: an agent reports the UID of its pod, and the controller verifies it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const LIST_LIMIT: Duration = Duration::from_secs(60);
 pub(super) enum Pods {
     /// Pods of the cluster.
     Watched(Store<PartialObjectMeta<Pod>>),
-    /// One UID for every workspace.
+    /// The same UID for every workspace.
     One(String),
 }
 

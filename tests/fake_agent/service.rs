@@ -196,8 +196,8 @@ async fn receive(parts: &mut Streaming<proto::PutSourceRequest>) -> Result<proto
         _ => return Err(Status::invalid_argument("the first message is no header")),
     };
     let artifact = header.artifact.unwrap_or_default();
-    let wanted = Digest::from_str(&artifact.digest).map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let mut hasher = Hasher::new(wanted.algorithm());
+    let expected = Digest::from_str(&artifact.digest).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let mut hasher = Hasher::new(expected.algorithm());
     let mut size = 0;
     while let Some(message) = parts.message().await? {
         let Some(Part::Chunk(bytes)) = message.part else {
@@ -206,7 +206,7 @@ async fn receive(parts: &mut Streaming<proto::PutSourceRequest>) -> Result<proto
         size += bytes.len() as u64;
         hasher.update(&bytes);
     }
-    if size != header.size || !wanted.verify(&hasher.finish()) {
+    if size != header.size || !expected.verify(&hasher.finish()) {
         return Err(Status::data_loss("digest of the source does not match"));
     }
     Ok(artifact)

@@ -36,14 +36,14 @@ impl Workspaces {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Copies the installed source of one workspace to all that connect later.
+    /// Copies the installed source of one workspace to all workspaces that connect later.
     pub(super) fn share_source(&self) {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let artifact = all.values().find_map(|workspace| workspace.artifact.clone());
         *self.common.lock().unwrap_or_else(PoisonError::into_inner) = artifact;
     }
 
-    /// Calls a function with the workspace; a changed pod UID resets the workspace first.
+    /// Calls a function with the workspace. If the pod UID has changed, the workspace is reset first.
     pub(super) fn with<T>(&self, key: &Key, pod_uid: &str, act: impl FnOnce(&mut Workspace) -> T) -> T {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let workspace = all.entry(key.clone()).or_insert_with(|| {
@@ -66,7 +66,7 @@ pub(super) struct Workspace {
     operations: VecDeque<Arc<Operation>>,
 }
 
-/// A run that succeeds after its time or when all runs are ended, unless it is canceled before.
+/// A run that succeeds after its duration or when `finish_all` is called, unless it is canceled before.
 pub(super) struct Operation {
     id: String,
     began: jiff::Timestamp,
@@ -89,7 +89,7 @@ impl Operation {
         }
     }
 
-    /// Returns whether this is the first acknowledgment.
+    /// Acknowledges the result. Returns whether this is the first acknowledgment.
     pub(super) fn acknowledge(&self) -> bool {
         !self.is_acknowledged.swap(true, Ordering::Relaxed)
     }
@@ -99,7 +99,7 @@ impl Operation {
         proto::Progress { sequence: 0, time: self.began.as_millisecond(), event: Some(event) }
     }
 
-    /// Returns a start event with another process ID.
+    /// Returns a start event with a different process ID for each number.
     pub(super) fn another_process(&self, number: u32) -> proto::Progress {
         let event = proto::progress::Event::Started(proto::Started { pid: number });
         proto::Progress { sequence: number.into(), time: i64::MIN, event: Some(event) }
@@ -169,7 +169,7 @@ impl Workspace {
         open.map(|operation| operation.id.clone()).unwrap_or_default()
     }
 
-    /// Returns whether the source was already installed.
+    /// Installs a source. Returns whether the source was already installed.
     pub(super) fn put(&mut self, artifact: proto::Artifact) -> Result<bool, Status> {
         if self.artifact.as_ref() == Some(&artifact) {
             return Ok(true);
@@ -181,7 +181,7 @@ impl Workspace {
         Ok(false)
     }
 
-    /// Returns whether the run was already known. Refuses a request whose preconditions do not match this workspace.
+    /// Starts a run. Returns whether the run was already known. Rejects a request whose preconditions do not match this workspace.
     pub(super) fn run(
         &mut self,
         request: &proto::RunRequest,

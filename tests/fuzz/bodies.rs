@@ -1,5 +1,5 @@
-//! Parsers of untrusted bytes with their invariants for any input. The fuzz targets call them with generated input,
-//! `tests/fuzz_corpora` with the committed files.
+//! Calls the parsers of untrusted bytes and checks their invariants. The fuzz targets pass generated input,
+//! `tests/fuzz_corpora` passes the committed files.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -13,7 +13,7 @@ use pulumi_controller::pulumi::events::{EngineEvent, EventError, LineSplitter};
 use pulumi_controller::pulumi::failure::{self, Exit};
 use pulumi_controller::pulumi::run_summary::RunSummary;
 
-/// The body of each target, by name.
+/// The function of each fuzz target, by name.
 pub const BODIES: [(&str, fn(&[u8])); 6] = [
     ("archive", archive),
     ("gzip", gzip),
@@ -37,7 +37,7 @@ fn limits() -> Limits {
     }
 }
 
-/// Compresses a tar stream, so that the fuzzer mutates the stream and not its compression.
+/// Compresses and unpacks a tar stream, so that the fuzzer mutates the stream and not the compressed bytes.
 pub fn archive(tar: &[u8]) {
     gzip(&compressed(tar));
 }
@@ -48,12 +48,12 @@ pub fn compressed(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("memory takes it")
 }
 
-/// Unpacks an archive as it arrives from a source.
+/// Unpacks a compressed archive.
 pub fn gzip(bytes: &[u8]) {
     let _ = unpacked(bytes, &limits());
 }
 
-/// Unpacks next to a file that must not change, and checks the result even if the archive is rejected.
+/// Unpacks an archive next to a file that must not change, and checks the result even if the archive is rejected.
 pub fn unpacked(bytes: &[u8], limits: &Limits) -> Result<Unpacked, UnpackError> {
     const WITNESS: &str = "nobody writes here";
     let place = tempfile::tempdir().expect("a temporary directory");
@@ -105,7 +105,7 @@ impl Found {
     }
 }
 
-/// Checks a link lexically, as the kernel resolves it without other links in the path, and then with the real target if
+/// Checks a link lexically, as the kernel resolves it if the path contains no other links, and then with the real target if
 /// it exists.
 fn stays_inside(root: &Path, link: &Path, target: &Path) {
     let mut depth = link.strip_prefix(root).expect("it is below").components().count() as i64 - 1;

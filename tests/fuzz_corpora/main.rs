@@ -1,6 +1,6 @@
-//! Replays the corpora of the fuzz targets with the stable compiler; `make fuzz` continues from them with a nightly
-//! compiler. `REGENERATE=1 cargo test --test fuzz_corpora` rewrites the seeds. Files that the fuzzer found are in the
-//! same folders.
+//! Replays the corpora of the fuzz targets with the stable compiler. `make fuzz` starts from the corpora and needs a nightly
+//! compiler. `REGENERATE=1 cargo test --test fuzz_corpora` rewrites the seeds. Inputs that the fuzzer has found are in the
+//! same folders as the seeds.
 #![allow(clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 #[path = "../fuzz/bodies.rs"]
@@ -26,7 +26,7 @@ fn every_corpus_file_satisfies_the_invariants() {
         let mut count = 0;
         for file in files.flatten() {
             let bytes = std::fs::read(file.path()).expect("a file of a corpus can be read");
-            // The last printed file is the one that causes a panic.
+            // After a panic, the last printed file is the one that caused it.
             println!("{}", file.path().display());
             body(&bytes);
             count += 1;
@@ -54,7 +54,7 @@ fn the_committed_seeds_match_their_generator() {
     }
 }
 
-/// Uses the limits of a workspace.
+/// The limits are those that the agent uses.
 #[test]
 fn each_hostile_archive_is_refused_with_its_reason() {
     let archives: BTreeMap<_, _> = seeds::archives().into_iter().map(|a| (a.name, a)).collect();

@@ -9,7 +9,7 @@ use crate::bodies::compressed;
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     Taken,
-    /// Rejected with these words.
+    /// The archive is rejected with a message that contains these words.
     Refused(&'static [&'static str]),
 }
 
@@ -20,7 +20,7 @@ pub struct Archive {
     pub expected: Expected,
 }
 
-/// Seeds of a target: file names and contents.
+/// The seeds of a fuzz target: file names and contents.
 pub type Seeds = Vec<(String, Vec<u8>)>;
 
 pub fn all() -> Vec<(&'static str, Seeds)> {
@@ -35,8 +35,8 @@ pub fn all() -> Vec<(&'static str, Seeds)> {
     ]
 }
 
-/// A tar stream built header by header, since libraries refuse to write invalid archives. It starts with a valid
-/// project, so that only the fault prevents a run.
+/// A tar stream that is built header by header, since libraries refuse to write invalid archives. The stream starts with a valid
+/// project, so that only the fault in the stream prevents a run.
 struct Tar(Vec<u8>);
 
 impl Tar {
@@ -214,7 +214,7 @@ fn texts(texts: &[(impl AsRef<str>, impl AsRef<str>)]) -> Seeds {
     texts.iter().map(|(name, text)| (name.as_ref().to_owned(), text.as_ref().as_bytes().to_vec())).collect()
 }
 
-/// Returns logs of real runs, and logs as a program could forge them by writing to its own log.
+/// Returns event logs of real runs, and event logs that a malicious program could forge.
 fn event_logs() -> Seeds {
     let failed = include_bytes!("../../src/pulumi/testdata/failed.events.jsonl");
     let mut damaged = failed.to_vec();

@@ -1,4 +1,4 @@
-//! Malicious repositories, servers and Stacks: each attack gets its own message, uses bounded memory in the controller,
+//! Tests malicious repositories, servers and Stacks: each attack causes a specific message, uses bounded memory in the controller,
 //! and does not affect other repositories.
 
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gix_hash::ObjectId;
 use gix_object::Kind;
-use pulumi_controller::source::git::{Limits, Lookup, Pace};
+use pulumi_controller::source::git::{Limits, Lookup, MinRate};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -16,7 +16,7 @@ use crate::follower::{Controller, origin};
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// Maximum growth of the controller's memory during attacks. Includes other tests in the same process.
+/// Maximum growth of memory during the attacks in bytes, including the memory of other tests in the same process.
 const GROWTH: u64 = 256 << 20;
 
 /// Returns the resident memory of this process in bytes.
@@ -26,7 +26,7 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Polls `main` of an evil server and returns the warnings, or the error message.
+/// Polls the branch `main` of a malicious server. Returns the warnings, or the error message.
 async fn attack(evil: Evil) -> Result<Vec<String>, String> {
     let before = resident();
     let mut controller = Controller::new().await;
@@ -49,8 +49,8 @@ async fn submodules_count_as_entries() {
     let tree: Vec<u8> = (0..300_000).flat_map(|n| entry("160000", &format!("module-{n:06}"), &nothing)).collect();
     let tree = pack.object(Kind::Tree, &tree).0;
     let commit = pack.commit(tree);
-    let said = attack(Evil::with_main(commit, pack)).await.expect_err("there are too many");
-    assert!(said.contains("limit of 200000 entries exceeded"), "{said}");
+    let error = attack(Evil::with_main(commit, pack)).await.expect_err("there are too many");
+    assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,8 +63,8 @@ async fn directories_that_expand_to_billions_of_files_are_refused() {
         tree = pack.object(Kind::Tree, &entries).0;
     }
     let commit = pack.commit(tree);
-    let said = attack(Evil::with_main(commit, pack)).await.expect_err("there are too many");
-    assert!(said.contains("limit of 200000 entries exceeded"), "{said}");
+    let error = attack(Evil::with_main(commit, pack)).await.expect_err("there are too many");
+    assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
 /// Returns a pack of about a megabyte whose objects expand to gigabytes through chains of ten deltas.
@@ -88,14 +88,14 @@ fn chains_of_ten(objects_at_the_end: usize) -> (ObjectId, Pack) {
 async fn delta_chains_that_decode_to_gigabytes_are_refused() {
     let (commit, pack) = chains_of_ten(20);
     let began = Instant::now();
-    let said = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
-    assert!(said.contains("decoded size of the pack exceeds the limit"), "{said}");
+    let error = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
+    assert!(error.contains("decoded size of the pack exceeds the limit"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(20), "it is refused before the work is done: {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_deltas_of_megabytes_are_refused_but_of_kilobytes_accepted() {
-    for (size, wanted) in [(4 << 20, Some("decoded size of the pack")), (1 << 10, None)] {
+    for (size, expected) in [(4 << 20, Some("decoded size of the pack")), (1 << 10, None)] {
         let mut pack = Pack::new();
         let mut content = noise(size);
         let mut place = pack.object(Kind::Blob, &content).1;
@@ -107,11 +107,11 @@ async fn a_thousand_deltas_of_megabytes_are_refused_but_of_kilobytes_accepted() 
         let id = gix_object::compute_hash(gix_hash::Kind::Sha1, Kind::Blob, &content).unwrap();
         let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
         let commit = pack.commit(tree);
-        let said = attack(Evil::with_main(commit, pack)).await;
-        match (wanted, said) {
-            (Some(wanted), Err(said)) => assert!(said.contains(wanted), "{said}"),
+        let message = attack(Evil::with_main(commit, pack)).await;
+        match (expected, message) {
+            (Some(expected), Err(message)) => assert!(message.contains(expected), "{message}"),
             (None, Ok(_)) => {}
-            (_, said) => panic!("{size}: {said:?}"),
+            (_, message) => panic!("{size}: {message:?}"),
         }
     }
 }
@@ -129,13 +129,13 @@ async fn an_object_reused_many_times_after_a_delta_chain_is_refused() {
     let files: Vec<u8> = (0..10_000).flat_map(|n| entry("100644", &format!("f{n:05}"), &id)).collect();
     let tree = pack.object(Kind::Tree, &files).0;
     let commit = pack.commit(tree);
-    let said = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
-    assert!(said.contains("decoded size of the pack"), "{said}");
+    let error = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
+    assert!(error.contains("decoded size of the pack"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_do_not_fit_in_memory_are_refused() {
-    // Each base in the chain stays in memory as long as other deltas need it.
+    // Each base in the chain stays in memory while further deltas refer to it.
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
     place = pack.repeating(place, 60);
@@ -146,9 +146,9 @@ async fn objects_that_do_not_fit_in_memory_are_refused() {
     }
     let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
     let commit = pack.commit(tree);
-    let said = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
+    let error = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
     let words = ["decoded size of the pack", "of memory"];
-    assert!(words.iter().any(|words| said.contains(words)), "{said}");
+    assert!(words.iter().any(|words| error.contains(words)), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,30 +156,30 @@ async fn a_pack_that_declares_millions_of_objects_is_refused() {
     let (commit, pack) = chains_of_ten(0);
     let mut evil = Evil::with_main(commit, pack);
     evil.pack[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
-    let said = attack(evil).await.expect_err("there are not so many");
-    assert!(said.contains("repository has 4294967295 objects, which exceeds the limit of 2000000"), "{said}");
+    let error = attack(evil).await.expect_err("there are not so many");
+    assert!(error.contains("repository has 4294967295 objects, which exceeds the limit of 2000000"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_of_references_is_read_up_to_the_size_limit() {
-    for (bytes, wanted) in [(31 << 20, None), (40 << 20, Some("list of references exceeds the limit"))] {
+    for (bytes, expected) in [(31 << 20, None), (40 << 20, Some("list of references exceeds the limit"))] {
         let mut pack = Pack::new();
         let blob = pack.object(Kind::Blob, b"name: app\n").0;
         let tree = pack.object(Kind::Tree, &entry("100644", "Pulumi.yaml", &blob)).0;
         let commit = pack.commit(tree);
         let evil = Evil { references: long_list(bytes, commit), ..Evil::with_main(commit, pack) };
-        match (wanted, attack(evil).await) {
-            (Some(wanted), Err(said)) => assert!(said.contains(wanted), "{said}"),
+        match (expected, attack(evil).await) {
+            (Some(expected), Err(message)) => assert!(message.contains(expected), "{message}"),
             (None, Ok(_)) => {}
-            (_, said) => panic!("{bytes}: {said:?}"),
+            (_, message) => panic!("{bytes}: {message:?}"),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_sending_a_byte_a_second_time_out_and_delay_no_namespace() {
-    let pace = Pace { bytes: 1 << 10, window: Duration::from_secs(3) };
-    let limits = Limits { list_pace: pace, fetch_pace: pace, ..Limits::default() };
+    let min_rate = MinRate { bytes: 1 << 10, window: Duration::from_secs(3) };
+    let limits = Limits { list_min_rate: min_rate, fetch_min_rate: min_rate, ..Limits::default() };
     let mut controller = Controller::with(limits).await;
     let mut slow = Vec::new();
     for (index, what) in ["advertisement", "references", "pack", "pack"].into_iter().enumerate() {
@@ -193,14 +193,14 @@ async fn servers_sending_a_byte_a_second_time_out_and_delay_no_namespace() {
     let repository = Repository::with_project();
     for round in 0..5 {
         let server = Server::of(&repository).await;
-        let asked = Instant::now();
+        let start = Instant::now();
         let fields = json!({"projectRepo": server.url(), "branch": "main"});
         controller.resolve_in("victim", &format!("app-{round}"), &fields).await.unwrap();
-        assert!(asked.elapsed() < Duration::from_secs(10), "it took {:?}", asked.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(10), "it took {:?}", start.elapsed());
     }
     for (stack, fields) in slow {
-        let said = controller.resolve_as(&stack, &fields, &Lookup::default()).await.expect_err("it is too slow");
-        assert!(said.contains("server is too slow: it sent less than 1024 bytes in 3 s"), "{stack}: {said}");
+        let error = controller.resolve_as(&stack, &fields, &Lookup::default()).await.expect_err("it is too slow");
+        assert!(error.contains("server is too slow: it sent less than 1024 bytes in 3 s"), "{stack}: {error}");
     }
 }
 
@@ -224,14 +224,14 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
 /// Namespace, name and source of a Stack.
 type Followed = (&'static str, String, Value);
 
-/// A Stack whose commit is fetched from a server that sends almost nothing.
+/// Starts a fetch for a Stack from a server that sends one byte per second. Returns the Stack.
 async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> Followed {
     let (commit, pack) = chains_of_ten(0);
     let url = Evil { slow: &["pack"], ..Evil::with_main(commit, pack) }.start().await;
     let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
     let look = |controller: &Controller| controller.look_in(namespace, &stack, &fields, &Lookup::default());
-    let said = look(controller).expect_err("the server was not asked yet").to_string();
-    controller.until_woken(&stack, &said).await;
+    let error = look(controller).expect_err("the server was not asked yet").to_string();
+    controller.until_woken(&stack, &error).await;
     assert!(look(controller).expect_err("it is fetched").to_string().starts_with("fetching revision"));
     (namespace, stack, fields)
 }
@@ -245,17 +245,17 @@ async fn until_in_use(controller: &Controller, slots: usize) {
     }
 }
 
-/// How long a namespace without a slot waits for a commit of a server that answers immediately.
+/// Returns the time that a namespace without a slot waits for a commit of a server that responds immediately.
 async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
-    let asked = Instant::now();
+    let start = Instant::now();
     let fields = json!({"projectRepo": server.url(), "branch": "main"});
     controller.resolve_in(namespace, "app", &fields).await.unwrap();
-    asked.elapsed()
+    start.elapsed()
 }
 
-/// The number of fetches that were ended because another namespace waited.
+/// Returns the number of fetches that were ended because another namespace waited.
 fn ended(controller: &Controller, slow: &[Followed]) -> usize {
     let errors = slow.iter().filter_map(|(namespace, stack, fields)| {
         controller.look_in(namespace, stack, fields, &Lookup::default()).err().map(|error| error.to_string())
@@ -270,15 +270,15 @@ async fn the_controllers_own_addresses_are_never_contacted() {
     for host in ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]", "0.0.0.0"] {
         let mut controller = Controller::with_addresses(Limits::default()).await;
         let fields = json!({"projectRepo": format!("http://{host}:{port}/app"), "branch": "main"});
-        let said = controller.resolve(&fields).await.expect_err("it is refused");
-        assert!(said.contains("not allowed for a repository"), "{host}: {said}");
+        let error = controller.resolve(&fields).await.expect_err("it is refused");
+        assert!(error.contains("not allowed for a repository"), "{host}: {error}");
     }
-    let asked = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
-    assert!(asked.is_err(), "the server was asked");
+    let requests = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
+    assert!(requests.is_err(), "the server was asked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn work_for_a_repository_stops_with_its_last_stack() {
+async fn work_for_a_repository_stops_when_no_stack_follows_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let fields = json!({"projectRepo": format!("http://{}/app", listener.local_addr().unwrap()), "branch": "main"});
     let controller = Controller::new().await;
@@ -286,7 +286,7 @@ async fn work_for_a_repository_stops_with_its_last_stack() {
         drop(controller.look(stack, &fields, &Lookup::default()));
     }
     let accepted = tokio::time::timeout(Duration::from_secs(20), listener.accept()).await;
-    let (mut stream, _) = accepted.expect("the server is asked within 20 s").unwrap();
+    let (mut stream, _) = accepted.expect("the controller connects to the server within 20 s").unwrap();
     let mut request = Vec::new();
     controller.git.forget(&("apps".to_owned(), "first".to_owned()));
     let closed = tokio::time::timeout(Duration::from_millis(500), stream.read_to_end(&mut request)).await;
@@ -322,7 +322,7 @@ async fn child_processes_have_no_environment_and_no_credentials_in_args() {
     assert_eq!(read("oom_score_adj").trim(), "1000");
 }
 
-/// Memory limit of a connection's child process in bytes, as `/proc/PID/limits` shows it.
+/// Memory limit in bytes of the child process for a connection, which `/proc/PID/limits` contains.
 const CONVERSATION_MEMORY: u64 = 64 << 20;
 
 /// Returns the child processes of this process with a role.
@@ -352,9 +352,11 @@ async fn slow_patterns_are_refused_only_for_the_stack_that_defines_them() {
     drop(controller.look("slow", &slow, &Lookup::default()));
     let resolved = controller.resolve_in("victim", "app", &quick).await.unwrap();
     assert!(origin(&resolved).selection.is_some());
-    let said = controller.resolve_as("slow", &slow, &Lookup::default()).await;
+    let message = controller.resolve_as("slow", &slow, &Lookup::default()).await;
     assert!(
-        said.as_ref().is_err_and(|said| said.contains("matching the patterns against all files exceeds the limit")),
-        "{said:?}"
+        message
+            .as_ref()
+            .is_err_and(|message| message.contains("matching the patterns against all files exceeds the limit")),
+        "{message:?}"
     );
 }

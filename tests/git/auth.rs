@@ -1,4 +1,4 @@
-//! Credentials for Git over HTTP, and the hosts that receive them.
+//! Tests credentials for Git over HTTP, and the hosts to which they are sent.
 
 use std::process::Command;
 
@@ -49,7 +49,7 @@ async fn credential_errors_are_reported_without_revealing_them() {
         (&[("sshPrivateKey", "hunter2")], true, "requires an SSH URL"),
         (&[], true, "failed to read Secret apps/git: not found"),
     ];
-    for (entries, is_given, wanted) in rows {
+    for (entries, is_given, expected) in rows {
         let mut controller = Controller::new().await;
         if !entries.is_empty() {
             controller.secrets.set("git", entries);
@@ -58,9 +58,9 @@ async fn credential_errors_are_reported_without_revealing_them() {
         if is_given {
             fields["gitAuthSecret"] = json!("git");
         }
-        let said = controller.resolve(&fields).await.expect_err("it is refused");
-        assert!(said.contains(wanted), "{wanted}: {said}");
-        assert!(!said.contains("hunter2") && !said.contains("hidden words"), "{said}");
+        let error = controller.resolve(&fields).await.expect_err("it is refused");
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert!(!error.contains("hunter2") && !error.contains("hidden words"), "{error}");
     }
 }
 
@@ -73,8 +73,8 @@ async fn a_changed_secret_is_read_on_the_next_request() {
     let fields = json!({"projectRepo": server.url(), "branch": "main", "gitAuthSecret": "git"});
     let before = controller.resolve(&fields).await.unwrap();
     server.set_login("me", "new");
-    let said = controller.resolve_now(&fields, "one").await.expect_err("the password is old");
-    assert!(said.contains("server rejected the credentials"), "{said}");
+    let error = controller.resolve_now(&fields, "one").await.expect_err("the password is old");
+    assert!(error.contains("server rejected the credentials"), "{error}");
     controller.secrets.set("git", &[("username", "me"), ("password", "new")]);
     let after = controller.resolve_now(&fields, "two").await.unwrap();
     assert_eq!(after.digest, before.digest);
@@ -89,8 +89,8 @@ async fn a_custom_ca_is_trusted_per_secret_or_for_all_stacks() {
     let login = [("username", "me"), ("password", "hunter2"), ("ca.crt", tls.authority.as_str())];
     let mut controller = Controller::new().await;
     controller.secrets.set("git", &login[..2]);
-    let said = controller.resolve(&fields).await.expect_err("the certificate is not trusted");
-    assert!(said.contains("server is unreachable") && said.contains("certificate"), "{said}");
+    let error = controller.resolve(&fields).await.expect_err("the certificate is not trusted");
+    assert!(error.contains("server is unreachable") && error.contains("certificate"), "{error}");
     let mut controller = Controller::new().await;
     controller.secrets.set("git", &login);
     controller.resolve(&fields).await.unwrap();
@@ -137,8 +137,8 @@ async fn a_github_app_token_is_cached_while_it_is_valid() {
     let (repository, directory) = (Repository::with_project(), TempDir::new().unwrap());
     for traditional in [true, false] {
         let (private, public) = app_key(&directory, traditional);
-        let wanted = if traditional { "BEGIN RSA PRIVATE KEY" } else { "BEGIN PRIVATE KEY" };
-        assert!(private.contains(wanted), "the key is of the other form");
+        let expected = if traditional { "BEGIN RSA PRIVATE KEY" } else { "BEGIN PRIVATE KEY" };
+        assert!(private.contains(expected), "the key is of the other form");
         let server = Server::private(&repository, "x-access-token", "hunter2").await;
         let github = GitHub::start(public, "hunter2").await;
         let mut controller = Controller::new().await;
@@ -152,12 +152,12 @@ async fn a_github_app_token_is_cached_while_it_is_valid() {
         // The server revokes the token before it expires.
         server.set_login("x-access-token", "another");
         *github.token.lock().unwrap() = "another".to_owned();
-        let said = controller.resolve_now(&fields, "refused").await.expect_err("the token is refused");
-        assert!(said.contains("server rejected the credentials") && !said.contains("hunter2"), "{said}");
+        let error = controller.resolve_now(&fields, "refused").await.expect_err("the token is refused");
+        assert!(error.contains("server rejected the credentials") && !error.contains("hunter2"), "{error}");
         controller.resolve_now(&fields, "renewed").await.unwrap();
         assert_eq!(github.exchanges(), 2);
         controller.secrets.set("git", &[("app", "12"), ("installation", "35"), ("key", &private)]);
-        let said = controller.resolve_now(&fields, "gone").await.expect_err("there is no such installation");
-        assert!(said.contains("installation 35 of the App not found"), "{said}");
+        let error = controller.resolve_now(&fields, "gone").await.expect_err("there is no such installation");
+        assert!(error.contains("installation 35 of the App not found"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Servers and repositories that misbehave: each fault gets its own message and stays within the limits.
+//! Tests servers and repositories with faults: each fault causes a specific message and stays within the limits.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::follower::Controller;
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// Starts a server that answers every request with the same bytes, or never.
+/// Starts a server that responds to every request with the same bytes, or never responds if `answer` is `None`.
 async fn answering(answer: Option<Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/app", listener.local_addr().unwrap());
@@ -63,11 +63,12 @@ async fn each_server_failure_has_its_own_message() {
         (answering(Some(b"\x00\x01\x02rubbish".to_vec())).await, "server is unreachable"),
     ];
     let limits = Limits { list_time: Duration::from_secs(2), ..Limits::default() };
-    for (url, wanted) in rows {
+    for (url, expected) in rows {
         let mut controller = Controller::with(limits.clone()).await;
-        let said = controller.resolve(&json!({"projectRepo": url, "branch": "main"})).await.expect_err("it misbehaves");
-        assert!(said.contains(wanted) && said.contains(&url), "{wanted}: {said}");
-        assert!(!said.contains("hidden words"), "{said}");
+        let error =
+            controller.resolve(&json!({"projectRepo": url, "branch": "main"})).await.expect_err("it misbehaves");
+        assert!(error.contains(expected) && error.contains(&url), "{expected}: {error}");
+        assert!(!error.contains("hidden words"), "{error}");
     }
 }
 
@@ -89,8 +90,8 @@ async fn an_endless_response_is_ended_at_the_limit() {
         }
     });
     let mut controller = Controller::new().await;
-    let said = controller.resolve(&json!({"projectRepo": url, "branch": "main"})).await.expect_err("it never ends");
-    assert!(said.contains("exceeds the limit") || said.contains("Git protocol error"), "{said}");
+    let error = controller.resolve(&json!({"projectRepo": url, "branch": "main"})).await.expect_err("it never ends");
+    assert!(error.contains("exceeds the limit") || error.contains("Git protocol error"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -99,20 +100,20 @@ async fn missing_refs_are_reported_and_found_after_the_next_push() {
     let server = Server::of(&repository).await;
     let mut controller = Controller::new().await;
     let fields = json!({"projectRepo": server.url(), "branch": "dev"});
-    let said = controller.resolve(&fields).await.expect_err("nothing was pushed");
-    assert!(said.contains("repository is empty"), "{said}");
+    let error = controller.resolve(&fields).await.expect_err("nothing was pushed");
+    assert!(error.contains("repository is empty"), "{error}");
     repository.write("Pulumi.yaml", "name: app\n");
     repository.commit();
-    let said = controller.resolve_now(&fields, "one").await.expect_err("there is no such branch");
-    assert!(said.contains("no branch or tag dev: its branches are main"), "{said}");
+    let error = controller.resolve_now(&fields, "one").await.expect_err("there is no such branch");
+    assert!(error.contains("no branch or tag dev: its branches are main"), "{error}");
     repository.git(&["branch", "dev"]);
     controller.resolve_now(&fields, "two").await.unwrap();
     let gone = json!({"projectRepo": server.url(), "commit": "0123456789012345678901234567890123456789"});
-    let said = controller.resolve(&gone).await.expect_err("there is no such commit");
-    assert!(said.contains("commit 0123456789012345678901234567890123456789 not found"), "{said}");
+    let error = controller.resolve(&gone).await.expect_err("there is no such commit");
+    assert!(error.contains("commit 0123456789012345678901234567890123456789 not found"), "{error}");
     let elsewhere = json!({"projectRepo": server.url().replace("/app", "/other"), "branch": "main"});
-    let said = controller.resolve(&elsewhere).await.expect_err("repository not found");
-    assert!(said.contains("repository not found"), "{said}");
+    let error = controller.resolve(&elsewhere).await.expect_err("repository not found");
+    assert!(error.contains("repository not found"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,19 +124,19 @@ async fn oversized_content_is_refused_and_the_last_good_artifact_is_kept() {
     let mut controller = Controller::with(limits).await;
     let fields = json!({"projectRepo": server.url(), "branch": "main"});
     let good = controller.resolve(&fields).await.unwrap();
-    // Incompressible content.
+    // This content does not compress.
     let noise: Vec<u8> = (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
     repository.write("noise", &noise);
     repository.commit();
-    let said = controller.resolve_now(&fields, "one").await.expect_err("it is too large");
-    assert!(said.contains("pack exceeds the limit of 65536 bytes"), "{said}");
+    let error = controller.resolve_now(&fields, "one").await.expect_err("it is too large");
+    assert!(error.contains("pack exceeds the limit of 65536 bytes"), "{error}");
     std::fs::remove_file(repository.path().join("noise")).unwrap();
-    // Content that compresses well and is large in memory.
+    // This content compresses well, but needs much memory.
     repository.write("zeros", vec![0_u8; 1 << 20]);
     repository.git(&["reset", "--quiet", "--soft", "HEAD~1"]);
     repository.commit();
-    let said = controller.resolve_now(&fields, "two").await.expect_err("a file is too large");
-    assert!(said.contains("file or list of all objects exceeds the limit of 262144 bytes"), "{said}");
+    let error = controller.resolve_now(&fields, "two").await.expect_err("a file is too large");
+    assert!(error.contains("file or list of all objects exceeds the limit of 262144 bytes"), "{error}");
     assert!(controller.store.contains(&good.digest));
     let left = std::fs::read_dir(controller.directory.path().join("work")).unwrap().count();
     assert_eq!(left, 0, "nothing is left on the disk");

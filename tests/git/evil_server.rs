@@ -30,7 +30,7 @@ impl Pack {
         Pack { bytes: b"PACK\0\0\0\x02\0\0\0\0".to_vec(), objects: 0 }
     }
 
-    /// Adds an undeltified object.
+    /// Adds an object that is not a delta.
     pub fn object(&mut self, kind: Kind, data: &[u8]) -> (ObjectId, Place) {
         let number = match kind {
             Kind::Commit => 1,
@@ -83,7 +83,7 @@ impl Pack {
         Place { offset, size }
     }
 
-    /// Adds a commit of a tree.
+    /// Adds a commit that refers to a tree.
     pub fn commit(&mut self, tree: ObjectId) -> ObjectId {
         let who = "Evil <evil@example.com> 1700000000 +0000";
         self.object(Kind::Commit, format!("tree {tree}\nauthor {who}\ncommitter {who}\n\nharm\n").as_bytes()).0
@@ -141,7 +141,7 @@ pub struct Evil {
     /// Response to `ls-refs`.
     pub references: Vec<u8>,
     pub pack: Vec<u8>,
-    /// Responses that are sent at one byte per second.
+    /// Responses that are sent at one byte per second: `advertisement`, `references` or `pack`.
     pub slow: &'static [&'static str],
 }
 

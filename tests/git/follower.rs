@@ -1,4 +1,4 @@
-//! Controller fixture: Stacks that track repositories, and an artifact store.
+//! A fixture for the part of the controller that tracks repositories for Stacks, with an artifact store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::secrets::Secrets;
 
-/// Timeout for a response on a slow machine.
+/// Timeout for a response, long enough for a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Controller {
@@ -68,7 +68,7 @@ impl Controller {
         Controller { git, store, secrets, directory, woken, end }
     }
 
-    /// Writes a file that is trusted for all Stacks.
+    /// Writes a file with certificates or host keys that are trusted for all Stacks.
     pub fn trust(&self, name: &str, text: &str) {
         std::fs::write(self.directory.path().join("trust").join(name), text).unwrap();
     }
@@ -94,7 +94,7 @@ impl Controller {
         self.git.look(&(namespace.to_owned(), stack.to_owned()), &repository, lookup)
     }
 
-    /// Returns the final result. Retries only when the Stack is woken.
+    /// Returns the final result. Retries only after the Stack is requeued.
     pub async fn resolve_as(&mut self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, String> {
         loop {
             match self.look(stack, fields, lookup) {
@@ -116,7 +116,7 @@ impl Controller {
         }
     }
 
-    /// Returns the files in the directories for unfinished work.
+    /// Returns the files that remain in the directories for unfinished work.
     pub fn left_over(&self) -> Vec<PathBuf> {
         let directories = [self.directory.path().join("work"), self.directory.path().join("store/incoming")];
         directories

@@ -1,4 +1,4 @@
-//! A minimal API of GitHub Apps that exchanges a signed JWT for a token.
+//! A minimal GitHub API that exchanges the signed JWT of a GitHub App for a token.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

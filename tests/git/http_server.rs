@@ -73,7 +73,7 @@ impl Server {
     }
 
     /// Returns the number of connections and the number of fetches.
-    pub fn asked(&self) -> (usize, usize) {
+    pub fn requests(&self) -> (usize, usize) {
         (self.shared.lists.load(Ordering::SeqCst), self.shared.fetches.load(Ordering::SeqCst))
     }
 }

@@ -1,6 +1,6 @@
-//! Tracking of Git repositories with real servers on loopback: Git's HTTP backend with and without TLS of a private
-//! authority, the OpenSSH server, a minimal API of GitHub Apps, and servers that misbehave. The only part of a cluster
-//! is a server for Secrets.
+//! Tests the tracking of Git repositories with real servers on loopback: Git's HTTP backend without TLS and with TLS of a private
+//! certificate authority, the OpenSSH server, a minimal GitHub API, and servers with faults. A minimal API server
+//! serves Secrets; no cluster is needed.
 
 #![allow(
     clippy::unwrap_used,

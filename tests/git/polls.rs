@@ -1,4 +1,4 @@
-//! Frequency of requests to a server.
+//! Tests how often the controller sends requests to a server.
 
 use pulumi_controller::source::git::{Known, Lookup};
 use serde_json::json;
@@ -19,7 +19,7 @@ async fn five_hundred_stacks_on_one_repository_share_one_poll_and_fetch() {
     }
     assert!(resolved.iter().all(|other| other.digest == resolved[0].digest));
     // A fetch uses a second connection.
-    assert_eq!(server.asked(), (2, 1));
+    assert_eq!(server.requests(), (2, 1));
     repository.write("more", "more");
     let commit = repository.commit();
     let moved = controller
@@ -29,7 +29,7 @@ async fn five_hundred_stacks_on_one_repository_share_one_poll_and_fetch() {
     assert_eq!(moved.revision, format!("main@sha1:{commit}"));
     let other = controller.look("app-499", &fields, &Lookup::default()).unwrap();
     assert_eq!(other.revision, moved.revision, "it came with the same answer");
-    assert_eq!(server.asked(), (4, 2));
+    assert_eq!(server.requests(), (4, 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,13 +38,13 @@ async fn a_restarted_controller_does_not_refetch_applied_revisions() {
     let server = Server::of(&repository).await;
     let fields = json!({"projectRepo": server.url(), "branch": "main"});
     let first = Controller::new().await.resolve(&fields).await.unwrap();
-    let before = server.asked();
+    let before = server.requests();
     let known = Known { revision: repository.head(), digest: first.digest.clone(), selection: None };
     let lookup = Lookup { known: Some(known), ..Lookup::default() };
     let mut controller = Controller::new().await;
     let again = controller.resolve_as("app", &fields, &lookup).await.unwrap();
     assert_eq!((again.digest, again.revision), (first.digest, first.revision));
-    assert_eq!(server.asked(), (before.0 + 1, before.1));
+    assert_eq!(server.requests(), (before.0 + 1, before.1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Proxies in the environment. Environment variables affect all tests of a process, so this test starts another
+//! Tests proxies in the environment. Environment variables affect all tests of a process, so this test starts another
 //! process.
 
 use serde_json::json;
@@ -22,9 +22,9 @@ async fn a_proxy_from_the_environment_is_used() {
         inner.env("HTTP_PROXY", address).env_remove("NO_PROXY").env_remove("no_proxy").output()
     });
     let ended = ended.await.unwrap().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
-    assert_eq!(proxy.asked(), (2, 1), "all of it went through the proxy");
+    let message = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && message.contains("1 passed"), "{message}");
+    assert_eq!(proxy.requests(), (2, 1), "all of it went through the proxy");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,18 +38,18 @@ async fn a_host_in_no_proxy_is_contacted_directly() {
         inner.env("http_proxy", address).env("no_proxy", "other.invalid,git.invalid").output()
     });
     let ended = ended.await.unwrap().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
-    assert_eq!(proxy.asked(), (0, 0));
+    let message = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && message.contains("1 passed"), "{message}");
+    assert_eq!(proxy.requests(), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "started by the test above, with a proxy in its environment"]
 async fn a_repository_excluded_from_the_proxy_is_unreachable() {
     let mut controller = Controller::new().await;
-    let said =
+    let error =
         controller.resolve(&json!({"projectRepo": BEHIND, "branch": "main"})).await.expect_err("it has no address");
-    assert!(said.contains("server is unreachable"), "{said}");
+    assert!(error.contains("server is unreachable"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

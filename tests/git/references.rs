@@ -1,4 +1,4 @@
-//! Resolution of references to commits in real repositories.
+//! Tests the resolution of references to commits in real repositories.
 
 use serde_json::json;
 
@@ -28,11 +28,11 @@ async fn branches_tags_commits_and_ranges_are_found() {
         (json!({"gitRef": {"semver": ">=1.0.0 <2.0.0"}}), format!("v1.10.0@sha1:{first}")),
         (json!({"gitRef": {"semver": ">=2.0.0-0"}}), format!("v2.0.0-rc.1@sha1:{second}")),
     ];
-    for (mut fields, wanted) in rows {
+    for (mut fields, expected) in rows {
         fields["projectRepo"] = json!(server.url());
         let resolved = controller.resolve(&fields).await.unwrap_or_else(|error| panic!("{fields}: {error}"));
-        assert_eq!(resolved.revision, wanted, "{fields}");
-        assert_eq!(controller.files(&resolved).contains_key("more"), wanted.ends_with(&second), "{fields}");
+        assert_eq!(resolved.revision, expected, "{fields}");
+        assert_eq!(controller.files(&resolved).contains_key("more"), expected.ends_with(&second), "{fields}");
     }
 }
 

@@ -25,7 +25,7 @@ impl Secrets {
         self.0.lock().unwrap().insert(name.to_owned(), entries);
     }
 
-    /// Returns a client for an API server that has only these Secrets.
+    /// Returns a client for an API server that serves only these Secrets.
     pub async fn client(&self) -> Client {
         let router =
             Router::new().route("/api/v1/namespaces/{namespace}/secrets/{name}", get(secret)).with_state(self.clone());

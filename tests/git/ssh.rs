@@ -1,4 +1,4 @@
-//! Repositories over SSH.
+//! Tests repositories over SSH.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -82,10 +82,10 @@ async fn ssh_errors_are_reported() {
     for (secret, url, parts) in rows {
         let mut controller = Controller::new().await;
         controller.secrets.set("ssh", secret);
-        let said = controller.resolve(&fields(&url)).await.expect_err("it is refused");
+        let error = controller.resolve(&fields(&url)).await.expect_err("it is refused");
         for part in parts {
-            assert!(said.contains(part), "{part}: {said}");
+            assert!(error.contains(part), "{part}: {error}");
         }
-        assert!(!said.contains("PRIVATE KEY") && !said.contains("hunter2"), "{said}");
+        assert!(!error.contains("PRIVATE KEY") && !error.contains("hunter2"), "{error}");
     }
 }

@@ -39,7 +39,7 @@ pub fn key_pair(directory: &Path, name: &str, kind: &[&str], passphrase: &str) -
     (fs::read_to_string(&path).unwrap(), fs::read_to_string(path.with_extension("pub")).unwrap())
 }
 
-/// Debian installs `sshd` in a directory that is not on every user's `PATH`.
+/// Returns the path of `sshd`, which Debian installs in a directory that is not on every user's `PATH`.
 fn program() -> PathBuf {
     let found = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd"]
         .map(PathBuf::from)

@@ -15,7 +15,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Forwards TLS connections to a plain server.
+    /// Starts a server that forwards TLS connections to a server without TLS.
     pub async fn before(plain: SocketAddr) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut params = CertificateParams::new(Vec::new()).unwrap();

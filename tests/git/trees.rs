@@ -1,4 +1,4 @@
-//! Content of the artifact for a commit.
+//! Tests the content of the artifact for a commit.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::http_server::Server;
 use crate::repository::Repository;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_commit_gives_the_same_digest() {
+async fn the_same_commit_has_the_same_digest() {
     let repository = Repository::with_project();
     for name in ["a/b/c", "a-b", "a.b", "z"] {
         repository.write(name, name);
@@ -37,7 +37,7 @@ async fn symlinks_modes_and_all_file_types_are_preserved() {
     let mut controller = Controller::new().await;
     let resolved = controller.resolve(&json!({"projectRepo": server.url(), "branch": "main"})).await.unwrap();
     let files = controller.files(&resolved);
-    let wanted = [
+    let expected = [
         ("Pulumi.yaml", "name: app\nruntime: yaml\n"),
         ("apps/web/shared", "-> ../../packages/shared"),
         ("assets/image.png", "no default list of extensions"),
@@ -45,7 +45,7 @@ async fn symlinks_modes_and_all_file_types_are_preserved() {
         ("empty", ""),
         ("packages/shared/index.ts", "export {}"),
     ];
-    assert_eq!(files, wanted.map(|(name, content)| (name.to_owned(), content.to_owned())).into());
+    assert_eq!(files, expected.map(|(name, content)| (name.to_owned(), content.to_owned())).into());
     assert!(origin(&resolved).warnings.is_empty());
 }
 
@@ -62,8 +62,8 @@ async fn paths_in_sourceignore_are_excluded() {
     let mut controller = Controller::new().await;
     let resolved = controller.resolve(&json!({"projectRepo": server.url(), "branch": "main"})).await.unwrap();
     let files: Vec<String> = controller.files(&resolved).into_keys().collect();
-    let wanted = [".sourceignore", "Pulumi.yaml", "apps/.sourceignore", "apps/docs/a.md", "keep.log", "secret.txt"];
-    assert_eq!(files, wanted);
+    let expected = [".sourceignore", "Pulumi.yaml", "apps/.sourceignore", "apps/docs/a.md", "keep.log", "secret.txt"];
+    assert_eq!(files, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,11 @@
-//! Detects incompatible changes of a protocol: agents and controllers of different versions must interoperate. Pure
-//! functions.
+//! Detects incompatible changes of the protocol, because agents and controllers of different versions must interoperate. This
+//! module contains only pure functions.
 
 use protox::prost_reflect::{
     DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor,
 };
 
-/// Returns one sentence for each element of the released protocol that is missing or different today. Additions are
+/// Returns one sentence for each element of the released protocol that is missing or different in the current one. Additions are
 /// compatible.
 pub fn broken(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> {
     let mut broken = Vec::new();
@@ -43,7 +43,7 @@ fn fields(message: &MessageDescriptor, now: &MessageDescriptor, broken: &mut Vec
     }
 }
 
-/// Returns the declaration of a field: fields with different declarations are incompatible.
+/// Returns the declaration of a field. Fields with different declarations are incompatible.
 fn shape(field: &FieldDescriptor) -> String {
     let presence = match () {
         () if field.is_list() => "repeated ".to_owned(),

@@ -1,4 +1,4 @@
-//! The protocol between controllers and agents of different versions.
+//! Tests the protocol between controllers and agents of different versions.
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used, reason = "a missing prerequisite fails the test")]
 
 mod compatibility;
@@ -12,9 +12,9 @@ use protox::prost_reflect::DescriptorPool;
 
 use compatibility::broken;
 
-/// Checks the committed descriptor set, from which nothing may be removed. `make generate` only adds to it.
+/// Checks the committed descriptor set, from which no element may be removed. `make generate` only adds elements.
 #[test]
-fn nothing_of_the_released_protocol_is_removed_renumbered_or_retyped() {
+fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rpc/protos");
     let released = std::fs::read(protos.join("agent.v1.binpb")).expect("the released descriptor set is there");
     let released = DescriptorPool::decode(released.as_slice()).expect("the released descriptor set can be read");
@@ -83,10 +83,10 @@ fn breaking_protocol_changes_are_reported_and_additions_are_not() {
     ];
     let released = pool(RELEASED);
     assert_eq!(broken(&released, &released), Vec::<String>::new());
-    for (what, becomes, said) in examples {
+    for (what, becomes, message) in examples {
         assert!(RELEASED.contains(what), "{what}");
         let found = broken(&released, &pool(&RELEASED.replacen(what, becomes, 1))).join("\n");
-        assert_eq!(found.is_empty(), said.is_empty(), "{what} → {becomes}: {found}");
-        assert!(found.contains(said), "{what} → {becomes}: {found}");
+        assert_eq!(found.is_empty(), message.is_empty(), "{what} → {becomes}: {found}");
+        assert!(found.contains(message), "{what} → {becomes}: {found}");
     }
 }

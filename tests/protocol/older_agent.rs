@@ -1,4 +1,4 @@
-//! The current client of the controller with an agent of an older version, over a real connection.
+//! Tests the current client of the controller with an agent of an older version, over a real connection.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -117,7 +117,7 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
     tokio::time::timeout(LIMIT, whole).await.expect("it is over in time");
 }
 
-/// Proves that the features in the other test work with a current agent.
+/// The features that the other test uses must work with a current agent.
 #[tokio::test]
 async fn a_current_agent_reports_fields_an_older_one_lacks() {
     let whole = async {

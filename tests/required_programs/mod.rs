@@ -1,5 +1,5 @@
-//! Programs that a test starts. A test without its programs does not run, except with the environment variable `CI`: there it
-//! fails, so that a continuous integration job cannot pass without its tests.
+//! Programs that a test starts. If a program is missing, the test is skipped. If the environment variable `CI` is set, the test
+//! fails instead, so that a continuous integration job cannot pass without its tests.
 
 /// Reports whether all programs are on `PATH`. Panics if `CI` is set and one is missing.
 pub fn has_programs(test: &str, programs: &[&str]) -> bool {
@@ -14,7 +14,7 @@ pub fn has_programs(test: &str, programs: &[&str]) -> bool {
     }
 }
 
-/// Reports that a test does not run. Panics if `CI` is set.
+/// Prints that a test is skipped. Panics if `CI` is set.
 pub fn not_run(test: &str, why: &str) {
     let is_in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
     assert!(!is_in_ci, "{test} must run because the environment variable CI is set: {why}");

@@ -18,7 +18,7 @@ impl Workspace {
         Ok(self.connect().await.put_source(header, std::io::Cursor::new(archive), &Sending::default()).await?.unchanged)
     }
 
-    /// Sends a source with these files and waits until it is installed or the first attempt has failed.
+    /// Sends a source with these files and waits until the source is installed or the first attempt has failed.
     pub async fn bring(&self, files: &[(&str, &str)]) -> Result<proto::Artifact, String> {
         let (artifact, archive) = archive(files);
         self.put_archive(artifact.clone(), archive).await.map_err(|error| error.to_string())?;
@@ -95,13 +95,13 @@ impl Workspace {
         self.connect().await.run(request.clone()).await.unwrap().held
     }
 
-    /// Starts a process with the name of the CLI in the workspace, as a user does. The process waits until the guard is
+    /// Starts a process with the name of the CLI in the workspace, as a user does. The process runs until the guard is
     /// dropped.
     pub fn session(&self, arguments: &[&str]) -> InteractiveSession {
         self.session_by(&[], &self.path("share/workspace"), arguments)
     }
 
-    /// Starts such a process with a command line prefix and in another directory.
+    /// Starts a process with the name of the CLI, with a command line prefix and in the given directory.
     pub fn session_by(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> InteractiveSession {
         let program = self.path("pulumi");
         if !program.exists() {

@@ -1,18 +1,18 @@
-//! Stacks that wait for a decision: whether the question is justified, and the facts that a user would find.
+//! Checks whether a Stack waits for a decision with a reason, and returns the facts that a user would find.
 
 use super::life;
 use crate::facts::{Facts, name_of};
 
-/// Pending creates as a user would find them.
+/// The pending creates that a user would find.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InDoubt {
-    /// URNs of resources that exist but are missing in the state. The user removes them.
+    /// URNs of resources that exist but are missing in the state. The user removes these resources.
     pub exist: Vec<String>,
     /// URNs of resources that do not exist.
     pub do_not_exist: Vec<String>,
 }
 
-/// Checks the state and the provider, as a user would. An error tells why no operation is pending.
+/// Checks the state and the provider as a user would. Returns an error with the reason if no operation is pending.
 pub fn look_into(facts: &Facts) -> Result<InDoubt, String> {
     if facts.state.pending_creates.is_empty() {
         return Err("the state has no creation that was interrupted".to_owned());

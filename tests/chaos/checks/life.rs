@@ -15,13 +15,13 @@ enum Step<'a> {
 /// Returns the events of the provider and the actions of the user in order.
 fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     let events = facts.events.iter().map(|event| ((event.sequence, 0), Step::Event(event)));
-    let people = facts.removed_by_hand.iter().map(|removed| ((removed.after, 1), Step::RemovedByHand(removed)));
-    let mut steps: Vec<_> = events.chain(people).collect();
+    let removals = facts.removed_by_hand.iter().map(|removed| ((removed.after, 1), Step::RemovedByHand(removed)));
+    let mut steps: Vec<_> = events.chain(removals).collect();
     steps.sort_by_key(|(order, _)| *order);
     steps.into_iter().map(|(_, step)| step)
 }
 
-/// Returns the resources that exist at a time, or now: the latest name by URN.
+/// Returns the resources that exist at `until`, or at the end if it is `None`: the latest name by URN.
 pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
     let counts = |time: Timestamp| until.is_none_or(|until| time <= until);
     let mut there = BTreeMap::new();
@@ -38,7 +38,7 @@ pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &
     there
 }
 
-/// Returns resources that were created although they existed.
+/// Returns the resources that were created although they already existed.
 pub(super) fn doubled(facts: &Facts) -> Vec<String> {
     let mut there: BTreeMap<&str, &Event> = BTreeMap::new();
     let mut doubled = Vec::new();
@@ -65,7 +65,7 @@ pub(super) fn doubled(facts: &Facts) -> Vec<String> {
     doubled
 }
 
-/// Returns operations of one process during which another process started an operation.
+/// Returns the operations of one process during which another process started an operation.
 pub(super) fn two_runs_at_once(facts: &Facts) -> Vec<String> {
     let ends: BTreeMap<&str, &Event> = facts
         .events

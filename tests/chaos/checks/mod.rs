@@ -1,4 +1,4 @@
-//! Checks the guarantees. Pure functions from facts to violations.
+//! Checks the guarantees with pure functions from facts to violations.
 
 mod doubt;
 mod life;
@@ -30,7 +30,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Reports whether a requested change never happened.
+    /// Reports whether a requested change was lost.
     pub fn is_loss(self) -> bool {
         matches!(self, Kind::NotApplied | Kind::NoVerdict | Kind::Orphan)
     }
@@ -86,12 +86,12 @@ fn orphans(facts: &Facts) -> Vec<String> {
 
 fn not_applied(facts: &Facts) -> Vec<String> {
     let mut problems = Vec::new();
-    let wanted = &facts.wanted;
-    if facts.applied.as_ref() != Some(&wanted.revision) {
-        problems.push(format!("{} was pushed last, and {:?} is applied", wanted.revision, facts.applied));
+    let latest = &facts.latest;
+    if facts.applied.as_ref() != Some(&latest.revision) {
+        problems.push(format!("{} was pushed last, and {:?} is applied", latest.revision, facts.applied));
     }
     let expected: BTreeMap<String, String> =
-        resources_of(wanted.number).into_iter().map(|name| (name.clone(), called(&name, wanted.number))).collect();
+        resources_of(latest.number).into_iter().map(|name| (name.clone(), called(&name, latest.number))).collect();
     let found: BTreeMap<String, String> =
         facts.state.resources.iter().map(|(urn, called)| (name_of(urn).to_owned(), called.clone())).collect();
     if found != expected {

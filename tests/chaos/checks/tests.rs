@@ -1,10 +1,10 @@
-//! Small valid and invalid histories: each check detects its violation.
+//! Tests the checks with small valid and invalid histories.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::doubt::InDoubt;
 use super::*;
-use crate::facts::{Event, Phase, RemovedByHand, Run, RunOutcome, State, Wanted};
+use crate::facts::{Event, LatestRevision, Phase, RemovedByHand, Run, RunOutcome, State};
 
 /// A complete history up to revision 1, with the resulting state.
 const FIRST_REVISION: &str = "create first@1 begin; create third@1 begin; create first@1 done; create third@1 done; \
@@ -58,15 +58,15 @@ fn state(called: &[&str], pending: &[&str]) -> State {
     }
 }
 
-fn run(update: &str, number: u64, ended: i64, verdict: Option<RunOutcome>) -> Run {
+fn run(update: &str, number: u64, ended: i64, outcome: Option<RunOutcome>) -> Run {
     Run {
         update: update.to_owned(),
         number,
         is_destroy: false,
         created: at(0),
         has_begun: true,
-        ended: verdict.as_ref().map(|_| at(ended)),
-        verdict,
+        ended: outcome.as_ref().map(|_| at(ended)),
+        outcome,
         is_there: true,
     }
 }
@@ -88,7 +88,7 @@ fn good() -> Facts {
         removed_by_hand: Vec::new(),
         state: state(&["first@1", "second@1", "third@1", "turn1@1"], &[]),
         locks: Vec::new(),
-        wanted: Wanted { revision: "main@sha1:1".to_owned(), number: 1 },
+        latest: LatestRevision { revision: "main@sha1:1".to_owned(), number: 1 },
         applied: Some("main@sha1:1".to_owned()),
         stuck: None,
         runs: vec![run("u1", 1, 8, Some(RunOutcome::Succeeded))],
@@ -116,9 +116,9 @@ fn and_then(facts: &mut Facts, more: &str) {
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn valid_histories_pass_all_checks() {
-    let second_run = |facts: &mut Facts, verdict| {
+    let second_run = |facts: &mut Facts, outcome| {
         facts.hits.push(at(9));
-        facts.runs.push(run("u2", 1, 20, verdict));
+        facts.runs.push(run("u2", 1, 20, outcome));
     };
     let examples = [
         ("a life without faults", good()),
@@ -165,8 +165,8 @@ fn valid_histories_pass_all_checks() {
             "a provider failed because it could not report what it had done",
             with(|facts| {
                 let message = "reporting done of update first@1 to the provider log at http://log: refused".to_owned();
-                let verdict = RunOutcome::Failed { reason: "UpdateFailed".to_owned(), message };
-                facts.runs.push(run("u2", 1, 9, Some(verdict)));
+                let outcome = RunOutcome::Failed { reason: "UpdateFailed".to_owned(), message };
+                facts.runs.push(run("u2", 1, 9, Some(outcome)));
             }),
         ),
         (
@@ -299,10 +299,10 @@ fn histories_with_violations_are_reported() {
             "a creation of turn2",
         ),
     ];
-    for (what, facts, kind, said) in examples {
+    for (what, facts, kind, message) in examples {
         let (kinds, text) = found(&facts);
         assert!(kinds.contains(&kind), "{what}: {kinds:?}: {text}");
-        assert!(text.contains(said), "{what}: {text}");
+        assert!(text.contains(message), "{what}: {text}");
     }
 }
 

@@ -7,19 +7,19 @@ use crate::facts::{Facts, Run, RunOutcome, called, name_of, resources_of};
 
 /// Times in a status have a resolution of one second.
 const PRECISION: SignedDuration = SignedDuration::from_secs(1);
-/// Time before a run's request in which a fault may cause its failure.
+/// Maximum time between a fault and the request of a run whose failure the fault may have caused.
 const AFTERMATH: SignedDuration = SignedDuration::from_secs(60);
 
-/// Failures without a hit on the run itself: the run found the effects of an earlier one, or never started.
+/// Failure reasons that need no fault during the run: the run detected the effects of an earlier run, or never started.
 const OF_ANOTHERS_MAKING: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
 
-/// Message of a provider that completed its work but could not report it because of a fault in the scene: the run fails
-/// without a hit on its Stack.
+/// Message of a provider that completed its work but could not report it because of a fault in the scene. The run fails
+/// although no fault affected its Stack.
 const NOT_REPORTED: &str = "to the provider log at";
 
 /// Returns existing Updates without a result.
 pub(super) fn missing(facts: &Facts) -> Vec<String> {
-    let silent = facts.runs.iter().filter(|run| run.is_there && run.verdict.is_none());
+    let silent = facts.runs.iter().filter(|run| run.is_there && run.outcome.is_none());
     silent.map(|run| format!("{} has not ended", run.update)).collect()
 }
 
@@ -30,12 +30,12 @@ pub(super) fn wrong(facts: &Facts) -> Vec<String> {
 
 fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
     let end = run.ended.unwrap_or(run.created);
-    match run.verdict.as_ref()? {
+    match run.outcome.as_ref()? {
         RunOutcome::Succeeded => {
             undone(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update))
         }
         RunOutcome::Failed { reason, .. } if OF_ANOTHERS_MAKING.contains(&reason.as_str()) => None,
-        // Canceled in the queue because a newer revision was pushed.
+        // The run was canceled in the queue because a newer revision was pushed.
         RunOutcome::Failed { reason, .. } if reason == "Canceled" && !run.has_begun => None,
         RunOutcome::Failed { message, .. } if message.contains(NOT_REPORTED) => None,
         RunOutcome::Failed { reason, message } => (!was_hit(facts, run))
@@ -43,22 +43,22 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
     }
 }
 
-/// Returns a change that a successful run has not made.
+/// Returns a description of a change that a successful run should have made but has not made.
 fn undone(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
     let there = life::there(facts, Some(end + PRECISION));
-    let wanted = if run.is_destroy { Vec::new() } else { resources_of(run.number).to_vec() };
-    for name in &wanted {
+    let names = if run.is_destroy { Vec::new() } else { resources_of(run.number).to_vec() };
+    for name in &names {
         let expected = called(name, run.number);
         let found = there.iter().find(|(urn, _)| name_of(urn) == name).map(|(_, called)| *called);
         if found != Some(expected.as_str()) {
             return Some(format!("{expected} was not made by then: {found:?} was there"));
         }
     }
-    let left = there.iter().find(|(urn, _)| !wanted.iter().any(|name| name == name_of(urn)));
+    let left = there.iter().find(|(urn, _)| !names.iter().any(|name| name == name_of(urn)));
     left.map(|(_, called)| format!("{called} was still there"))
 }
 
-/// Reports whether a fault hit the Stack that may have caused the failure.
+/// Reports whether a fault that affected the Stack may have caused the failure.
 pub fn was_hit(facts: &Facts, run: &Run) -> bool {
     let end = run.ended.unwrap_or(Timestamp::MAX - PRECISION);
     facts.hits.iter().any(|hit| *hit >= run.created - AFTERMATH && *hit <= end + PRECISION)

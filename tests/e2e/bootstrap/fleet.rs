@@ -1,4 +1,4 @@
-//! A fleet repository as created by `flux bootstrap`, and the objects that kustomize-controller applies from it.
+//! A fleet repository with the layout of `flux bootstrap`, and the objects that kustomize-controller applies from it.
 
 use std::path::Path;
 
@@ -20,9 +20,9 @@ pub struct Fleet<'a> {
     repository: Source<'a>,
     vendored: Vec<File>,
     components: String,
-    /// Image of the controller; `None` if the repository does not install it.
+    /// Image of the controller, or `None` if the repository does not install the controller.
     pub image: Option<String>,
-    /// Files of the Kustomization `apps`; `None` if the repository does not contain it.
+    /// Files of the Kustomization `apps`, or `None` if the repository does not contain this Kustomization.
     pub apps: Option<Vec<File>>,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Fleet<'a> {
         .await;
     }
 
-    /// Removes the bootstrap objects without pruning: applied objects remain.
+    /// Removes the bootstrap objects without pruning, so that the applied objects remain.
     pub async fn end(&self) {
         let api = self.api(&self.kustomization());
         let kept = json!({"spec": {"prune": false}});

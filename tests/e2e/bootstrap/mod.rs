@@ -1,5 +1,5 @@
-//! The controller in a fleet repository: installed, used, upgraded during a run, and removed. `tests/run` runs this
-//! last, on a cluster without the controller, which the repository then installs.
+//! Tests the controller in a fleet repository: installation, use, upgrade during a run, and removal. `tests/run` runs this
+//! suite last, on a cluster without the controller.
 
 mod fleet;
 
@@ -53,7 +53,7 @@ async fn install(scene: &Scene, fleet: &mut Fleet<'_>) {
     assert_eq!(labels.get("app.kubernetes.io/part-of").map(String::as_str), Some("pulumi-controller"));
 }
 
-/// A second Kustomization applies sources and Stacks and reports their health.
+/// Adds a second Kustomization, which applies a source and a Stack and reports their health.
 async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>) -> StackHandle<'a> {
     let commit = source.push_unseen(&program("one", 10).files()).await;
     let stack = scene.stack("main", source);
@@ -90,7 +90,7 @@ async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>
     main
 }
 
-/// A commit changes the version during a run; the run succeeds and is not repeated.
+/// Changes the version of the controller during a run. The run must succeed and must not be repeated.
 async fn upgrade_in_a_run(scene: &Scene, fleet: &mut Fleet<'_>, source: &Source<'_>, main: &StackHandle<'_>) {
     let before = main.updates().await.len();
     let pod = main.pod_and_restarts().await;

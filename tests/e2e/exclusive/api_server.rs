@@ -1,4 +1,4 @@
-//! Outages of the API server during runs. These tests have the cluster to themselves.
+//! Tests outages of the API server during runs. No other test runs at the same time.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::harness::{
     Absence, AwayApiServer, Controller, Look, Program, Scene, WaitLimit, in_scene, not_run, once, run_alone, wait_until,
 };
 
-/// Runs a test if the API server can be stopped.
+/// Runs a test if the tests may stop the API server.
 fn run_where_it_can_go(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
     if !AwayApiServer::is_possible() {
         not_run(name, "the API server of an existing cluster cannot be stopped");
@@ -40,7 +40,7 @@ fn a_run_continues_while_the_api_server_hangs_and_is_recorded_once() {
     });
 }
 
-/// The run begins before the outage and ends during it. The outage lasts twenty seconds, in which the controller loses
+/// Tests a run that starts before the outage and ends during the outage. The outage lasts twenty seconds, in which the controller loses
 /// its lease.
 async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, absence: Absence) {
     let source = scene.source("app").await;
@@ -54,7 +54,7 @@ async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, abs
     let pod = main.pod_and_restarts().await;
 
     let away = AwayApiServer::take(absence).await;
-    // The provider log is a Service: the node reaches it without the API server.
+    // The node can reach the Service of the provider log without the API server.
     main.log.wait_for("create", "slow", "done").await;
     away.bring_back().await;
     until_it_answers(scene).await;
@@ -73,7 +73,7 @@ async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, abs
     each_result_was_recorded_once(scene);
 }
 
-/// All watches have ended, and their resource versions are too old for the restarted API server.
+/// The restart ends all watches, and the resource versions of the watches have expired.
 #[test]
 fn a_commit_pushed_right_after_an_api_server_restart_runs() {
     run_where_it_can_go("api-watches", async |controller, scene| {
@@ -96,8 +96,8 @@ fn a_commit_pushed_right_after_an_api_server_restart_runs() {
     });
 }
 
-/// Waits until the API server answers. Old connections have closed; calls that fail for that reason are retried here
-/// and not later in the test.
+/// Waits until the API server responds. A call on a closed connection fails, and is retried here
+/// so that later calls of the test succeed.
 async fn until_it_answers(scene: &Scene) {
     wait_until("the API server to answer again", WaitLimit::Reaction, async || {
         match scene.api::<Stack>().list(&Default::default()).await {

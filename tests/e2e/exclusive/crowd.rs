@@ -1,4 +1,4 @@
-//! Sixty Stacks at once on a small node: all complete without failures, within the concurrency limit and without
+//! Tests sixty Stacks at once on a small node: all complete without failures, within the concurrency limit and without
 //! starvation.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ fn sixty_stacks_created_at_once_on_one_source_all_succeed() {
     });
 }
 
-/// The shorter check of `make test`.
+/// This is the shorter check that `make test` runs.
 #[test]
 fn six_stacks_created_at_once_run_within_the_limit() {
     run_alone(async || {
@@ -74,7 +74,7 @@ async fn each_ran_once_and_none_failed(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     }
 }
 
-/// Checks the number of open runs. A run is open from its record in the status until its end; resource versions give
+/// Checks the number of open runs. A run is open from its record in the status until its end. Resource versions determine
 /// the order of all writes.
 async fn no_more_ran_at_a_time_than_may(scenes: &[&Scene]) {
     let version = |update: &Update| update.resource_version().and_then(|version| version.parse::<u64>().ok());

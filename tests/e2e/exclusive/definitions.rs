@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions of an older version than the controller. This test has the controller to itself.
+//! Tests CustomResourceDefinitions that are older than the controller. No other test runs at the same time.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};

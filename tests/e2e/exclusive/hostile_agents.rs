@@ -1,4 +1,4 @@
-//! Agents that a tenant has replaced by other programs: other Stacks are not affected.
+//! Tests agents that a tenant has replaced by other programs, which must not affect other Stacks.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const SOURCE: usize = 8 * 1024 * 1024;
 const RUN_TIME: Duration = Duration::from_secs(2);
 /// Number of Stacks with slow agents; more than there are stream slots.
 const SLOW: usize = 12;
-/// Maximum extra time for a Stack next to hostile agents. Allows for a machine without a spare CPU.
+/// Maximum additional time for a Stack next to hostile agents, long enough for a fully loaded machine.
 const DELAY: Duration = Duration::from_secs(5);
 
 #[test]
@@ -66,7 +66,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     wait_until("sources to be streamed to agents that do not read", WaitLimit::Run, async || {
         let workspaces = hostile.list::<pulumi_controller::api::auto::Workspace>().await;
         let waits =
-            workspaces.iter().filter(|workspace| format!("{:?}", workspace.status).contains("being put in place"));
+            workspaces.iter().filter(|workspace| format!("{:?}", workspace.status).contains("installing source"));
         match waits.count() {
             0 => Look::NotYet(format!("{} Workspaces, none is given its source", workspaces.len())),
             _ => Look::Found(()),
@@ -82,7 +82,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
         );
     }
 
-    // They wait for a slot while other agents do not read, and only for that time.
+    // These Stacks wait for a slot only while slow agents occupy all slots.
     for stack in [&huge, &flood] {
         stack.until("to be done all the same", WaitLimit::Long, is_done).await;
     }
@@ -98,7 +98,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     let flooded = of("flood-progress").name_any();
     let states = hostile.timeline.states_of::<Update>();
     let written = states.iter().filter(|update| update.name_any() == flooded).count();
-    // The controller reads a flood at a limited rate, so the run takes longer, with a write every few seconds.
+    // The controller limits the rate at which it reads messages, so the run takes longer, with one write every few seconds.
     let limit = 20 + lasted.as_secs() / 2;
     assert!(written as u64 <= limit, "a run that floods for {lasted:?} was written {written} times");
     for number in 0..SLOW {

@@ -1,4 +1,4 @@
-//! Two replicas and leader election. These tests have the controller to themselves.
+//! Tests leader election with two replicas. No other test runs at the same time.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -44,7 +44,7 @@ fn after_a_leader_is_killed_the_new_leader_records_the_run_once() {
         let leader = controller.until_one_leads_but("").await;
         controller.kill_pod(&leader).await;
         let next = controller.until_one_leads_but(&leader).await;
-        until_it_is_said_that_it_leads(scene, &next).await;
+        until_reported_as_leader(scene, &next).await;
 
         let stack = main.until_applied(&commit).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"n": 0}));
@@ -54,8 +54,8 @@ fn after_a_leader_is_killed_the_new_leader_records_the_run_once() {
     });
 }
 
-/// Waits for the Event that client-go also emits.
-async fn until_it_is_said_that_it_leads(scene: &Scene, pod: &str) {
+/// Waits for the Event about the new leader, which has the same form as that of client-go.
+async fn until_reported_as_leader(scene: &Scene, pod: &str) {
     let events: Api<Event> = Api::namespaced(scene.client.clone(), "flux-system");
     let of_elections = ListParams::default().fields("reason=LeaderElection");
     wait_until(format!("an Event that {pod} leads"), WaitLimit::Reaction, async || {
@@ -69,8 +69,8 @@ async fn until_it_is_said_that_it_leads(scene: &Scene, pod: &str) {
     .await;
 }
 
-/// Two replicas can briefly both act as leader. In this test they do so permanently: no lease separates them, and only
-/// the guards against double runs apply.
+/// Two replicas can both act as leader for a short time. In this test they do so permanently: without a lease, only
+/// the other guards prevent repeated runs.
 #[test]
 fn two_simultaneous_leaders_run_each_revision_once() {
     run_with_two_replicas("two-leaders", async |controller, scene| {
@@ -111,7 +111,7 @@ async fn both_lead(scene: &Scene) {
     }
 }
 
-/// The leader process is stopped until another replica has taken over and the run has ended. All pending writes of the
+/// The leader process is stopped with SIGSTOP until another replica has become the leader and the run has ended. All pending writes of the
 /// old leader are stale when it continues.
 #[test]
 fn a_leader_that_hung_past_its_lease_writes_nothing_on_resume() {

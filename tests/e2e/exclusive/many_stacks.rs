@@ -1,4 +1,4 @@
-//! A controller restart with many Stacks at rest, on a fake node with a fake agent.
+//! Tests a controller restart with many idle Stacks, on a fake node with a fake agent.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const RUN_TIME: Duration = Duration::from_millis(200);
 /// Number of concurrent creations and deletions.
 const AT_ONCE: usize = 16;
 const LIMIT: Duration = Duration::from_secs(300);
-/// Time in which a new controller reconciles all Stacks once; none is reconciled twice in it.
+/// Time in which a new controller reconciles each Stack exactly once.
 const FIRST_LOOK: Duration = Duration::from_secs(60);
 
 #[test]
@@ -54,14 +54,14 @@ async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
     let (before, runs) = (versions(scene).await, fake_agent.runs());
     let controller = Controller::new(&scene.client);
     controller.kill().await;
-    let (killed, asked) = (Instant::now(), fake_agent.statuses());
+    let (killed, requests) = (Instant::now(), fake_agent.statuses());
     controller.until_available().await;
-    // Times of the requests to agents since then.
+    // Times of the requests to agents since the restart.
     let moments = RefCell::new(Vec::new());
     until_count("agents are asked for the second time", STACKS, LIMIT, async || {
-        let asked = usize::try_from(fake_agent.statuses() - asked).unwrap_or(usize::MAX);
+        let requests = usize::try_from(fake_agent.statuses() - requests).unwrap_or(usize::MAX);
         let mut moments = moments.borrow_mut();
-        moments.resize(asked, killed.elapsed());
+        moments.resize(requests, killed.elapsed());
         (moments.iter().filter(|moment| **moment > FIRST_LOOK).count(), fake_agent.calls())
     })
     .await;
@@ -95,7 +95,7 @@ async fn versions(scene: &Scene) -> BTreeMap<String, String> {
     [stacks, workspaces, updates].concat().into_iter().collect()
 }
 
-/// Creates a source that serves all Stacks.
+/// Creates a source that all Stacks use.
 async fn served(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many").output("text", "hello".into()).files()).await;
@@ -111,7 +111,7 @@ async fn create(scene: &Scene, source: &FluxObject<'_>) {
     stream::iter(0..STACKS)
         .map(|number| {
             let mut stack = fake_nodes::place(scene.stack_on_kind(&format!("many-{number:03}"), None, source));
-            // None is due during the test, although each has just run.
+            // No periodic run is due during the test.
             stack.spec.resync_frequency_seconds = Some(3600);
             stack.spec.continue_resync_on_commit_match = Some(true);
             let api = api.clone();
@@ -126,7 +126,7 @@ async fn ready(scene: &Scene) -> usize {
     scene.list::<Stack>().await.iter().filter(|stack| is_done(stack)).count()
 }
 
-/// Deletes the Stacks here, since the removal of so many takes longer than the limit of a scene.
+/// Deletes the Stacks. The removal of so many Stacks takes longer than the timeout of a scene.
 async fn remove(scene: &Scene) {
     let api = scene.api::<Stack>();
     stream::iter(scene.list::<Stack>().await)

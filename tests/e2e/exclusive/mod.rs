@@ -1,5 +1,5 @@
-//! Tests that have the cluster to themselves because they restart the controller or need all CPUs. `make test-all` runs
-//! them one by one after all others; `make test` runs those in `short_exclusive_tests` of `tests/run`.
+//! Tests that run alone because they restart the controller or need all CPUs. `make test-all` runs
+//! them sequentially after all other tests; `make test` runs those in `short_exclusive_tests` of `tests/run`.
 
 mod api_server;
 mod crowd;

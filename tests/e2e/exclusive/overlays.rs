@@ -1,4 +1,4 @@
-//! The controller as each overlay installs it, which replaces the controller of the other tests.
+//! Tests the controller that each overlay installs, in place of the controller of the other tests.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::harness::{
     run_alone, says, try_kubectl, wait_until,
 };
 
-/// Applies the rendered overlay with `from` replaced by `to`.
+/// Renders an overlay, replaces `from` by `to`, and applies the result.
 async fn apply(overlay: &str, (from, to): (&str, &str)) {
     let all = rendered(overlay).await.replace(from, to);
     kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &all).await;
@@ -76,8 +76,8 @@ fn a_single_namespace_controller_has_no_rights_elsewhere() {
                     foreign.push(&program("two").files()).await;
                     let other = neighbor.start(neighbor.stack("other", &foreign)).await;
                     runs_and_goes(scene).await;
-                    let said = other.get().await.status.map(|status| status.conditions).unwrap_or_default();
-                    assert_eq!(said, [], "no controller has the permission to write its status");
+                    let message = other.get().await.status.map(|status| status.conditions).unwrap_or_default();
+                    assert_eq!(message, [], "no controller has the permission to write its status");
                     other.delete().await;
                     other.until_gone().await;
                     kubectl(&["delete", "namespace", &own, "--wait=false"], "").await;
@@ -179,7 +179,7 @@ async fn run_as_tenant(controller: &Controller, scene: &Scene) {
         (
             "disguise",
             pod_template(json!({"metadata": {"labels": {"app": "source-controller"}}})),
-            "podTemplate.metadata.labels: app is refused",
+            "podTemplate.metadata.labels: app is not allowed",
         ),
     ] {
         let refused = scene.start(scene.stack(name, &source)).await;
@@ -201,8 +201,8 @@ fn says_anywhere(stack: &Stack, words: &str) -> bool {
     conditions.map(|condition| &condition.message).any(|message| message.contains(words))
 }
 
-/// The RBAC rules of the controller allow each of these requests in the tenant's namespace; the admission policy
-/// rejects them.
+/// Checks that the RBAC rules of the controller allow each of these requests in the tenant's namespace, but the admission policy
+/// rejects it.
 async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
     let as_controller = ["--as=system:serviceaccount:flux-system:pulumi-controller", "--namespace", &scene.namespace];
     kubectl(&["create", "secret", "generic", "tenants", "--namespace", &scene.namespace], "").await;
@@ -236,8 +236,8 @@ async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
         (&["create", "--filename", "-"], &unlabelled, "writes only objects with the label"),
     ] {
         let answer = try_kubectl(&[&as_controller[..], arguments].concat(), input).await;
-        let said = answer.expect_err("the policy refuses it");
-        assert!(said.contains("ValidatingAdmissionPolicy") && said.contains(words), "{arguments:?}: {said}");
+        let error = answer.expect_err("the policy refuses it");
+        assert!(error.contains("ValidatingAdmissionPolicy") && error.contains(words), "{arguments:?}: {error}");
     }
     let elsewhere = ["auth", "can-i", "get", "secrets", "--namespace=default", as_controller[0]];
     let answer = try_kubectl(&elsewhere, "").await;
@@ -320,12 +320,12 @@ async fn run_in_shards(controller: &Controller, scene: &Scene) {
     let labelled = scene.start(labelled).await;
     let main = scene.start(scene.stack("main", &source)).await;
     main.until_applied(&commit).await;
-    let said = labelled.get().await.status.map(|status| status.conditions).unwrap_or_default();
-    assert_eq!(said, [], "it belongs to a shard whose controller is away");
+    let message = labelled.get().await.status.map(|status| status.conditions).unwrap_or_default();
+    assert_eq!(message, [], "it belongs to a shard whose controller is away");
     shard("1").await;
     labelled.until_applied(&commit).await;
     let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "flux-system");
-    // printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8, and the same for shard1
+    // Output of: printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8, and of the same command for shard1.
     for end in ["42da7484", "73fdc1be"] {
         let name = format!("pulumi-controller-leader-election-{end}");
         let lease = api_call(format!("reading the Lease {name}"), leases.get(&name)).await;

@@ -1,4 +1,4 @@
-//! Crashes of the controller. These tests have the controller to themselves.
+//! Tests crashes of the controller. No other test runs at the same time.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
             for failpoint in &failpoints {
                 println!("the controller dies at {failpoint}");
                 in_scene("failpoint", async |scene| {
-                    // Exits once: the restarted process continues.
+                    // Only the first process exits at the failpoint; the restarted process continues.
                     controller.die_at(Some(failpoint)).await;
                     whole_life_of_a_stack(scene).await;
                     controller.until_it_died(failpoint).await;
@@ -38,10 +38,10 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
     });
 }
 
-/// Creates, runs and deletes a Stack. Every resource is created once and deleted once, by one run each.
+/// Creates, runs and deletes a Stack. Checks that one run creates every resource once and one run deletes every resource once.
 async fn whole_life_of_a_stack(scene: &Scene) {
     let source = scene.source("app").await;
-    // The Secret for the outputs is one of the steps.
+    // The program has an output, because the outputs Secret is one of the tested steps.
     let program =
         Program::new("failpoint").step("step", json!({"value": scene.id})).output("n", json!("${step.count}"));
     let commit = source.push(&program.files()).await;
@@ -189,7 +189,7 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
     });
 }
 
-/// Simulates the replacement of all nodes: the installed source and the content store are both gone.
+/// Simulates the replacement of all nodes, which removes both the installed source and the content store.
 #[test]
 fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
     run_alone(async || {
@@ -225,8 +225,8 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
     });
 }
 
-/// The API server accepts values that the controller's JSON parser rejects. The list of all Stacks must survive such a
-/// Stack.
+/// The API server accepts values that the controller's JSON parser rejects. Such a Stack must not prevent the list of all
+/// Stacks.
 #[test]
 fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
     run_alone(async || {

@@ -1,4 +1,4 @@
-//! A single run slot: the order of the queue, and the end of a run without a timeout.
+//! Tests a controller with a single run slot: the order of the queue, and the end of a run without a timeout.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;

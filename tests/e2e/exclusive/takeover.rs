@@ -1,4 +1,4 @@
-//! Migration of Stacks from the Pulumi Kubernetes Operator. The controller is scaled down while the objects of the
+//! Tests the migration of Stacks from the Pulumi Kubernetes Operator. The controller is scaled down while the objects of the
 //! operator are created, so these tests run alone.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::harness::{
     kubectl, once, run_alone, wait_until,
 };
 
-/// Runs a test in a scene with the controller scaled down; the test starts it.
+/// Runs a test in a scene while the controller is scaled down. The test itself scales the controller up.
 fn run_with_a_controller_that_comes_later(name: &str, test: impl AsyncFnOnce(&Scene, &Controller)) {
     run_alone(async || {
         let controller = Controller::new(&client().await);
@@ -67,9 +67,10 @@ fn stacks_left_by_pko_are_adopted_without_a_run() {
 fn deleting_an_adopted_stack_that_never_ran_here_destroys_it() {
     run_with_a_controller_that_comes_later("takeover-end", async |scene, controller| {
         let source = scene.source("app").await;
-        let program = Program::new("takeover-end").step("step", json!({"value": "one"}));
+        // The project that the objects left by the operator record.
+        let program = Program::new("hello").step("step", json!({"value": "one"}));
         let commit = source.push(&program.files()).await;
-        // Another Stack creates the state in the backend, because the operator's agent is not available.
+        // Another Stack creates the state in the backend, because the test cluster has no agent of the operator.
         let maker = scene.start(scene.stack("maker", &source)).await;
         maker.until_applied(&commit).await;
         // The deletion releases the Pulumi stack before the next Stack manages it.
@@ -139,7 +140,7 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
         for number in 0..COUNT {
             let name = format!("s{number:02}");
             let stack = scene.stack(&name, &source);
-            // Most Workspaces were reclaimed: fifty pods would test the node and not the migration.
+            // Most Stacks have no Workspace, because fifty pods would overload the node.
             let stack = match number < WITH_A_POD {
                 true => scene.left_by_the_operator(stack, &commit.revision()).await,
                 false => scene.left_by_the_operator_without_workspace(stack, &commit.revision()).await,
@@ -149,7 +150,8 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
         controller.scale(1).await;
 
         let is_taken = |stack: &Stack| {
-            let baseline = stack.status.as_ref().and_then(|s| s.last_update.as_ref()).and_then(|l| l.digest.clone());
+            let baseline =
+                stack.status.as_ref().and_then(|s| s.last_update.as_ref()).and_then(|l| l.inputs.digest.clone());
             !is_operators(stack) && baseline.is_some() && is_done(stack)
         };
         wait_until("all Stacks to be taken over", WaitLimit::Long, async || {
@@ -158,7 +160,7 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
             if open.is_empty() { Look::Found(()) } else { Look::NotYet(format!("{} are not: {open:?}", open.len())) }
         })
         .await;
-        // The run of a commit for another source proves that the controller had time to reconcile all of these.
+        // The run of a commit for another source proves that the controller has had time to reconcile all of these Stacks.
         let other = scene.source("witness").await;
         let pushed = other.push(&Program::new("witness").step("step", json!({"value": "two"})).files()).await;
         scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
@@ -187,7 +189,7 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
         let main = scene.found("main", &left.stack);
         until_taken_over(scene, &main, &left).await;
 
-        // As the migration guide describes.
+        // The migration guide describes this step.
         scene.delete::<Workspace>("main").await;
         wait_until("the Workspace and its pod to be gone", WaitLimit::Run, async || {
             let workspaces = scene.list::<Workspace>().await.len();
@@ -205,7 +207,7 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
         let stack = main.get().await;
         let last = stack.status.clone().and_then(|status| status.last_update).expect("a run");
         assert_eq!(last.last_successful_commit, Some(commit.revision()), "the operator compares it with its source");
-        assert_eq!(Some(last.generation), stack.metadata.generation);
+        assert_eq!(Some(last.inputs.generation), stack.metadata.generation);
 
         // The operator applies its Workspace without force and the status with force.
         let before = left.workspace.expect("it was left with one");
@@ -217,7 +219,7 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
         api_call("applying the operator's Workspace", api.patch("main", &theirs, &Patch::Apply(&again))).await;
         let status = json!({
             "apiVersion": "pulumi.com/v1", "kind": "Stack",
-            "status": {"observedGeneration": stack.metadata.generation, "observedReconcileRequest": "", "outputs": {"said": "x"}},
+            "status": {"observedGeneration": stack.metadata.generation, "observedReconcileRequest": "", "outputs": {"result": "x"}},
         });
         let theirs = PatchParams::apply("pulumi-kubernetes-operator/stack-status").force();
         let api = scene.api::<Stack>();
@@ -242,7 +244,7 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
         let updates = scene.list::<Update>().await;
         let theirs = [is_operators(&workspace), is_operators(&service), is_operators(&set)];
         let theirs_too = updates.iter().any(is_operators);
-        // The controller first takes the objects over and then removes the operator's owner references.
+        // The controller first takes over the objects and then removes the owner references of the operator.
         let owners = service.owner_references().len() + set.owner_references().len();
         if theirs == [false; 3] && !theirs_too && owners == 0 {
             Look::Found(())
@@ -307,7 +309,7 @@ async fn until_nothing_is_left(scene: &Scene) {
     .await;
 }
 
-/// Returns a definition under another name with the status of a Program.
+/// Returns a CustomResourceDefinition under another name whose status has the schema of a Program's status.
 fn program_status_definition(required: &[&str]) -> serde_json::Value {
     let text = || json!({"type": "string"});
     let artifact = json!({
@@ -337,7 +339,7 @@ fn the_pko_program_crd_accepts_programs_without_a_url() {
     run_alone(async || {
         in_scene("no-url", async |scene| {
             let program =
-                scene.create::<ProgramObject>(Program::new("app").output("said", json!("hello")).object("app")).await;
+                scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("app")).await;
             let ours = wait_until("the artifact of the Program", WaitLimit::Reaction, async || {
                 let found: Vec<ProgramObject> = scene.list().await;
                 let status = found.first().and_then(|program| program.status.clone());

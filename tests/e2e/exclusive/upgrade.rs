@@ -1,4 +1,4 @@
-//! A controller of a newer version with agents of an older version.
+//! Tests a controller of a newer version with agents of an older version.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -46,7 +46,7 @@ fn a_newer_controller_replaces_only_idle_incompatible_agents() {
     });
 }
 
-/// Returns the last controller version that supports agents of this version, and the first that does not.
+/// Returns the last controller version that supports agents of the current version, and the first that does not.
 fn versions() -> [String; 2] {
     let mut numbers = env!("CARGO_PKG_VERSION").split('.').map(|number| number.parse::<u64>().expect("a number"));
     let (major, minor) = (numbers.next().expect("a major version"), numbers.next().expect("a minor version"));

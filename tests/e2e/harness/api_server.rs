@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// Kind of API server outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The process is killed: connections close, and watches have expired when it is back.
+    /// The process is killed: connections close, and watches have expired when the process is started again.
     Stopped,
     /// The process hangs: connections stay open, and requests get no response.
     Paused,
@@ -29,20 +29,20 @@ impl Absence {
     }
 }
 
-/// Guard for an API server outage: `bring_back` or drop ends it.
+/// Guard for an API server outage, which ends with `bring_back` or on drop.
 pub struct AwayApiServer {
     back: Option<&'static str>,
 }
 
 impl AwayApiServer {
-    /// Reports whether the tests started this cluster; the API server of any other cluster must not be stopped.
+    /// Reports whether the tests have started this cluster. The API server of any other cluster must not be stopped.
     pub fn is_possible() -> bool {
         std::env::var_os("CLUSTER_RUN_DIR").is_some()
     }
 
     pub async fn take(absence: Absence) -> AwayApiServer {
         let (away, back) = absence.words();
-        // Created before the command runs, so that a failure also brings the API server back.
+        // The guard exists before the command runs, so that a failure also restarts the API server.
         let server = AwayApiServer { back: Some(back) };
         run(away).await;
         server
@@ -84,7 +84,7 @@ fn command(word: &str) -> Command {
     command
 }
 
-/// Reports a skipped test. Writes past the output capture of the test harness; `tests/run` lists these lines.
+/// Reports a skipped test. Writes directly to standard error, which the test harness does not capture; `tests/run` lists these lines.
 pub fn not_run(test: &str, why: &str) {
     drop(writeln!(std::io::stderr(), "NOT RUN: {test}: {why}"));
 }

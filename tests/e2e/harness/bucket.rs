@@ -15,7 +15,7 @@ use super::program::File;
 use super::scene::Scene;
 
 const REGION: &str = "us-east-1";
-/// Validity of a presigned request.
+/// The validity period of a presigned request.
 const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 
 /// A bucket for one scene and its Flux Bucket object.

@@ -31,12 +31,12 @@ impl Controller {
         }
     }
 
-    /// Waits until exactly one pod of the newest template runs.
+    /// Waits until the rollout is complete and exactly one pod runs.
     pub async fn until_available(&self) {
         self.until_replicas(1).await;
     }
 
-    /// Waits until exactly `replicas` pods of the newest template run.
+    /// Waits until the rollout is complete and exactly `replicas` pods run.
     pub async fn until_replicas(&self, replicas: i32) {
         wait_until("the controller to be available", WaitLimit::Reaction, async || {
             let deployment = match self.deployments.get(DEPLOYMENT).await {
@@ -56,7 +56,7 @@ impl Controller {
         .await;
     }
 
-    /// Deletes the controller's pod without a grace period, as the loss of a machine does. Returns the UID of the pod.
+    /// Deletes the controller's pod without a grace period, to simulate the loss of a machine. Returns the UID of the pod.
     pub async fn kill(&self) -> String {
         let pod = self.pod().await;
         self.kill_pod(&pod.name_any()).await;
@@ -74,7 +74,7 @@ impl Controller {
         self.start_with_variable(FAILPOINTS, failpoint).await;
     }
 
-    /// Restarts the controller with another version; `None` restores its own.
+    /// Restarts the controller so that it reports another version. `None` restores its own version.
     pub async fn pretend_to_be(&self, version: Option<&str>) {
         self.start_with_variable(PRETENDED_VERSION, version).await;
     }
@@ -113,7 +113,7 @@ impl Controller {
         api_call(doing, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until a controller container has exited since the last rollout.
+    /// Waits until a container of the controller has exited since the last rollout.
     pub async fn until_it_died(&self, failpoint: &str) {
         wait_until(format!("the controller to have died at {failpoint}"), WaitLimit::Reaction, async || {
             let deployment = self.deployment().await;

@@ -1,4 +1,4 @@
-//! A crowd: many Stacks in several namespaces, created at once from one source.
+//! Creates many Stacks in several namespaces at once from one source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -17,12 +17,12 @@ use super::scene::Scene;
 use super::stack::{StackHandle, describe, is_done};
 use super::wait::WaitLimit;
 
-/// Label on each Stack of a crowd; its value is the ID of the crowd.
+/// Label of each Stack; its value identifies the Stacks that were created together.
 const LABEL: &str = "pulumi-controller.test/crowd";
 /// Name of the GitRepository in each namespace.
 const REPOSITORY: &str = "app";
 
-/// The Stacks of a crowd.
+/// Many Stacks that were created at once.
 pub struct Crowd<'a> {
     pub stacks: Vec<StackHandle<'a>>,
     /// Digest of the artifact that all Stacks run.
@@ -31,7 +31,7 @@ pub struct Crowd<'a> {
     began: Instant,
 }
 
-/// Time at which each Stack was done, measured from the creation of the first one.
+/// Time from the creation of the first Stack until each Stack was done.
 #[derive(Debug)]
 pub struct Course {
     /// Times by namespace, in ascending order.
@@ -40,7 +40,7 @@ pub struct Course {
 }
 
 impl<'a> Crowd<'a> {
-    /// Creates the given number of Stacks in each scene, all at once, from a program with one resource. The artifact is
+    /// Creates the given number of Stacks in each scene, all at once, on a program with one resource. The artifact is
     /// available before the first Stack is created.
     pub async fn start(groups: &[(&'a Scene, usize)]) -> Crowd<'a> {
         let (scene, _) = *groups.first().expect("a crowd is in a namespace at least");
@@ -58,8 +58,8 @@ impl<'a> Crowd<'a> {
         assert_eq!(digests.len(), 1, "the same commit is the same bytes: {digests:?}");
         let digest = digests.pop_first().expect("it was counted");
         let began = Instant::now();
-        let wanted = groups.iter().flat_map(|(scene, count)| (0..*count).map(move |number| (*scene, number)));
-        let stacks = join_all(wanted.map(|(member, number)| async move {
+        let expected = groups.iter().flat_map(|(scene, count)| (0..*count).map(move |number| (*scene, number)));
+        let stacks = join_all(expected.map(|(member, number)| async move {
             let mut stack = member.stack_on(&format!("s{number:02}"), REPOSITORY);
             stack.labels_mut().insert(LABEL.to_owned(), scene.id.clone());
             member.start(stack).await
@@ -76,7 +76,7 @@ impl<'a> Crowd<'a> {
             let changes = watcher(Api::<Stack>::all(self.scene.client.clone()), all);
             let mut changes = pin!(changes.default_backoff().applied_objects());
             while done.len() < self.stacks.len() {
-                // A watch ends whenever the API server closes it; the watcher recovers.
+                // The API server can close a watch at any time. The watcher then starts another watch.
                 let Ok(Some(stack)) = changes.try_next().await else { continue };
                 let key = (stack.namespace().unwrap_or_default(), stack.name_any());
                 if is_done(&stack) {

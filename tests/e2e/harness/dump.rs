@@ -1,4 +1,4 @@
-//! Writes the state of a failed scene to one file.
+//! Writes the state of the cluster after a failed test to one file.
 
 use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;

@@ -27,7 +27,7 @@ pub struct Environment {
 static ENVIRONMENT: LazyLock<Result<Environment, String>> = LazyLock::new(|| read(|name| std::env::var(name).ok()));
 
 impl Environment {
-    /// Returns the environment; panics with one sentence if the cluster script did not start the test.
+    /// Returns the environment. Panics with an explanation if the cluster script did not start the test.
     pub fn get() -> &'static Environment {
         match &*ENVIRONMENT {
             Ok(environment) => environment,
@@ -36,7 +36,7 @@ impl Environment {
     }
 }
 
-/// KUBECONFIG alone is not enough: the other variables prove that the cluster script chose the cluster.
+/// Returns an error if only `KUBECONFIG` is set: the other variables prove that the cluster script selected the cluster.
 fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
     let names = [
         "KUBECONFIG",

@@ -32,13 +32,13 @@ impl FaultServer {
         FaultServer { folder: scene.namespace.clone() }
     }
 
-    /// Uploads a file, which is then served without faults. The name of the file is its revision.
+    /// Uploads a file, which is then served without faults. Returns an artifact whose revision is the name of the file.
     pub async fn upload(&self, name: &str, content: Vec<u8>) -> SourceArtifact {
         let described = self.put(&format!("content/{}/{name}", self.folder), content).await;
         self.artifact(name, &described)
     }
 
-    /// Sets the faults with which a file is served; `{}` removes them.
+    /// Sets the faults of the responses for a file. `{}` removes all faults.
     pub async fn behave(&self, name: &str, behaviour: Value) -> SourceArtifact {
         let described =
             self.put(&format!("behaviour/{}/{name}", self.folder), behaviour.to_string().into_bytes()).await;

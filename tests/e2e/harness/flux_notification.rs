@@ -1,4 +1,4 @@
-//! Objects of Flux's notification-controller and the requests that it receives and sends.
+//! Objects of Flux's notification-controller, and the requests that notification-controller receives and sends.
 
 use axum::http::Request;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};

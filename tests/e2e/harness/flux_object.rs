@@ -69,8 +69,8 @@ impl FluxObject<'_> {
         api_call(format!("annotating {}", self.what()), call.patch(&self.name, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until the source serves an artifact for which `wanted` returns true.
-    pub async fn artifact(&self, what: &str, wanted: impl Fn(&SourceArtifact) -> bool) -> SourceArtifact {
+    /// Waits until the status of the source has an artifact for which `expected` returns true.
+    pub async fn artifact(&self, what: &str, expected: impl Fn(&SourceArtifact) -> bool) -> SourceArtifact {
         wait_until(format!("{} to serve {what}", self.what()), WaitLimit::Reaction, async || {
             match self.api().get(&self.name).await {
                 Err(error) => Look::NotYet(error.to_string()),
@@ -79,7 +79,7 @@ impl FluxObject<'_> {
                     let artifact: Option<SourceArtifact> =
                         status.get("artifact").and_then(|artifact| serde_json::from_value(artifact.clone()).ok());
                     match artifact {
-                        Some(artifact) if wanted(&artifact) => Look::Found(artifact),
+                        Some(artifact) if expected(&artifact) => Look::Found(artifact),
                         _ => Look::NotYet(status.to_string()),
                     }
                 }
@@ -88,7 +88,7 @@ impl FluxObject<'_> {
         .await
     }
 
-    /// Writes the status as a producer of artifacts does, with the artifact of another source.
+    /// Writes an artifact to the status of the source, as an artifact producer does.
     pub async fn offer(&self, artifact: &SourceArtifact) {
         let path =
             artifact.url.split_once("//").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
@@ -103,7 +103,7 @@ impl FluxObject<'_> {
         self.write_status(json!({"artifact": artifact, "conditions": [ready]})).await;
     }
 
-    /// Removes the artifact from the status, as a producer does that no longer has one.
+    /// Removes the artifact from the status, as an artifact producer without an artifact does.
     pub async fn withdraw(&self) {
         self.write_status(json!({"artifact": null})).await;
     }

@@ -52,7 +52,7 @@ pub use source::{Commit, GitRepository, Source};
 pub use stack::{StackHandle, condition, is_done, is_stalled, says, waits_for_source};
 pub use wait::{Look, WaitLimit, api_call, wait_until};
 
-/// One runtime for all tests, because the connections of the shared clients belong to it.
+/// The async runtime of all tests, which also drives the connections of the shared clients.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     rustls::crypto::ring::default_provider()
         .install_default()
@@ -64,7 +64,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("a runtime can be started")
 });
 
-/// Tests that restart the controller hold it for writing, all others for reading.
+/// Lock that tests that restart the controller hold for writing, and all other tests for reading.
 static CONTROLLER_IS_LEFT_ALONE: RwLock<()> = RwLock::const_new(());
 
 /// Runs a test in its own scene, in parallel with others.
@@ -92,7 +92,7 @@ pub async fn finally(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
     }
 }
 
-/// Creates a scene, runs the test in it, checks the rules for every Stack, and removes the scene. On failure, writes
+/// Creates a scene, runs the test in it, checks the condition rules for every Stack, and removes the scene. On failure, writes
 /// the state of the scene to a file and keeps the scene.
 pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     let began = Instant::now();
@@ -106,7 +106,7 @@ pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     match outcome {
         Ok(()) => {
             scene.remove().await;
-            // Writes past the output capture of the test harness, which reports no durations.
+            // Writes directly to standard error, because the test harness does not report durations.
             let _ = writeln!(std::io::stderr(), "{name}: {:.0} s", began.elapsed().as_secs_f64());
         }
         Err(failure) => {

@@ -1,4 +1,4 @@
-//! Artifacts in the OCI registry, pushed as by `flux push artifact`, and the OCIRepository objects that track them.
+//! Artifacts in the OCI registry, pushed as `flux push artifact` does, and the OCIRepository objects that track them.
 
 use pulumi_controller::artifact::Digest;
 use reqwest::header::{CONTENT_TYPE, LOCATION};
@@ -63,7 +63,7 @@ impl OciRepository<'_> {
         revision
     }
 
-    /// Pushes a blob in one request and returns its descriptor for a manifest.
+    /// Pushes a blob in one request. Returns its descriptor for a manifest.
     async fn push_blob(&self, media_type: &str, bytes: Vec<u8>) -> Value {
         let descriptor = json!({"mediaType": media_type, "digest": digest(&bytes), "size": bytes.len()});
         let begin = http::client().post(format!("{}/blobs/uploads/", self.url()));

@@ -1,4 +1,4 @@
-//! Objects as version 2.9 of the Pulumi Kubernetes Operator leaves them: those of `tests/operator`, with the names and
+//! Creates the objects that version 2.9 of the Pulumi Kubernetes Operator leaves: those of `tests/operator`, with the names and
 //! the source of a test.
 
 use std::fmt::Debug;
@@ -23,13 +23,13 @@ const EXAMPLE: &str = "from-flux";
 const STACK_UID: &str = "bc54d342-bd77-4dd1-8153-8b2b2db9d1df";
 const WORKSPACE_UID: &str = "610ed602-09f1-4dcc-bd38-d53cc025fd45";
 
-/// Replaces the operator's agent in the operator's containers: idles until it receives SIGTERM.
+/// A script in place of the operator's agent in the operator's containers, which runs until SIGTERM.
 const AGENT: &str = "printf '#!/bin/sh\\ntrap \"exit 0\" TERM\\nsleep 3600 &\\nwait\\n' > /share/agent && cp /share/agent /share/tini && \
                      chmod +x /share/agent /share/tini && mkdir -p /share/workspace";
 
 /// Objects that the operator left for one Stack.
 pub struct Left {
-    /// The Stack as the user wrote it and the API server stored it.
+    /// The Stack of the user, as stored in the API.
     pub stack: Stack,
     pub workspace: Option<Workspace>,
     pub update: Update,
@@ -46,17 +46,17 @@ enum Run {
 }
 
 impl Scene {
-    /// Creates a Stack that the operator has brought to this revision, with all its objects and a pod.
+    /// Creates a Stack to which the operator has applied this revision, with all its objects and a pod.
     pub async fn left_by_the_operator(&self, stack: Stack, revision: &str) -> Left {
         self.left(stack, revision, Run::Ended).await
     }
 
-    /// Creates such a Stack without Workspace and pod.
+    /// Creates a Stack to which the operator has applied this revision, without Workspace and pod.
     pub async fn left_by_the_operator_without_workspace(&self, stack: Stack, revision: &str) -> Left {
         self.left(stack, revision, Run::Reclaimed).await
     }
 
-    /// Creates such a Stack with an open run of another revision.
+    /// Creates a Stack to which the operator has applied this revision, with an open run of another revision.
     pub async fn left_by_the_operator_in_a_run(&self, stack: Stack, revision: &str) -> Left {
         self.left(stack, revision, Run::Open).await
     }
@@ -65,7 +65,7 @@ impl Scene {
         let name = stack.name_any();
         let mut written = serde_json::to_value(&stack).expect("a Stack is JSON");
         written["metadata"]["finalizers"] = json!([STACK_FINALIZER]);
-        // The operator drops this default value and a GitOps tool sets it again, so the field must persist.
+        // The operator removes this default value, and a GitOps tool sets it again. The controller must keep it.
         written["spec"]["refresh"] = json!(false);
         let stack: Stack = self.create(written).await;
         let uid = stack.uid().expect("what was created has a UID");
@@ -98,9 +98,9 @@ impl Scene {
     }
 
     async fn leave_workspace(&self, example: &impl Fn(&str) -> Value) -> Workspace {
-        let mut wanted = example(include_str!("../../operator/workspaces.yaml"));
-        wanted["spec"]["image"] = json!(self.pulumi_image());
-        let workspace: Workspace = self.leave(wanted).await;
+        let mut expected = example(include_str!("../../operator/workspaces.yaml"));
+        expected["spec"]["image"] = json!(self.pulumi_image());
+        let workspace: Workspace = self.leave(expected).await;
         let owner = workspace.uid().expect("what was created has a UID");
         self.leave::<Service>(owned(example(include_str!("../../operator/services.yaml")), &owner)).await;
         let stateful_set = owned(example(include_str!("../../operator/statefulsets.yaml")), &owner);
@@ -131,7 +131,7 @@ impl Scene {
         self.patch::<K>(name, json!({"metadata": {"managedFields": object["metadata"]["managedFields"]}})).await
     }
 
-    /// Replaces the operator's images, which the test cluster does not have, and runs a placeholder in the containers.
+    /// Replaces the images of the operator, which the test cluster does not have, and runs a placeholder in the containers.
     fn with_an_agent(&self, mut stateful_set: Value) -> Value {
         let pod = &mut stateful_set["spec"]["template"]["spec"];
         for kind in ["initContainers", "containers"] {
@@ -207,7 +207,7 @@ pub fn is_operators<K: Resource>(object: &K) -> bool {
     managers(object).iter().any(|manager| manager.starts_with(OPERATOR_FIELD_MANAGER))
 }
 
-/// Replaces each timestamp by the current time: an Update that ended a day ago would be pruned.
+/// Replaces each timestamp by the current time, because the controller prunes old Updates.
 fn as_of_now(value: &Value) -> Value {
     match value {
         Value::String(text) if text.parse::<jiff::Timestamp>().is_ok() => {

@@ -1,4 +1,4 @@
-//! Events that the test provider reported: they prove that an operation happened, and happened once.
+//! Reads the events that the test provider has reported, which prove that an operation took place, and took place once.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns, for example, `create step begin`.
+    /// Returns a sentence such as `create step begin`.
     fn sentence(&self) -> String {
         format!("{} {} {}", self.operation, self.resource, self.phase)
     }
@@ -30,7 +30,7 @@ pub struct ProviderLog {
     stack: String,
 }
 
-/// Seconds for which the log may delay a response until an event arrives.
+/// Maximum time in seconds for which the log delays a response until an event arrives.
 const WAIT: u64 = 180;
 
 impl ProviderLog {

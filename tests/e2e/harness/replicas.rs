@@ -1,4 +1,4 @@
-//! The controller with several replicas: the leader and the writes of each replica.
+//! Helpers for a controller with several replicas: the leader, and the writes of each replica.
 
 use std::path::PathBuf;
 
@@ -46,7 +46,7 @@ impl Controller {
         Timeline::of::<Lease>(Api::namespaced(self.client.clone(), NAMESPACE))
     }
 
-    /// Waits until a running pod other than `not` leads, and returns its name.
+    /// Waits until a running pod other than `not` is the leader. Returns the name of the leader.
     pub async fn until_one_leads_but(&self, not: &str) -> String {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
         wait_until(format!("a pod other than {not:?} to lead"), WaitLimit::Reaction, async || {
@@ -95,17 +95,17 @@ pub fn holders(states: &Timeline) -> Vec<String> {
     holders
 }
 
-/// Returns the pod of the lease holder; empty if the lease has no holder.
+/// Returns the name of the pod that holds the lease, or an empty string if the lease has no holder.
 fn holder(lease: &Lease) -> String {
     let identity = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
     identity.split('_').next().unwrap_or_default().to_owned()
 }
 
-/// A process that is stopped with SIGSTOP, as on a machine that hangs, until this guard is dropped.
+/// A process that is stopped with SIGSTOP, to simulate a machine that hangs, until this guard is dropped.
 pub struct StoppedProcess(Pid);
 
 impl StoppedProcess {
-    /// Stops the controller process of a pod; requires that the node is this machine.
+    /// Stops the controller process of a pod. Requires that this machine runs the node.
     pub fn in_pod(pod: &str) -> StoppedProcess {
         let named = format!("HOSTNAME={pod}\0");
         let is_it = |pid: i32| {
@@ -131,7 +131,7 @@ impl Drop for StoppedProcess {
     }
 }
 
-/// Writes of each controller pod, from the audit log of the API server.
+/// The audit log of the API server with the writes of each controller pod.
 pub struct AuditLog(PathBuf);
 
 /// One write request.
@@ -158,7 +158,7 @@ impl Write {
 }
 
 impl AuditLog {
-    /// Opens the audit log; `None` if the tests did not start the cluster.
+    /// Opens the audit log. Returns `None` if the tests did not start the cluster.
     pub fn open() -> Option<AuditLog> {
         let folder = std::env::var_os("CLUSTER_RUN_DIR")?;
         Some(AuditLog(PathBuf::from(folder).join(AUDIT_LOG)))

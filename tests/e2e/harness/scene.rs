@@ -1,4 +1,4 @@
-//! Scenes: one namespace per test with everything that a Stack needs, and its cleanup.
+//! Creates and removes scenes: one namespace per test with all objects that a Stack needs.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -26,11 +26,11 @@ use crate::conformance;
 /// Secret with the S3 credentials of the state backend and the passphrase of the Pulumi secrets.
 pub const STATE_SECRET: &str = "state";
 
-/// A test's view of the cluster: its own namespace.
+/// The namespace of one test with its objects.
 pub struct Scene {
     pub client: Client,
     pub namespace: String,
-    /// Unique ID of the scene; part of names outside the namespace.
+    /// Unique ID of the scene, which names outside the namespace contain.
     pub id: String,
     pub timeline: Timeline,
 }
@@ -113,7 +113,7 @@ impl Scene {
         Source::new(self, name).await
     }
 
-    /// Creates a ServiceAccount whose pods may manage ConfigMaps in this namespace.
+    /// Creates a ServiceAccount that may manage ConfigMaps in this namespace.
     pub async fn service_account_for_config_maps(&self, name: &str) {
         self.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await;
         self.allow_config_maps(name).await;
@@ -135,7 +135,7 @@ impl Scene {
         .await;
     }
 
-    /// Checks Flux's condition rules for every state in which a Stack of this scene was observed, and for the final
+    /// Checks Flux's condition rules for every observed state of the Stacks of this scene, and for the final
     /// state.
     pub async fn check_conditions_of_every_stack(&self) {
         let broken = conformance::of_states(&self.timeline.states_of::<Stack>());
@@ -147,7 +147,7 @@ impl Scene {
         .await;
     }
 
-    /// Deletes the Stacks first, since their Workspaces must still exist for the finalizers.
+    /// Removes the scene. Deletes the Stacks first, because their finalizers need the other objects.
     pub async fn remove(self) {
         for stack in self.list::<Stack>().await {
             self.delete::<Stack>(&stack.name_any()).await;
@@ -169,7 +169,7 @@ impl Scene {
     /// inspection.
     pub async fn keep(self) {
         let file = dump::write(&self).await;
-        // Errors are ignored here: the test failure is the one to report.
+        // Errors are ignored, because the failure of the test is more important.
         let stacks = self.api::<Stack>().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
         for stack in stacks {
             let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));

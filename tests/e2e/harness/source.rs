@@ -104,7 +104,7 @@ impl<'a> Source<'a> {
         .await;
     }
 
-    /// Waits until Flux serves a commit.
+    /// Waits until the GitRepository has the artifact of a commit.
     pub async fn artifact_of(&self, commit: &Commit) -> SourceArtifact {
         self.scene.until_served(&self.name, commit).await
     }
@@ -187,7 +187,7 @@ impl<'a> Source<'a> {
 }
 
 impl Scene {
-    /// Waits until Flux serves a commit in this scene.
+    /// Waits until the GitRepository in this scene has the artifact of a commit.
     pub async fn until_served(&self, repository: &str, commit: &Commit) -> SourceArtifact {
         let revision = commit.revision();
         let is_there = |status: &GitRepositoryStatus| {

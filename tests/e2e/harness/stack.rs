@@ -24,7 +24,7 @@ use super::wait::{Look, WaitLimit, api_call, wait_until};
 pub struct StackHandle<'a> {
     scene: &'a Scene,
     pub name: String,
-    /// Operations of the test provider for this Stack.
+    /// Log of the test provider for this Stack.
     pub log: ProviderLog,
 }
 
@@ -83,7 +83,7 @@ impl Scene {
         &Environment::get().pulumi_image
     }
 
-    /// Creates a Stack. Its deletion destroys no resources unless the test sets that field.
+    /// Creates a Stack. Its deletion destroys no resources unless the test has set `destroyOnFinalize`.
     pub async fn start(&self, stack: Stack) -> StackHandle<'_> {
         let doing = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
         api_call(doing, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
@@ -113,7 +113,7 @@ impl StackHandle<'_> {
         self.scene.patch::<Stack>(&self.name, patch).await;
     }
 
-    /// Applies a merge patch to the status, as another client could.
+    /// Applies a merge patch to the status.
     pub async fn change_status(&self, status: Value) {
         let patch = Patch::Merge(json!({"status": status}));
         let doing = format!("writing the status of the Stack {}", self.name);
@@ -137,7 +137,7 @@ impl StackHandle<'_> {
         .await
     }
 
-    /// Waits until the Stack is done with its current spec at this commit.
+    /// Waits until the Stack has applied this commit with its current spec and has no open run.
     pub async fn until_applied(&self, commit: &Commit) -> Stack {
         self.until_applied_within(WaitLimit::Run, commit).await
     }
@@ -146,7 +146,7 @@ impl StackHandle<'_> {
         self.until_revision_within(wait_limit, &commit.revision()).await
     }
 
-    /// Waits until the Stack is done with its current spec at this revision.
+    /// Waits until the Stack has applied this revision with its current spec and has no open run.
     pub async fn until_revision(&self, revision: &str) -> Stack {
         self.until_revision_within(WaitLimit::Run, revision).await
     }

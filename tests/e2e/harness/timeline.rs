@@ -1,4 +1,4 @@
-//! Records every observed state of the objects in a scene, for failure reports and for assertions about short-lived
+//! Records every observed state of the objects in a scene, for failure reports and for assertions about transient
 //! states.
 
 use std::fmt::Debug;
@@ -28,14 +28,14 @@ pub struct Sighting {
     object: Value,
 }
 
-/// Recorded states. Dropping it ends the watches.
+/// The recorded states. The watches end on drop.
 pub struct Timeline {
     sightings: Arc<Mutex<Vec<Sighting>>>,
     watches: JoinSet<()>,
 }
 
 impl Timeline {
-    /// Watches Stacks, Workspaces, Updates and pods.
+    /// Starts watches of Stacks, Workspaces, Updates and pods.
     pub fn start(client: &Client, namespace: &str) -> Timeline {
         let sightings = Arc::default();
         let mut watches = JoinSet::new();
@@ -47,7 +47,7 @@ impl Timeline {
         Timeline { sightings, watches }
     }
 
-    /// Watches one kind.
+    /// Starts a watch of one kind.
     pub fn of<K>(api: Api<K>) -> Timeline
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
@@ -64,7 +64,7 @@ impl Timeline {
         Timeline { sightings, watches }
     }
 
-    /// Stops the watches: with thousands of objects, recording would dominate the load.
+    /// Stops the watches, because with thousands of objects the recording would dominate the load.
     #[allow(dead_code, reason = "used by the benchmarks")]
     pub fn end(&mut self) {
         self.watches.abort_all();
@@ -115,7 +115,7 @@ where
         + Send
         + 'static,
 {
-    // A watch ends whenever the API server closes it; the watcher recovers.
+    // The API server can close a watch at any time. The watcher then starts another watch.
     let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
     loop {
         let (object, gone) = match events.try_next().await {

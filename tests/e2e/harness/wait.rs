@@ -1,4 +1,4 @@
-//! Waits with a limit; a timeout reports the last observed state.
+//! Waits with a timeout; the error message contains the last observed state.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -12,16 +12,16 @@ pub enum Look<T> {
     NotYet(String),
 }
 
-/// Time limits, chosen for a small machine that executes many runs.
+/// Timeouts, long enough for a small machine that executes many runs.
 #[derive(Clone, Copy, Debug)]
 pub enum WaitLimit {
-    /// One response of the API server.
+    /// For one response of the API server.
     Call,
-    /// One reaction of a controller.
+    /// For one reconcile of a controller.
     Reaction,
-    /// Pod start and a short run.
+    /// For the start of a pod and a short run.
     Run,
-    /// A run with retries, or the kubelet's delay until a changed Secret reaches a volume.
+    /// For a run with retries, or for the kubelet's sync of a changed Secret to a volume.
     Long,
 }
 
@@ -39,7 +39,7 @@ impl WaitLimit {
 /// Interval between two polls.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// Polls until `look` returns `Found`; panics with the last observed state when the limit is reached.
+/// Polls until `look` returns `Found`. Panics with the last observed state after the timeout.
 pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut look: impl AsyncFnMut() -> Look<T>) -> T {
     let end = Instant::now() + wait_limit.limit();
     let mut seen = "nothing yet".to_owned();
@@ -56,7 +56,7 @@ pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut look: 
     }
 }
 
-/// Calls the API server; panics on an error or a timeout.
+/// Awaits a call to the API server. Panics on an error or a timeout.
 pub async fn api_call<T>(doing: impl Display, call: impl Future<Output = kube::Result<T>>) -> T {
     match timeout(WaitLimit::Call.limit(), call).await {
         Ok(Ok(answer)) => answer,

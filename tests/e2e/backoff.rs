@@ -1,4 +1,4 @@
-//! Intervals between the runs of a Stack, and the workspace between two runs.
+//! Tests the intervals between the runs of a Stack, and the Workspace between two runs.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::harness::{Look, Program, Scene, WaitLimit, api_call, condition, once, run, wait_until};
 
 fn saying(text: &str) -> Program {
-    Program::new("pace").step("step", json!({"value": text}))
+    Program::new("backoff").step("step", json!({"value": text}))
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_stack_with_an_interval_reruns_without_changes() {
         let mut stack = scene.stack("main", &source);
         stack.spec.interval = Some("3s".to_owned());
         let main = scene.start(stack).await;
-        let whys = until_asked_for(scene, 3).await;
+        let whys = until_requested(scene, 3).await;
         main.change(json!({"spec": {"interval": "0s"}})).await;
         main.until_applied(&commit).await;
         assert_eq!(whys[..3], ["Initial stack update", "Resync time elapsed: 3s", "Resync time elapsed: 3s"]);
@@ -36,7 +36,7 @@ fn a_stack_with_an_interval_reruns_without_changes() {
 fn a_failing_stack_is_retried_indefinitely_without_stalling() {
     run("retry", async |scene| {
         let source = scene.source("app").await;
-        source.push(&Program::new("pace").step("step", json!({"failOn": "create"})).files()).await;
+        source.push(&Program::new("backoff").step("step", json!({"failOn": "create"})).files()).await;
         let mut stack = scene.stack("main", &source);
         // The minimum backoff: 10 s after each failure.
         stack.spec.retry_max_backoff_duration_seconds = Some(1);
@@ -63,7 +63,7 @@ fn a_failing_stack_is_retried_indefinitely_without_stalling() {
 fn a_failed_stack_is_retried_after_its_retry_interval() {
     run("retry-interval", async |scene| {
         let source = scene.source("app").await;
-        source.push(&Program::new("pace").step("step", json!({"failOn": "create"})).files()).await;
+        source.push(&Program::new("backoff").step("step", json!({"failOn": "create"})).files()).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.retry_interval = Some("1s".to_owned());
         let main = scene.start(stack).await;
@@ -78,15 +78,15 @@ fn a_failed_stack_is_retried_after_its_retry_interval() {
     });
 }
 
-/// Waits until at least `wanted` Updates were observed and returns their messages. Uses the timeline, since old Updates
-/// are pruned.
-async fn until_asked_for(scene: &Scene, wanted: usize) -> Vec<String> {
-    wait_until(format!("{wanted} runs"), WaitLimit::Run, async || {
+/// Waits until at least `expected` Updates were observed. Returns their messages. The timeline also contains Updates that were
+/// pruned.
+async fn until_requested(scene: &Scene, expected: usize) -> Vec<String> {
+    wait_until(format!("{expected} runs"), WaitLimit::Run, async || {
         let mut seen = HashSet::new();
         let mut updates = scene.timeline.states_of::<Update>();
         updates.retain(|update| seen.insert(update.uid()));
         let whys: Vec<String> = updates.into_iter().filter_map(|update| update.spec.message).collect();
-        if whys.len() >= wanted { Look::Found(whys) } else { Look::NotYet(format!("{whys:?}")) }
+        if whys.len() >= expected { Look::Found(whys) } else { Look::NotYet(format!("{whys:?}")) }
     })
     .await
 }
