@@ -7,7 +7,7 @@ use pulumi_controller::api::names::{ANNOTATION_CANCEL, ANNOTATION_REQUESTED_AT};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Look, Program, StackHandle, WaitLimit, condition, run, says, wait_until};
+use crate::harness::{Program, WaitLimit, condition, run, says};
 use crate::runs_parts::{failure, progress, running_update, slow, until_update};
 
 fn is_canceled(stack: &Stack) -> bool {
@@ -77,12 +77,12 @@ fn deleting_an_update_records_a_cancel_and_a_request_runs_again() {
         scene.delete::<Update>(&update).await;
         let canceled = main.until("to be canceled", WaitLimit::Run, is_canceled).await;
         assert_eq!(outcomes(&canceled), ["Canceled"]);
-        until_reported(&main, "StackUpdateCanceled").await;
+        main.until_event("StackUpdateCanceled").await;
         scene.until_gone::<Update>(&update, WaitLimit::Reaction).await;
 
         // A cancel request without an open run has no effect, not even on the next run.
         main.annotate(ANNOTATION_CANCEL, "now").await;
-        until_reported(&main, "NothingToCancel").await;
+        main.until_event("NothingToCancel").await;
         main.annotate(ANNOTATION_REQUESTED_AT, "again").await;
         main.until_applied(&commit).await;
         assert_eq!(main.updates().await.len(), 1);
@@ -114,13 +114,4 @@ fn a_queued_run_is_canceled_too() {
         main.annotate(ANNOTATION_REQUESTED_AT, "again").await;
         main.until_applied(&commit).await;
     });
-}
-
-async fn until_reported(stack: &StackHandle<'_>, reason: &str) {
-    wait_until(format!("the event {reason}"), WaitLimit::Reaction, async || {
-        let events = stack.events().await;
-        let reasons: Vec<_> = events.into_iter().filter_map(|event| event.reason).collect();
-        if reasons.iter().any(|found| found == reason) { Look::Found(()) } else { Look::NotYet(format!("{reasons:?}")) }
-    })
-    .await;
 }

@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{READY, stack_reason};
 use pulumi_controller::api::pulumi::SourceArtifact;
 use serde_json::{Value, json};
 
-use crate::harness::{Call, Look, Program, Scene, StackHandle, WaitLimit, is_done, run, says, wait_until};
+use crate::harness::{Call, Program, Scene, WaitLimit, is_done, run, says};
 
 fn program(value: &str, failing: &str) -> Program {
     Program::new("alerts").step("step", json!({"value": value, "failOn": failing}))
@@ -136,7 +136,7 @@ fn every_event_after_the_first_run_names_a_revision() {
         source.offer(&good).await;
         let main = scene.start(scene.stack_on_kind("main", None, &source)).await;
         main.until_revision(&good.revision).await;
-        until_reported(&main, "ProcessingCompleted").await;
+        main.until_event("ProcessingCompleted").await;
         let gone = SourceArtifact {
             url: good.url.replace(".tar.gz", "-gone.tar.gz"),
             revision: format!("main@sha1:{}", "0".repeat(40)),
@@ -144,11 +144,11 @@ fn every_event_after_the_first_run_names_a_revision() {
             ..good.clone()
         };
         source.offer(&gone).await;
-        until_reported(&main, "SourceUnavailable").await;
+        main.until_event("SourceUnavailable").await;
         main.change(json!({"spec": {"fluxSource": {"dir": "../outside"}}})).await;
-        until_reported(&main, "StackConfigInvalid").await;
+        main.until_event("StackConfigInvalid").await;
         main.change(json!({"spec": {"fluxSource": {"dir": null, "sourceRef": {"namespace": "default"}}}})).await;
-        let reported = until_reported(&main, "AccessDenied").await;
+        let reported = main.until_event("AccessDenied").await;
 
         let named: BTreeSet<_> = reported.iter().map(|event| (event.reason.clone(), revision(event))).collect();
         let of = |reason: &str, revision: &str| (Some(reason.to_owned()), Some(revision.to_owned()));
@@ -162,16 +162,4 @@ fn every_event_after_the_first_run_names_a_revision() {
 
 fn revision(event: &Event) -> Option<String> {
     event.annotations().get("pulumi.com/revision").cloned()
-}
-
-/// Waits for an event of the Stack with this reason. Returns all events of the Stack.
-async fn until_reported(main: &StackHandle<'_>, reason: &str) -> Vec<Event> {
-    wait_until(format!("an event {reason}"), WaitLimit::Reaction, async || {
-        let events = main.events().await;
-        match events.iter().any(|event| event.reason.as_deref() == Some(reason)) {
-            true => Look::Found(events),
-            false => Look::NotYet(format!("{:?}", events.iter().map(|event| &event.reason).collect::<Vec<_>>())),
-        }
-    })
-    .await
 }

@@ -59,8 +59,7 @@ fn a_preview_reports_changes_without_applying_them() {
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing is destroyed by it");
-        let events = main.events().await;
-        assert!(events.iter().any(|event| event.reason.as_deref() == Some("ResourcesOrphaned")), "{events:?}");
+        main.until_event("ResourcesOrphaned").await;
     });
 }
 

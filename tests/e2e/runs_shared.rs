@@ -64,7 +64,7 @@ fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
             stack.status.as_ref().and_then(|status| status.last_update.as_ref()).is_some_and(|last| last.conflicts == 2)
         })
         .await;
-        let events = main.events().await;
+        let events = main.until_event("StackUpdateConflictDetected").await;
         let warnings: Vec<_> = events.iter().filter(|event| event.type_.as_deref() == Some("Warning")).collect();
         let reasons: Vec<_> = warnings.iter().filter_map(|event| event.reason.as_deref()).collect();
         assert_eq!(reasons, ["StackUpdateConflictDetected"], "one for the lock: {warnings:#?}");

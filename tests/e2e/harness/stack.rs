@@ -176,6 +176,19 @@ impl StackHandle<'_> {
         events
     }
 
+    /// Waits for an event about the Stack with this reason. Returns all events about the Stack. The controller delivers events
+    /// after it has changed the object, so a test must not expect an event immediately.
+    pub async fn until_event(&self, reason: &str) -> Vec<Event> {
+        wait_until(format!("the event {reason} of {}", self.name), WaitLimit::Reaction, async || {
+            let events = self.events().await;
+            match events.iter().any(|event| event.reason.as_deref() == Some(reason)) {
+                true => Look::Found(events),
+                false => Look::NotYet(format!("{:?}", events.iter().map(|event| &event.reason).collect::<Vec<_>>())),
+            }
+        })
+        .await
+    }
+
     pub async fn workspace(&self) -> Workspace {
         api_call(format!("reading the Workspace {}", self.name), self.scene.api::<Workspace>().get(&self.name)).await
     }
