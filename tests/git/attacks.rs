@@ -211,14 +211,17 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
     for namespace in ["one", "other", "one", "other"] {
         slow.push(slow_fetch(&mut controller, namespace, slow.len()).await);
     }
-    until_in_use(&controller, 2).await;
-    assert!(fetch_time(&mut controller, "victim").await < Duration::from_secs(5), "the last slot is reserved");
-    assert_eq!(ended(&controller, &slow), 0);
+    until_in_use(&controller, 3).await;
+    assert!(fetch_time(&mut controller, "victim").await < Duration::from_secs(5), "one slot is reserved");
+    assert!(ended(&controller, &slow) >= 1);
 
     slow.push(slow_fetch(&mut controller, "third", slow.len()).await);
     until_in_use(&controller, 3).await;
-    assert!(fetch_time(&mut controller, "last").await < Duration::from_secs(15), "a slow fetch is ended");
-    assert_eq!(ended(&controller, &slow), 1);
+    assert!(
+        fetch_time(&mut controller, "last").await < Duration::from_secs(5),
+        "the fetch in the reserved slot is ended"
+    );
+    assert!(ended(&controller, &slow) >= 2);
 }
 
 /// Namespace, name and source of a Stack.

@@ -51,7 +51,7 @@ const CONVERSATION: Limits = Limits {
 
 /// Returns the maximum memory of all concurrent child processes, in bytes.
 pub fn most_memory() -> u64 {
-    Slots::memory_bytes(CONVERSATION_MEMORY, CONVERSATION_MEMORY, PACKING_MEMORY)
+    Slots::memory_bytes(CONVERSATION_MEMORY, CONVERSATION_MEMORY.max(PACKING_MEMORY))
 }
 
 /// Queries the server for the commit of a reference.

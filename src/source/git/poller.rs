@@ -45,7 +45,7 @@ pub struct Settings {
     pub limits: Limits,
     /// Limits for an artifact that is built from a repository.
     pub artifact_limits: artifact::Limits,
-    /// Slots for queries, fetches and packings, which all repositories share.
+    /// Slots for queries and fetches, which all repositories share.
     pub slots: Slots,
     /// Starts the child processes that parse data from servers.
     pub subprocess: Subprocess,
@@ -179,7 +179,7 @@ impl Shared {
         if let Reference::Commit(_) = key.reference {
             return key.reference.select([]).ok_or(GitError::Empty);
         }
-        let slot = self.slot(&self.settings.slots.queries, key).await?;
+        let slot = self.slot(&self.settings.slots.queries, key, 0).await?;
         let work = async {
             let access = self.access.read(key).await?;
             let (repository, reference) = (key.repository.clone(), key.reference.clone());
@@ -192,7 +192,7 @@ impl Shared {
     /// Fetches a commit and packs it into the store. `ended` is the number of consecutive fetches that were ended because other
     /// namespaces were waiting.
     async fn content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>, ended: u32) -> Result<Fetched, GitError> {
-        let slot = self.slot(&self.settings.slots.fetches, key).await?;
+        let slot = self.slot(&self.settings.slots.fetches, key, ended).await?;
         let within = &self.settings.work;
         let directory = TempDir::new_in(within).map_err(|cause| GitError::disk(within, &cause))?;
         let pack = directory.path().join(pack_index::PACK);
@@ -209,8 +209,7 @@ impl Shared {
             child::download(&self.settings.subprocess, download).await
         };
         slot.run("fetching the commit", ended, received, work).await?;
-        let packing = self.slot(&self.settings.slots.packings, key).await?;
-        packing.run("packing the commit", ended, || None, self.pack(&directory, tip, choices)).await
+        slot.run("packing the commit", ended, || None, self.pack(&directory, tip, choices)).await
     }
 
     /// Packs the commit in `directory` into the store.
@@ -247,9 +246,9 @@ impl Shared {
     }
 
     /// Waits for a slot in one of the namespaces of the repository's followers.
-    async fn slot(&self, slots: &TaskSlots, key: &Key) -> Result<Slot, GitError> {
+    async fn slot(&self, slots: &TaskSlots, key: &Key, ended: u32) -> Result<Slot, GitError> {
         let namespaces = self.lock().namespaces(key);
-        slots::of_any(slots, &namespaces).await
+        slots::of_any(slots, &namespaces, ended).await
     }
 
     async fn wake(&self, followers: Vec<Follower>) {

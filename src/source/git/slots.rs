@@ -1,11 +1,13 @@
 //! Limits the number of concurrent tasks with slots. All repositories share these slots, and a task requires a slot of a
 //! namespace whose Stacks or Workspaces use the repository.
 //!
-//! A task waits first until its namespace is below the limit per namespace, and then for a common slot. If there are at least
-//! [`MIN_TO_RESERVE`] common slots, the last free slot is reserved for a namespace that holds no slot. A free slot is granted to
-//! the waiting namespace that holds the fewest slots. If several namespaces hold the same number of slots, the slot is granted to
-//! the namespace whose last grant is the oldest, and then to the task that has waited longest. If a namespace that holds no slot
-//! waits, [`Slot::run`] ends a slow task, so that slow servers of other namespaces do not block this namespace.
+//! A task waits first until its namespace is below the limit per namespace, and then for a common slot. A free slot is granted to
+//! the waiting namespace that holds the fewest slots, then to the one that recently used slots for the shortest time.
+//!
+//! One common slot is reserved for light namespaces, which used slots only for a short time recently ([`Limits::light`]). A
+//! namespace that holds the reserved slot for longer loses it to a waiting light namespace. Namespaces with slow servers or
+//! large repositories therefore compete for the other slots and cannot delay a light namespace for long. For a waiting namespace
+//! that is not light and holds no slot, [`Slot::run`] ends a slow task.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,12 +25,16 @@ use crate::source::git::error::GitError;
 /// The limits for one kind of task.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
+    /// Number of common slots, of which one is reserved for light namespaces.
     total: usize,
     per_namespace: usize,
+    /// Recent slot time below which a namespace is light.
+    light: Duration,
     slow_limits: SlowLimits,
 }
 
-/// The maximum time that a task may be behind [`RATE`] while a namespace that holds no slot waits.
+/// The maximum time that a task may be behind [`RATE`] while a namespace that is not light and holds
+/// no slot waits.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
     /// Limit for a task of a namespace that holds several slots.
@@ -41,21 +47,22 @@ struct SlowLimits {
 const QUERIES: Limits = Limits {
     total: 8,
     per_namespace: 4,
+    light: Duration::from_secs(1),
     slow_limits: SlowLimits { several: Duration::from_secs(1), only: Duration::from_secs(10) },
 };
-/// Limits for commits that are fetched or packed. Each commit has a directory on the volume. The first bytes of a pack arrive
-/// after a handshake and after the server has assembled the pack.
+/// Limits for commits that are fetched and packed. Each commit has a directory on the volume, and packing runs a child process
+/// with a high memory limit. The first bytes of a pack arrive after a handshake and after the server has assembled the pack. A
+/// packing receives no data, so it counts as slow from the start.
 const FETCHES: Limits = Limits {
     total: 3,
     per_namespace: 2,
+    light: Duration::from_secs(3),
     slow_limits: SlowLimits { several: Duration::from_secs(3), only: Duration::from_secs(10) },
 };
-/// Additional limits for packing. A packing task also holds one of the [`FETCHES`] slots. Each packing runs a child process with
-/// a high memory limit. A packing receives no data, so it counts as slow from the start.
-const PACKINGS: Limits = Limits { total: 2, per_namespace: 1, slow_limits: FETCHES.slow_limits };
-/// Minimum total number of slots at which the last free slot is reserved. If there are fewer slots, two namespaces with one slot
-/// each can use all slots.
-const MIN_TO_RESERVE: usize = 3;
+/// Time in which the recorded slot time of a namespace decreases by half.
+const HALF_LIFE: Duration = Duration::from_secs(30);
+/// Recorded slot time in seconds below which the record is deleted.
+const NEGLIGIBLE: f64 = 0.01;
 /// Maximum number of tasks of one namespace that may wait for a slot at the same time.
 const WAITING_PER_NAMESPACE: usize = 10_000;
 
@@ -71,13 +78,12 @@ const CHECK: Duration = Duration::from_millis(250);
 pub struct Slots {
     pub(super) queries: TaskSlots,
     pub(super) fetches: TaskSlots,
-    pub(super) packings: TaskSlots,
 }
 
 impl Default for Slots {
     fn default() -> Self {
-        let [queries, fetches, packings] = [QUERIES, FETCHES, PACKINGS].map(TaskSlots::new);
-        Self { queries, fetches, packings }
+        let [queries, fetches] = [QUERIES, FETCHES].map(TaskSlots::new);
+        Self { queries, fetches }
     }
 }
 
@@ -87,9 +93,9 @@ impl Slots {
         each.saturating_mul(u64::try_from(FETCHES.total).unwrap_or(u64::MAX))
     }
 
-    /// Returns the maximum memory of all concurrent child processes, in bytes.
-    pub(super) fn memory_bytes(query: u64, fetch: u64, packing: u64) -> u64 {
-        let all = [(QUERIES.total, query), (FETCHES.total - PACKINGS.total, fetch), (PACKINGS.total, packing)];
+    /// Returns the maximum memory of all concurrent child processes, in bytes. `fetch` is the memory for fetching or packing.
+    pub(super) fn memory_bytes(query: u64, fetch: u64) -> u64 {
+        let all = [(QUERIES.total, query), (FETCHES.total, fetch)];
         all.iter().map(|(count, each)| u64::try_from(*count).unwrap_or(u64::MAX).saturating_mul(*each)).sum()
     }
 }
@@ -113,25 +119,42 @@ struct Common {
     next: u64,
     waiting: BTreeMap<u64, Waiting>,
     held: BTreeMap<u64, Held>,
-    grants: u64,
-    /// The number of the last grant to each namespace that holds a slot or waits for a slot.
-    last_grants: BTreeMap<String, u64>,
+    /// Slot time of released slots per namespace.
+    used: BTreeMap<String, Used>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     namespace: String,
+    /// Whether the same work was ended before. It must then wait for a slot that is not reserved.
+    was_ended: bool,
     granted: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct Held {
     namespace: String,
+    /// Whether the namespace was light when the slot was granted, so that the slot can be the reserved one.
+    may_be_reserved: bool,
     began: Instant,
     /// The time up to which the bytes received so far are sufficient for [`RATE`]. `None` while the task must not be ended.
     paid_until: Option<Instant>,
     /// Multiplier for the slow limits.
     factor: u32,
+}
+
+/// Slot time that decreases by half in each [`HALF_LIFE`].
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    seconds: f64,
+    at: Instant,
+}
+
+impl Used {
+    fn seconds_at(self, now: Instant) -> f64 {
+        let half_lives = now.saturating_duration_since(self.at).as_secs_f64() / HALF_LIFE.as_secs_f64();
+        self.seconds * (-half_lives).exp2()
+    }
 }
 
 /// A slot that is held or waited for. Dropping the value releases the slot or leaves the queue.
@@ -147,16 +170,16 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut common = self.slots.lock();
         common.waiting.remove(&self.id);
-        common.held.remove(&self.id);
-        common.grant(self.slots.limits.total);
-        common.forget_idle();
+        common.release(self.id);
+        common.grant(&self.slots.limits, Instant::now());
     }
 }
 
 /// Waits for a slot in each of `namespaces`, which use the same repository, and returns the first slot that is granted. A
-/// namespace without free slots therefore does not delay the other namespaces.
-pub(super) async fn of_any(slots: &TaskSlots, namespaces: &[String]) -> Result<Slot, GitError> {
-    let waits = namespaces.iter().map(|namespace| slots.acquire(namespace).boxed());
+/// namespace without free slots therefore does not delay the other namespaces. `ended` is the number of consecutive times that
+/// the same work was ended.
+pub(super) async fn of_any(slots: &TaskSlots, namespaces: &[String], ended: u32) -> Result<Slot, GitError> {
+    let waits = namespaces.iter().map(|namespace| slots.acquire(namespace, ended > 0).boxed());
     let acquired = match namespaces {
         [] => Err(Busy { waiting: 0 }),
         _ => select_ok(waits).await.map(|(slot, _)| slot),
@@ -175,9 +198,14 @@ impl TaskSlots {
     }
 
     /// Waits for a slot. Dropping the future leaves the queue.
-    async fn acquire(&self, namespace: &str) -> Result<Slot, Busy> {
+    async fn acquire(&self, namespace: &str, was_ended: bool) -> Result<Slot, Busy> {
         let share = self.0.shares.acquire(namespace).await?;
-        let (id, granted) = self.0.lock().enter(namespace, self.0.limits.total);
+        let (id, granted) = {
+            let mut common = self.0.lock();
+            let entered = common.enter(namespace, was_ended);
+            common.grant(&self.0.limits, Instant::now());
+            entered
+        };
         let slot = Slot { slots: Arc::clone(&self.0), id, _share: share };
         granted.notified().await;
         Ok(slot)
@@ -185,8 +213,8 @@ impl TaskSlots {
 }
 
 impl Slot {
-    /// Runs the work. If the work is slow while a namespace that holds no slot waits, the future `work` is dropped, which kills
-    /// its child process. `received` returns the number of bytes received so far, if known. `ended` is the number of consecutive
+    /// Runs the work. If the work must end because another namespace waits, the future `work` is dropped, which kills its child
+    /// process. `received` returns the number of bytes received so far, if known. `ended` is the number of consecutive
     /// times that the same work was ended. The slow limits are doubled for each time, so that work with a slow server completes
     /// eventually.
     pub(super) async fn run<T>(
@@ -215,11 +243,17 @@ impl Slot {
             counted = counted.saturating_add(more);
             paid_until = paid_until.checked_add(time_at_rate(more)).map_or(now, |until| until.min(now));
             self.set_paid_until(Some(paid_until));
-            let slow_limits = self.slots.limits.slow_limits;
-            if self.slots.lock().to_end(slow_limits, now) == Some(self.id) {
+            if self.must_end(now) {
                 return Err(GitError::Ended { what: what.into(), after: now.duration_since(began), bytes });
             }
         }
+    }
+
+    fn must_end(&self, now: Instant) -> bool {
+        let (mut common, limits) = (self.slots.lock(), &self.slots.limits);
+        // A namespace that waits for the reserved slot can become light without another event.
+        common.grant(limits, now);
+        common.to_end(limits, now) == Some(self.id)
     }
 
     fn set_paid_until(&self, until: Option<Instant>) {
@@ -241,54 +275,92 @@ impl Shared {
 }
 
 impl Common {
-    /// Adds a waiter. The returned `Notify` is notified when the slot is granted, possibly before this function returns.
-    fn enter(&mut self, namespace: &str, total: usize) -> (u64, Arc<Notify>) {
+    /// Adds a waiter. The returned `Notify` is notified when the slot is granted.
+    fn enter(&mut self, namespace: &str, was_ended: bool) -> (u64, Arc<Notify>) {
         let (id, granted) = (self.next, Arc::new(Notify::new()));
         self.next += 1;
-        self.waiting.insert(id, Waiting { namespace: namespace.to_owned(), granted: Arc::clone(&granted) });
-        self.grant(total);
+        let waiting = Waiting { namespace: namespace.to_owned(), was_ended, granted: Arc::clone(&granted) };
+        self.waiting.insert(id, waiting);
         (id, granted)
     }
 
     /// Grants free slots to waiters.
-    fn grant(&mut self, total: usize) {
-        while self.held.len() < total {
+    fn grant(&mut self, limits: &Limits, now: Instant) {
+        while self.held.len() < limits.total {
+            let only_light = self.unreserved_held(limits, now) + 1 >= limits.total;
+            let may_have =
+                |(_, waiting): &(&u64, &Waiting)| !only_light || self.may_have_reserved(waiting, limits, now);
             let order = |(id, waiting): &(&u64, &Waiting)| {
-                (self.holds(&waiting.namespace), self.last_grants.get(&waiting.namespace).copied(), **id)
+                let used = Duration::from_secs_f64(self.used(&waiting.namespace, now));
+                (self.holds(&waiting.namespace), used, **id)
             };
-            let is_last = total >= MIN_TO_RESERVE && self.held.len() + 1 == total;
-            let may_have = |(_, waiting): &(&u64, &Waiting)| !is_last || self.holds(&waiting.namespace) == 0;
             let Some(id) = self.waiting.iter().filter(may_have).min_by_key(order).map(|(id, _)| *id) else { return };
-            let Some(Waiting { namespace, granted }) = self.waiting.remove(&id) else { return };
-            self.last_grants.insert(namespace.clone(), self.grants);
-            self.grants += 1;
-            self.held.insert(id, Held { namespace, began: Instant::now(), paid_until: None, factor: 1 });
+            let Some(waiting) = self.waiting.remove(&id) else { return };
+            let may_be_reserved = self.may_have_reserved(&waiting, limits, now);
+            let Waiting { namespace, granted, .. } = waiting;
+            self.held.insert(id, Held { namespace, may_be_reserved, began: now, paid_until: None, factor: 1 });
             granted.notify_one();
         }
     }
 
-    /// Removes the last grants of namespaces that neither hold a slot nor wait for a slot.
-    fn forget_idle(&mut self) {
-        let Common { waiting, held, last_grants, .. } = self;
-        last_grants.retain(|namespace, _| {
-            held.values().any(|held| held.namespace == *namespace)
-                || waiting.values().any(|waiting| waiting.namespace == *namespace)
-        });
+    /// Releases a slot and records its time.
+    fn release(&mut self, id: u64) {
+        let now = Instant::now();
+        if let Some(Held { namespace, began, .. }) = self.held.remove(&id) {
+            let used = self.used.entry(namespace).or_insert(Used { seconds: 0.0, at: now });
+            let held = now.saturating_duration_since(began).as_secs_f64();
+            *used = Used { seconds: used.seconds_at(now) + held, at: now };
+        }
+        self.used.retain(|_, used| used.seconds_at(now) >= NEGLIGIBLE);
     }
 
     fn holds(&self, namespace: &str) -> usize {
         self.held.values().filter(|held| held.namespace == namespace).count()
     }
 
-    /// Returns the slow task that must end because a namespace that holds no slot waits, if any. Among the slow tasks, this is
-    /// the longest running task of the namespace that holds the most slots.
-    fn to_end(&self, slow_limits: SlowLimits, now: Instant) -> Option<u64> {
-        if !self.waiting.values().any(|waiting| self.holds(&waiting.namespace) == 0) {
-            return None;
-        }
+    /// Returns the recent slot time of a namespace in seconds, including the slots that it holds.
+    fn used(&self, namespace: &str, now: Instant) -> f64 {
+        let released = self.used.get(namespace).map_or(0.0, |used| used.seconds_at(now));
+        let held = self.held.values().filter(|held| held.namespace == namespace);
+        released + held.map(|held| now.saturating_duration_since(held.began).as_secs_f64()).sum::<f64>()
+    }
+
+    fn is_light(&self, namespace: &str, limits: &Limits, now: Instant) -> bool {
+        self.used(namespace, now) < limits.light.as_secs_f64()
+    }
+
+    fn may_have_reserved(&self, waiting: &Waiting, limits: &Limits, now: Instant) -> bool {
+        let Waiting { namespace, was_ended, .. } = waiting;
+        !was_ended && self.holds(namespace) == 0 && self.is_light(namespace, limits, now)
+    }
+
+    /// Returns the number of held slots without those of light namespaces that can be the reserved slot.
+    fn unreserved_held(&self, limits: &Limits, now: Instant) -> usize {
+        let is_light = |held: &&Held| held.may_be_reserved && self.is_light(&held.namespace, limits, now);
+        self.held.len() - self.held.values().filter(is_light).count()
+    }
+
+    /// Returns the task that must end because a namespace that holds no slot waits, if any.
+    fn to_end(&self, limits: &Limits, now: Instant) -> Option<u64> {
+        let without_slot = self.waiting.values().filter(|waiting| self.holds(&waiting.namespace) == 0);
+        let (light, others): (Vec<_>, Vec<_>) =
+            without_slot.partition(|waiting| self.may_have_reserved(waiting, limits, now));
+        let in_reserved = if light.is_empty() { None } else { self.in_reserved(limits, now) };
+        in_reserved.or_else(|| if others.is_empty() { None } else { self.slow(limits.slow_limits, now) })
+    }
+
+    /// Returns the task that holds the reserved slot although its namespace is not light any more.
+    fn in_reserved(&self, limits: &Limits, now: Instant) -> Option<u64> {
+        let interruptible = self.held.iter().filter(|(_, held)| held.paid_until.is_some());
+        let last = interruptible.max_by_key(|(id, held)| (held.may_be_reserved, held.began, **id)).map(|(id, _)| *id);
+        last.filter(|_| self.unreserved_held(limits, now) >= limits.total)
+    }
+
+    /// Returns the slow task to end: the longest running one of the namespace that holds the most slots.
+    fn slow(&self, limits: SlowLimits, now: Instant) -> Option<u64> {
         let slow = self.held.iter().filter_map(|(id, held)| {
             let holds = self.holds(&held.namespace);
-            let limit = if holds > 1 { slow_limits.several } else { slow_limits.only } * held.factor;
+            let limit = if holds > 1 { limits.several } else { limits.only } * held.factor;
             let is_slow = now.saturating_duration_since(held.paid_until?) >= limit;
             is_slow.then_some((holds, Reverse(held.began), *id))
         });

@@ -24,7 +24,7 @@ fn tasks(
     for namespace in namespaces.iter().cycle().take(namespaces.len() * each) {
         let (slots, namespace) = (slots.clone(), names(&[*namespace]));
         tasks.spawn(async move {
-            let slot = of_any(&slots, &namespace).await?;
+            let slot = of_any(&slots, &namespace, 0).await?;
             let began = Instant::now();
             let received = move || Some(u64::try_from(began.elapsed().as_millis()).unwrap() * rate / 1000);
             let work = async {
@@ -37,39 +37,58 @@ fn tasks(
     tasks
 }
 
+/// Repeats a silent task of `lasts` until it completes, with backoff after each end, like the task of a repository.
+async fn complete(slots: TaskSlots, namespace: &str, lasts: Duration, backoff: Duration) {
+    for ended in 0.. {
+        let slot = of_any(&slots, &names(&[namespace]), ended).await.unwrap();
+        let work = async {
+            sleep(lasts).await;
+            Ok(())
+        };
+        if slot.run("packing the commit", ended, || None, work).await.is_ok() {
+            return;
+        }
+        drop(slot);
+        sleep(backoff).await;
+    }
+}
+
 /// Returns the time that a namespace waits for a slot.
 async fn wait(slots: &TaskSlots, namespace: &str) -> Duration {
+    wait_after(slots, namespace, 0).await
+}
+
+/// Like [`wait`], for a task that was ended `ended` times. Such a task waits for a slot that is not reserved.
+async fn wait_after(slots: &TaskSlots, namespace: &str, ended: u32) -> Duration {
     let started = Instant::now();
-    let slot = timeout(Duration::from_secs(3600), of_any(slots, &names(&[namespace]))).await;
+    let slot = timeout(Duration::from_secs(3600), of_any(slots, &names(&[namespace]), ended)).await;
     drop(slot.expect("there is a slot within an hour").expect("it may wait"));
     started.elapsed()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_shared_repository_may_use_a_slot_of_any_of_its_namespaces() {
-    let slots = TaskSlots::new(Limits { total: 3, per_namespace: 1, ..FETCHES });
+    let slots = TaskSlots::new(Limits { per_namespace: 1, ..FETCHES });
     let (busy, both) = (names(&["busy"]), names(&["busy", "other"]));
-    let _held = of_any(&slots, &busy).await.unwrap();
-    let wait = async |namespaces: &[String]| timeout(SECOND, of_any(&slots, namespaces)).await;
+    let _held = of_any(&slots, &busy, 0).await.unwrap();
+    let wait = async |namespaces: &[String]| timeout(SECOND, of_any(&slots, namespaces, 0)).await;
     assert!(wait(&busy).await.is_err(), "its namespace has its slot");
     assert!(wait(&both).await.unwrap().is_ok());
     assert!(wait(&[]).await.unwrap().is_err(), "no Stack follows it any more");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_without_a_slot_waits_at_most_a_second_for_slow_servers() {
+async fn a_light_namespace_waits_at_most_a_second_for_long_tasks() {
     let hour = Duration::from_secs(3600);
-    // Two namespaces leave the reserved slot free. A third namespace can use that slot, and a slow task is ended for the next
-    // waiting namespace.
-    let rows: [(&str, Limits, &[&str], u64, bool); 6] = [
-        ("silent servers for queries", QUERIES, &["a", "b"], 0, false),
-        ("silent servers for fetches", FETCHES, &["a", "b"], 0, false),
-        ("fetches at 8 KiB/s", FETCHES, &["a", "b"], 8 << 10, false),
-        ("fetches that are not slow", FETCHES, &["a", "b"], 256 << 10, false),
-        ("each fetch is of another namespace", FETCHES, &["a", "b", "c"], 8 << 10, true),
-        ("long packings", PACKINGS, &["a", "b"], 0, true),
+    let rows: [(&str, Limits, &[&str], u64); 6] = [
+        ("silent servers for queries", QUERIES, &["a", "b"], 0),
+        ("silent servers for fetches", FETCHES, &["a", "b"], 0),
+        ("fetches at 8 KiB/s", FETCHES, &["a", "b"], 8 << 10),
+        ("fetches that are not slow", FETCHES, &["a", "b"], 256 << 10),
+        ("each fetch is of another namespace", FETCHES, &["a", "b", "c"], 8 << 10),
+        ("three namespaces with fetches that are not slow", FETCHES, &["a", "b", "c"], 256 << 10),
     ];
-    for (what, limits, hostile, rate, is_ended) in rows {
+    for (what, limits, hostile, rate) in rows {
         let slots = TaskSlots::new(limits);
         let mut tasks = tasks(&slots, hostile, 50, rate, hour);
         sleep(15 * SECOND).await;
@@ -78,41 +97,94 @@ async fn a_namespace_without_a_slot_waits_at_most_a_second_for_slow_servers() {
             assert!(waited <= SECOND, "{what}, round {round}: it waits {waited:?}");
             sleep(15 * SECOND).await;
         }
-        let Err(ended) = tasks.join_next().await.unwrap().unwrap() else {
-            assert!(!is_ended, "{what}: a slow task is ended");
-            continue;
-        };
-        let is_reported = ended.to_string().contains("because other namespaces wait for a slot");
-        assert!(is_ended && is_reported, "{what}: {ended}");
+        let ended = tasks.join_next().await.unwrap().unwrap().expect_err("no task completes").to_string();
+        assert!(ended.contains("because other namespaces wait for a slot"), "{what}: {ended}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_for_a_slot_is_bounded_by_the_slow_task_limit() {
+async fn the_wait_of_a_light_namespace_is_bounded_by_the_light_limit() {
     for limits in [QUERIES, FETCHES] {
-        let slots = TaskSlots::new(limits);
-        let _slow = tasks(&slots, &["a", "b"], 50, 0, Duration::from_secs(3600));
-        sleep(CHECK / 2).await;
-        let waited = wait(&slots, "victim").await;
-        assert!(waited <= limits.slow_limits.several + 2 * CHECK, "all tasks have begun just now: {waited:?}");
+        for hostile in [&["a", "b"][..], &["a", "b", "c"][..]] {
+            let slots = TaskSlots::new(limits);
+            let _slow = tasks(&slots, hostile, 50, 0, Duration::from_secs(3600));
+            sleep(CHECK / 2).await;
+            let waited = wait(&slots, "victim").await;
+            assert!(waited <= limits.light + 2 * CHECK, "all tasks have begun just now: {waited:?}");
+        }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_slow_fetches_are_ended() {
+async fn repeated_long_tasks_of_many_namespaces_rarely_delay_a_light_namespace() {
+    let slots = TaskSlots::new(FETCHES);
+    let mut hostile = JoinSet::new();
+    for namespace in ["a", "b", "c", "d"] {
+        let slots = slots.clone();
+        // A new commit resets the number of times that the task was ended.
+        hostile.spawn(async move {
+            loop {
+                let slot = of_any(&slots, &names(&[namespace]), 0).await.unwrap();
+                let work = std::future::pending::<Result<(), GitError>>();
+                drop(slot.run("packing the commit", 0, || None, work).await);
+            }
+        });
+    }
+    sleep(30 * SECOND).await;
+    let (mut longest, mut total) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..100 {
+        let waited = wait(&slots, "victim").await;
+        (longest, total) = (longest.max(waited), total + waited);
+        sleep(5 * SECOND).await;
+    }
+    assert!(longest <= FETCHES.light + 2 * CHECK, "the longest wait is {longest:?}");
+    assert!(total <= 50 * SECOND, "100 waits take {total:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_tasks_complete_while_other_namespaces_repeat_longer_ones() {
+    let slots = TaskSlots::new(FETCHES);
+    let mut others = JoinSet::new();
+    for namespace in ["a", "b", "c"] {
+        others.spawn(complete(slots.clone(), namespace, 24 * 3600 * SECOND, SECOND));
+    }
+    let light = slots.clone();
+    others.spawn(async move {
+        loop {
+            wait(&light, "light").await;
+            sleep(SECOND).await;
+        }
+    });
+    sleep(60 * SECOND).await;
+    let large = complete(slots.clone(), "large", 60 * SECOND, 10 * SECOND);
+    timeout(900 * SECOND, large).await.unwrap_or_else(|_| panic!("{:#?}", slots.0.lock()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_namespace_gets_the_reserved_slot_when_it_becomes_light() {
+    let slots = TaskSlots::new(FETCHES);
+    let slot = of_any(&slots, &names(&["once"]), 0).await.unwrap();
+    sleep(6 * SECOND).await;
+    drop(slot);
+    let _fast = tasks(&slots, &["a", "b"], 1, 256 << 10, 3600 * SECOND);
+    sleep(4 * SECOND).await;
+    let waited = wait(&slots, "once").await;
+    // The recorded 6 s decrease to 3 s in 30 s.
+    assert!((25 * SECOND..=27 * SECOND).contains(&waited), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_slow_fetches_are_ended_for_a_namespace_that_is_not_light() {
     let slots = TaskSlots::new(FETCHES);
     let mut fast = tasks(&slots, &["a"], 2, 256 << 10, 300 * SECOND);
     let mut slow = tasks(&slots, &["b"], 1, 8 << 10, 300 * SECOND);
     sleep(30 * SECOND).await;
-    assert!(wait(&slots, "victim").await <= SECOND);
+    let waited = wait_after(&slots, "large", 1).await;
+    assert!(waited > 200 * SECOND, "without the slow one, two slots are in use and one is reserved: {waited:?}");
     assert!(slow.join_next().await.unwrap().unwrap().is_err(), "the slow one is ended, though it is the only one of b");
-    let mut third = tasks(&slots, &["c"], 1, 256 << 10, 300 * SECOND);
-    sleep(SECOND).await;
-    assert!(wait(&slots, "victim").await > 200 * SECOND, "no task is slow");
     while let Some(done) = fast.join_next().await {
         done.unwrap().unwrap();
     }
-    third.join_next().await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,7 +199,7 @@ async fn slow_tasks_are_not_ended_if_every_waiting_namespace_has_a_slot() {
 #[tokio::test(start_paused = true)]
 async fn uninterruptible_work_is_not_ended() {
     let slots = TaskSlots::new(Limits { total: 2, ..FETCHES });
-    let packs = of_any(&slots, &names(&["a"])).await.unwrap();
+    let packs = of_any(&slots, &names(&["a"]), 0).await.unwrap();
     packs.run("fetching the commit", 0, || None, async { Ok(()) }).await.unwrap();
     let mut slow = tasks(&slots, &["a"], 1, 0, 3600 * SECOND);
     sleep(15 * SECOND).await;
@@ -138,19 +210,18 @@ async fn uninterruptible_work_is_not_ended() {
 #[tokio::test(start_paused = true)]
 async fn previously_ended_work_gets_more_time() {
     let lasts = async |ended: u32| {
-        let slots = TaskSlots::new(Limits { total: 1, ..FETCHES });
-        let slot = of_any(&slots, &names(&["a"])).await.unwrap();
+        let slots = TaskSlots::new(Limits { total: 2, ..FETCHES });
+        let _uninterruptible = of_any(&slots, &names(&["b"]), 0).await.unwrap();
+        let slot = of_any(&slots, &names(&["a"]), 0).await.unwrap();
         let waiting = tokio::spawn({
             let slots = slots.clone();
-            async move { wait(&slots, "victim").await }
+            async move { wait_after(&slots, "large", 1).await }
         });
         let began = Instant::now();
         let work = std::future::pending::<Result<(), GitError>>();
         slot.run("fetching the commit", ended, || Some(0), work).await.expect_err("it is ended");
-        let lasted = began.elapsed();
-        drop(slot);
-        waiting.await.unwrap();
-        lasted
+        waiting.abort();
+        began.elapsed()
     };
     for (ended, seconds) in [(0, 10), (1, 20), (3, 80), (9, 80)] {
         let lasted = lasts(ended).await;
@@ -158,12 +229,23 @@ async fn previously_ended_work_gets_more_time() {
     }
 }
 
-#[test]
-fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
+/// Returns the task to end 20 s after the first one began, if a namespace waits. Each row of `held` consists of a namespace, the
+/// start of its task, and the time up to which the received bytes are sufficient.
+fn to_end(held: &[(&str, u64, Option<u64>)], waits: &str, was_ended: bool) -> Option<u64> {
     let began = Instant::now();
     let at = |seconds: u64| began + Duration::from_secs(seconds);
-    let slow_limits = FETCHES.slow_limits;
-    // Each row consists of a namespace, the start of its task, and the time up to which the received bytes are sufficient.
+    let mut common = Common::default();
+    for (namespace, since, paid_until) in held {
+        let (id, _) = common.enter(namespace, false);
+        common.grant(&Limits { total: usize::MAX, ..FETCHES }, at(*since));
+        common.held.get_mut(&id).unwrap().paid_until = paid_until.map(at);
+    }
+    common.enter(waits, was_ended);
+    common.to_end(&FETCHES, at(20))
+}
+
+#[test]
+fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
     type Rows<'a> = &'a [(&'a str, u64, Option<u64>)];
     let rows: [(Rows<'_>, &str, Option<u64>); 8] = [
         (&[("a", 0, Some(0)), ("a", 1, Some(1)), ("b", 0, Some(0))], "c", Some(0)),
@@ -176,13 +258,21 @@ fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
         (&[("a", 0, Some(0)), ("a", 1, Some(1)), ("b", 0, Some(0))], "b", None),
     ];
     for (held, waits, expected) in rows {
-        let mut common = Common::default();
-        for (namespace, began, slow) in held {
-            let (id, _) = common.enter(namespace, usize::MAX);
-            let task = common.held.get_mut(&id).unwrap();
-            (task.began, task.paid_until) = (at(*began), slow.map(at));
-        }
-        common.enter(waits, 0);
-        assert_eq!(common.to_end(slow_limits, at(20)), expected, "{held:?}, {waits} waits");
+        assert_eq!(to_end(held, waits, true), expected, "{held:?}, {waits} waits");
+    }
+}
+
+#[test]
+fn the_last_task_in_the_reserved_slot_is_ended_for_a_light_namespace() {
+    type Rows<'a> = &'a [(&'a str, u64, Option<u64>)];
+    let rows: [(Rows<'_>, &str, Option<u64>); 5] = [
+        (&[("a", 0, Some(20)), ("b", 1, Some(20)), ("c", 16, Some(20))], "d", Some(2)),
+        (&[("a", 0, Some(20)), ("b", 1, Some(20)), ("c", 16, None)], "d", Some(1)),
+        (&[("a", 0, Some(20)), ("b", 1, Some(20)), ("c", 18, Some(20))], "d", None),
+        (&[("a", 0, Some(20)), ("b", 1, Some(20)), ("c", 16, Some(20))], "c", None),
+        (&[("a", 0, Some(0)), ("b", 1, Some(0))], "d", None),
+    ];
+    for (held, waits, expected) in rows {
+        assert_eq!(to_end(held, waits, false), expected, "{held:?}, {waits} waits");
     }
 }
