@@ -130,7 +130,7 @@ fn a_failed_destroy_backs_off_until_destroy_on_finalize_is_disabled() {
             .await;
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is not let go");
         let retry = condition(&stack, RECONCILING).expect("it continues").message.clone();
-        assert!(retry.contains("retrying after 30s"), "{retry}");
+        assert!(retry.contains("2 destroy failure(s); next retry at 20"), "{retry}");
         // A destroy does not run the program, so a push cannot fix the failure. The user keeps the
         // resources instead.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;

@@ -154,7 +154,7 @@ pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) 
                         "invalid spec.dependsOn: readyExpr of {name}, {expression:?}: {why}"
                     ));
                 }
-                Some(Err(ExpressionError::Failed(why))) => Some(format!("readyExpr failed: {why}")),
+                Some(Err(ExpressionError::Failed(why))) => Some(format!("readyExpr has no result: {why}")),
                 Some(Ok(false)) => Some("readyExpr is false".to_owned()),
                 None => return Standing::Evaluating,
             },

@@ -191,7 +191,10 @@ fn an_expression_replaces_the_default_readiness_check() {
     let rows = [
         (Ok(true), Standing::Satisfied),
         (Ok(false), waits("readyExpr is false")),
-        (Err(ExpressionError::Failed("no such key: spec".to_owned())), waits("readyExpr failed: no such key: spec")),
+        (
+            Err(ExpressionError::Failed("no such key: spec".to_owned())),
+            waits("readyExpr has no result: no such key: spec"),
+        ),
         (Err(ExpressionError::Invalid("result must be a bool, not int".to_owned())), stalled.clone()),
         (Err(ExpressionError::LimitExceeded("result must be a bool, not int".to_owned())), stalled),
     ];

@@ -154,7 +154,12 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
         }
         State::InDoubt(reason, doubt) => stalled(reason, doubt, doubt),
         State::Unanswered(reason) => {
-            let message = format!("{cause}. {}. {RESUME_ADVICE}", resolution_advice(reason, last));
+            let advice = resolution_advice(reason, last);
+            // A Stack that is being deleted reacts only to a resolution.
+            let message = match *reason == stack_reason::STACK_NOT_FOUND {
+                true => format!("{cause}. {advice}"),
+                false => format!("{cause}. {advice}. {RESUME_ADVICE}"),
+            };
             stalled(reason, &message, &message)
         }
         State::Abandoned => {
@@ -187,27 +192,36 @@ fn waiting(reason: &'static str, message: &str) -> Claims {
 }
 
 fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> Claims {
-    let seconds = last.map_or(0, |last| backoff.pause_after(last).as_secs());
+    let retry = next_retry(last, backoff);
     if last.is_some_and(is_conflict) {
         return Claims {
             ready: (Status::False, Detail(stack_reason::UPDATE_CONFLICT, cause.clone())),
-            reconciling: Some(Detail(stack_reason::UPDATE_CONFLICT, format!("{cause}; retrying after {seconds}s"))),
+            reconciling: Some(Detail(stack_reason::UPDATE_CONFLICT, format!("{cause}; {retry}"))),
             stalled: None,
         };
     }
     let failures = last.map_or(1, |last| last.failures);
     let is_destroy = last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Destroy.as_str());
     let retry = match last.and_then(|l| l.reason.as_deref()) {
-        Some(update_reason::RUN_REFUSED) => format!("the run could not start; retrying after {seconds}s"),
-        Some(update_reason::ABORTED) => format!("the run was interrupted; retrying after {seconds}s"),
-        _ if is_destroy => format!("{failures} destroy failure(s); retrying after {seconds}s. {WITHOUT_DESTROY}"),
-        _ => format!("{failures} update failure(s); retrying after {seconds}s"),
+        Some(update_reason::RUN_REFUSED) => format!("the run could not start; {retry}"),
+        Some(update_reason::ABORTED) => format!("the run was interrupted; {retry}"),
+        _ if is_destroy => format!("{failures} destroy failure(s); {retry}. {WITHOUT_DESTROY}"),
+        _ => format!("{failures} update failure(s); {retry}"),
     };
     let cause = if is_destroy { format!("failed to destroy the stack before deletion: {cause}") } else { cause };
     Claims {
         ready: (Status::False, Detail(failure_reason(last), cause)),
         reconciling: Some(Detail(stack_reason::RETRYING_AFTER_FAILURE, retry)),
         stalled: None,
+    }
+}
+
+/// Returns when the last run is retried. The time is that of the retry unless the Stack then waits for a slot.
+fn next_retry(last: Option<&LastUpdate>, backoff: &StackBackoff) -> String {
+    let end = last.and_then(|last| Some((last.last_resync_time.as_ref()?.0, backoff.pause_after(last))));
+    match end.and_then(|(end, pause)| end.checked_add(pause).ok()) {
+        Some(time) => format!("next retry at {}", time.strftime("%Y-%m-%dT%H:%M:%SZ")),
+        None => "retrying".to_owned(),
     }
 }
 
@@ -293,10 +307,10 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
             "the Stack is suspended and has no completed run".to_owned(),
         ),
     };
-    const NOTE: &str = " (suspended: the spec has changed since, and the change has not been applied)";
-    let bare = message.trim_end_matches(NOTE);
+    const NOTE: &str = "suspended, and the current spec is not applied; before the suspension: ";
+    let bare = message.trim_start_matches(NOTE);
     let noted = message.len() != bare.len();
-    let message = if noted || (unseen && was_suspended(status)) { format!("{bare}{NOTE}") } else { bare.to_owned() };
+    let message = if noted || (unseen && was_suspended(status)) { format!("{NOTE}{bare}") } else { bare.to_owned() };
     let claim = Claim { kind: READY, status: ready, reason: &reason, message: &message };
     conditions::set(&mut status.conditions, &claim, generation, now);
     if let Some(stalled) = status.conditions.iter_mut().find(|c| c.type_ == STALLED) {

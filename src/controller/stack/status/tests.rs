@@ -44,12 +44,13 @@ fn brief(status: &StackStatus) -> Vec<String> {
 
 #[test]
 fn a_failed_destroy_message_explains_how_to_keep_the_resources() {
-    let last = LastUpdate { kind: Some("destroy".to_owned()), ..failed("UpdateFailed", 5) };
+    let (kind, ended) = (Some("destroy".to_owned()), Some(Time(at(5))));
+    let last = LastUpdate { kind, last_resync_time: ended, ..failed("UpdateFailed", 5) };
     let status = with_state(&stack(Some(last)), &State::Failed, at(10));
     let message = |kind| conditions::find(&status.conditions, kind).map(|c| c.message.clone()).unwrap_or_default();
     assert_eq!(message("Ready"), "failed to destroy the stack before deletion: boom");
     let retry = message("Reconciling");
-    assert!(retry.starts_with("5 destroy failure(s); retrying after"), "{retry}");
+    assert!(retry.starts_with("5 destroy failure(s); next retry at 1970-01-01T00:13:35Z. "), "{retry}");
     assert!(retry.ends_with("set spec.destroyOnFinalize to false"), "{retry}");
 }
 

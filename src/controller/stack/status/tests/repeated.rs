@@ -42,7 +42,7 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
     let message = |status: &StackStatus| {
         conditions::find(&status.conditions, RECONCILING).map(|condition| condition.message.clone()).unwrap_or_default()
     };
-    assert_eq!(message(&third), "the stack is locked by alice; retrying after 120s");
+    assert_eq!(message(&third), "the stack is locked by alice; next retry at 1970-01-01T00:02:20Z");
 }
 
 /// Returns a destroy that started and ended with this reason.
