@@ -3,7 +3,7 @@
 use crate::api::auto::UpdateKind;
 use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack};
-use crate::controller::stack::run::Candidate;
+use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::{identity, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
@@ -22,7 +22,7 @@ const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 /// Returns the event for the start of a run. Scheduled runs and retries send no notification.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    let is_repetition = schedule::is_repetition(last, &Candidate::announced(current));
+    let is_repetition = schedule::is_repetition(last, &RunCandidate::announced(current));
     let kind = if is_repetition { EventKind::Trace } else { EventKind::Normal };
     let event = Event::new(stack, kind, "StackUpdateDetected", current.message.as_str());
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())

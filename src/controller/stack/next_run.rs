@@ -10,7 +10,7 @@ use crate::controller::stack::annotations;
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, Standing};
-use crate::controller::stack::run::{Candidate, current_update, named, reference};
+use crate::controller::stack::run::{RunCandidate, current_update, named, reference};
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
 use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, status};
@@ -30,8 +30,14 @@ pub fn run_if_due(
     }
     let last = stack.status.as_ref().and_then(|s| s.last_update.as_ref());
     let backoff = StackBackoff::of_stack(stack).spread(observed.interval_jitter, &stack.spec, last);
-    let due =
-        schedule::due(last, annotations::resolution(stack), &Candidate::new(observed, resolved), kind, &backoff, now);
+    let due = schedule::due(
+        last,
+        annotations::resolution(stack),
+        &RunCandidate::new(observed, resolved),
+        kind,
+        &backoff,
+        now,
+    );
     if !matches!(due, Due::Now(_)) {
         let without_run = operators_workspace(observed, resolved, in_store, &due);
         let without_run = without_run.or_else(|| adopt_repacked_archive(observed, resolved, in_store, kind));
@@ -77,7 +83,7 @@ fn adopt_repacked_archive(
     in_store: bool,
     kind: UpdateKind,
 ) -> Option<Action> {
-    let (stack, candidate) = (&observed.stack, Candidate::new(observed, resolved));
+    let (stack, candidate) = (&observed.stack, RunCandidate::new(observed, resolved));
     let last = stack.status.as_ref()?.last_update.as_ref()?;
     if kind == UpdateKind::Destroy || !schedule::is_repacked(last, &candidate) {
         return None;

@@ -6,7 +6,7 @@ use crate::api::pulumi::{CurrentUpdate, LastUpdate, RunInputs, Stack, StackStatu
 use crate::artifact::Revision;
 use crate::controller::stack::annotations::{force_and_reset_requests, requests};
 use crate::controller::stack::identity;
-use crate::controller::stack::run::Candidate;
+use crate::controller::stack::run::RunCandidate;
 use crate::runtime::field_managers;
 use crate::source::Resolved;
 
@@ -18,8 +18,8 @@ const MIN_HASH: usize = 40;
 
 /// Whether the last run used this artifact, or another archive with the same content. The operator records no digest. Its
 /// `lastAttemptedCommit` contains a Flux revision, a commit hash, a digest or the generation of a Program.
-pub fn is_same_artifact(last: &LastUpdate, candidate: &Candidate) -> bool {
-    let Candidate { revision, inputs: RunInputs { digest, content_id, .. } } = candidate;
+pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
+    let RunCandidate { revision, inputs: RunInputs { digest, content_id, .. } } = candidate;
     // A source without a source object has no revision.
     let commit = last.last_attempted_commit.as_deref().unwrap_or_default();
     match &last.inputs.digest {
@@ -72,7 +72,7 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let digest = Some(resolved.digest.clone());
     let last = status.last_update.as_mut()?;
     let inputs = RunInputs { digest: digest.clone(), ..RunInputs::default() };
-    if !is_operators(last) || !is_same_artifact(last, &Candidate { revision: resolved.revision.clone(), inputs }) {
+    if !is_operators(last) || !is_same_artifact(last, &RunCandidate { revision: resolved.revision.clone(), inputs }) {
         return None;
     }
     last.inputs.digest = digest;

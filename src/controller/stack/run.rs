@@ -52,13 +52,13 @@ pub fn reference(resolved: &Resolved) -> ArtifactReference {
 
 /// The source revision and the inputs of a run, which are compared with those of the last run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct RunCandidate {
     /// Empty for a source without a revision.
     pub revision: String,
     pub inputs: RunInputs,
 }
 
-impl Candidate {
+impl RunCandidate {
     /// Returns the revision and inputs of an announced run.
     pub fn announced(current: &CurrentUpdate) -> Self {
         Self { revision: current.commit.clone().unwrap_or_default(), inputs: current.inputs.clone() }
@@ -88,7 +88,7 @@ impl Candidate {
 /// Returns the value of `status.currentUpdate` that announces a run with this artifact.
 pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind, message: String) -> CurrentUpdate {
     let stack = &observed.stack;
-    let Candidate { revision, inputs } = Candidate::new(observed, resolved);
+    let RunCandidate { revision, inputs } = RunCandidate::new(observed, resolved);
     let attempt = stack.status.as_ref().and_then(|s| s.attempts).unwrap_or_default() + 1;
     CurrentUpdate {
         name: names::update(&stack.name_any(), &stack.uid().unwrap_or_default(), attempt),

@@ -11,7 +11,7 @@ use crate::api::pulumi::{LastUpdate, RunInputs};
 use crate::api::resolve::Answer;
 use crate::artifact::Digest;
 use crate::controller::stack::backoff::{self, StackBackoff};
-use crate::controller::stack::run::{self, Candidate};
+use crate::controller::stack::run::{self, RunCandidate};
 use crate::controller::stack::{annotations, pko_migration};
 
 /// Decision about the next run of a Stack.
@@ -40,7 +40,7 @@ pub enum Due {
 pub fn due(
     last: Option<&LastUpdate>,
     answer: Option<Answer>,
-    candidate: &Candidate,
+    candidate: &RunCandidate,
     kind: UpdateKind,
     backoff: &StackBackoff,
     now: Timestamp,
@@ -132,7 +132,7 @@ fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
 
 /// Returns the number of consecutive interrupted runs after a run that ended for this reason. A run that found a lock or could not start in
 /// its workspace neither increases nor resets the number.
-pub fn interruptions_after(previous: Option<&LastUpdate>, current: &Candidate, reason: Option<&str>) -> i64 {
+pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate, reason: Option<&str>) -> i64 {
     let before = previous.filter(|last| had_inputs(last, current)).map_or(0, |last| last.interruptions);
     match reason {
         Some(update_reason::ABORTED) => before.saturating_add(1),
@@ -152,7 +152,12 @@ const UNCOUNTED: [&str; 4] = [
 
 /// Returns the number of consecutive failures after a run that failed for this reason. A changed input resets the number. Runs that could
 /// not start in their workspace are counted separately from runs that started and failed.
-pub fn failures_after(previous: Option<&LastUpdate>, current: &Candidate, reason: &str, backoff: &StackBackoff) -> i64 {
+pub fn failures_after(
+    previous: Option<&LastUpdate>,
+    current: &RunCandidate,
+    reason: &str,
+    backoff: &StackBackoff,
+) -> i64 {
     let same_kind = |last: &&LastUpdate| backoff::was_refused(last) == (reason == update_reason::RUN_REFUSED);
     let counts = match reason {
         update_reason::UPDATE_CONFLICT => !backoff.waits_for_locks,
@@ -163,12 +168,12 @@ pub fn failures_after(previous: Option<&LastUpdate>, current: &Candidate, reason
 }
 
 /// Whether the run has the same inputs as the last run, so it is either a scheduled run or a retry.
-pub fn is_repetition(last: Option<&LastUpdate>, candidate: &Candidate) -> bool {
+pub fn is_repetition(last: Option<&LastUpdate>, candidate: &RunCandidate) -> bool {
     last.is_some_and(|last| had_inputs(last, candidate))
 }
 
 /// Whether the last run had the same inputs as the candidate.
-fn had_inputs(last: &LastUpdate, candidate: &Candidate) -> bool {
+fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs, &candidate.inputs);
     before.generation == now.generation
         && before.reconcile_request == now.reconcile_request
@@ -180,14 +185,14 @@ fn had_inputs(last: &LastUpdate, candidate: &Candidate) -> bool {
 }
 
 /// Whether the last run used the artifact of the candidate, or an artifact with the same selected files or the same content.
-fn is_same_source(last: &LastUpdate, candidate: &Candidate) -> bool {
+fn is_same_source(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let selection = &candidate.inputs.paths_digest;
     (selection.is_some() && last.inputs.paths_digest == *selection) || pko_migration::is_same_artifact(last, candidate)
 }
 
 /// Whether the artifact of the candidate is another archive with the same content as that of the last run. Such an archive is delivered to
 /// the pod without a run.
-pub fn is_repacked(last: &LastUpdate, candidate: &Candidate) -> bool {
+pub fn is_repacked(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs.digest, &candidate.inputs.digest);
     before.is_some() && before != now && pko_migration::is_same_artifact(last, candidate)
 }

@@ -310,6 +310,6 @@ fn a_migrated_stack_is_in_sync_for_pko_after_a_rollback() {
     }
 }
 
-fn candidate(revision: &str, digest: Option<Digest>) -> Candidate {
-    Candidate { revision: revision.to_owned(), inputs: RunInputs { digest, ..RunInputs::default() } }
+fn candidate(revision: &str, digest: Option<Digest>) -> RunCandidate {
+    RunCandidate { revision: revision.to_owned(), inputs: RunInputs { digest, ..RunInputs::default() } }
 }

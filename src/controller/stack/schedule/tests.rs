@@ -10,8 +10,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
-fn candidate() -> Candidate {
-    Candidate {
+fn candidate() -> RunCandidate {
+    RunCandidate {
         revision: "main@sha1:a".to_owned(),
         inputs: RunInputs { generation: 1, digest: Some(Digest::of(b"a")), ..RunInputs::default() },
     }
@@ -39,7 +39,7 @@ fn last(state: &str, failures: i64) -> LastUpdate {
 fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
     let now = |text: &str| Due::Now(text.to_owned());
     let up = UpdateKind::Up;
-    let changed = |change: fn(&mut Candidate)| {
+    let changed = |change: fn(&mut RunCandidate)| {
         let mut candidate = candidate();
         change(&mut candidate);
         candidate
@@ -176,16 +176,17 @@ fn a_commit_outside_the_selected_paths_starts_no_run() {
         last_attempted_commit: Some(commit.to_owned()),
         ..last("succeeded", 0)
     };
-    let pushed = |selection: Option<String>| Candidate {
+    let pushed = |selection: Option<String>| RunCandidate {
         revision: "main@sha1:b".to_owned(),
         inputs: RunInputs { digest: Some(Digest::of(b"b")), paths_digest: selection, ..candidate().inputs },
     };
-    let due =
-        |last: &LastUpdate, candidate: &Candidate| due(Some(last), None, candidate, UpdateKind::Up, &plain(), at(1000));
+    let due = |last: &LastUpdate, candidate: &RunCandidate| {
+        due(Some(last), None, candidate, UpdateKind::Up, &plain(), at(1000))
+    };
     assert_eq!(due(&done, &pushed(chosen("p"))), Due::Done(None));
     assert!(matches!(due(&done, &pushed(chosen("q"))), Due::Now(_)));
     assert!(matches!(due(&done, &pushed(None)), Due::Now(_)));
-    let same = Candidate { revision: format!("main@sha1:{commit}"), ..candidate() };
+    let same = RunCandidate { revision: format!("main@sha1:{commit}"), ..candidate() };
     assert_eq!(due(&done, &same), Due::Done(None), "the commit alone names the same revision");
     let failed = LastUpdate { state: Some("failed".to_owned()), failures: 2, ..done };
     assert_eq!(failures_after(Some(&failed), &pushed(chosen("p")), update_reason::UPDATE_FAILED, &plain()), 3);
@@ -194,7 +195,7 @@ fn a_commit_outside_the_selected_paths_starts_no_run() {
 #[test]
 fn a_destroy_runs_once_and_not_for_a_new_commit() {
     let destroy = UpdateKind::Destroy;
-    let moved = Candidate {
+    let moved = RunCandidate {
         revision: "b".to_owned(),
         inputs: RunInputs { digest: Some(Digest::of(b"b")), ..candidate().inputs },
     };
@@ -216,7 +217,7 @@ fn a_rotated_config_input_starts_one_run() {
         inputs: RunInputs { config_inputs: word.map(str::to_owned), ..last.inputs.clone() },
         ..last
     };
-    let seen = |word: Option<&str>| Candidate {
+    let seen = |word: Option<&str>| RunCandidate {
         inputs: RunInputs { config_inputs: word.map(str::to_owned), ..candidate().inputs },
         ..candidate()
     };
@@ -296,7 +297,7 @@ fn an_interrupted_run_is_retried_immediately_without_limit() {
     assert_eq!(after(&aborted(2, 0), Some(update_reason::UPDATE_CONFLICT)), 2);
     assert_eq!(after(&aborted(2, 0), Some(update_reason::UPDATE_FAILED)), 0);
     assert_eq!(after(&aborted(2, 0), None), 0);
-    let other = Candidate { revision: "b".to_owned(), ..candidate() };
+    let other = RunCandidate { revision: "b".to_owned(), ..candidate() };
     assert_eq!(interruptions_after(Some(&aborted(2, 0)), &other, Some(update_reason::ABORTED)), 1);
 }
 
@@ -314,7 +315,7 @@ fn a_run_with_unknown_outcome_waits_for_an_answer_or_new_input() {
         assert_eq!(answered(Some(Answer::Retry)), now);
         assert_eq!(answered(Some(Answer::Clear)), now);
         assert_eq!(answered(Some(Answer::Abandon)), Due::Abandoned);
-        let pushed = Candidate { revision: "b".to_owned(), ..candidate() };
+        let pushed = RunCandidate { revision: "b".to_owned(), ..candidate() };
         let due = due(Some(&doubt(reason)), Some(Answer::Abandon), &pushed, up, &plain(), at(1000));
         assert!(matches!(due, Due::Now(_)), "{due:?}");
     }
@@ -324,7 +325,7 @@ fn a_run_with_unknown_outcome_waits_for_an_answer_or_new_input() {
 
 #[test]
 fn failures_are_counted_only_for_the_same_inputs() {
-    let other = Candidate { revision: "b".to_owned(), ..candidate() };
+    let other = RunCandidate { revision: "b".to_owned(), ..candidate() };
     let failed = update_reason::UPDATE_FAILED;
     assert_eq!(failures_after(None, &candidate(), failed, &plain()), 1);
     assert_eq!(failures_after(Some(&last("failed", 1)), &candidate(), failed, &plain()), 2);
@@ -340,16 +341,17 @@ fn a_run_canceled_by_a_user_waits_for_a_new_input() {
         ..last("failed", 1)
     };
     let hourly = StackBackoff::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
-    let due =
-        |last: &LastUpdate, candidate: &Candidate, kind| due(Some(last), None, candidate, kind, &hourly, at(999_999));
+    let due = |last: &LastUpdate, candidate: &RunCandidate, kind| {
+        due(Some(last), None, candidate, kind, &hourly, at(999_999))
+    };
     assert_eq!(due(&canceled, &candidate(), UpdateKind::Up), Due::Canceled);
     let destroy = LastUpdate { kind: Some("destroy".to_owned()), ..canceled.clone() };
     assert_eq!(due(&destroy, &candidate(), UpdateKind::Destroy), Due::Canceled);
     let timed_out = LastUpdate { canceled_by_user: None, ..canceled.clone() };
     assert!(matches!(due(&timed_out, &candidate(), UpdateKind::Up), Due::Now(_)));
-    let pushed = Candidate { revision: "b".to_owned(), ..candidate() };
+    let pushed = RunCandidate { revision: "b".to_owned(), ..candidate() };
     let requested =
-        Candidate { inputs: RunInputs { requested_at: Some("t".to_owned()), ..candidate().inputs }, ..candidate() };
+        RunCandidate { inputs: RunInputs { requested_at: Some("t".to_owned()), ..candidate().inputs }, ..candidate() };
     for candidate in [pushed, requested] {
         assert!(matches!(due(&canceled, &candidate, UpdateKind::Up), Due::Now(_)), "{candidate:?}");
     }
@@ -358,7 +360,7 @@ fn a_run_canceled_by_a_user_waits_for_a_new_input() {
 
 #[test]
 fn each_flux_request_runs_a_stack_once() {
-    let annotated = |requested: Option<&str>, force: Option<&str>, reset: Option<&str>| Candidate {
+    let annotated = |requested: Option<&str>, force: Option<&str>, reset: Option<&str>| RunCandidate {
         inputs: RunInputs {
             requested_at: requested.map(str::to_owned),
             force_at: force.map(str::to_owned),
@@ -398,7 +400,7 @@ fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
         inputs: RunInputs { requested_at: Some("t".to_owned()), ..last(state, failures).inputs },
         ..last(state, failures)
     };
-    let requested_candidate = |force: bool, reset: bool| Candidate {
+    let requested_candidate = |force: bool, reset: bool| RunCandidate {
         inputs: RunInputs {
             requested_at: Some("t".to_owned()),
             force_at: force.then(|| "t".to_owned()),
@@ -407,8 +409,9 @@ fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
         },
         ..candidate()
     };
-    let due =
-        |last: &LastUpdate, candidate: &Candidate| due(Some(last), None, candidate, UpdateKind::Up, &plain(), at(1001));
+    let due = |last: &LastUpdate, candidate: &RunCandidate| {
+        due(Some(last), None, candidate, UpdateKind::Up, &plain(), at(1001))
+    };
     let forced = Due::Now("Forced at: \"t\"".to_owned());
     let reset = Due::Now("Failure count reset at: \"t\"".to_owned());
     assert_eq!(due(&requested("succeeded", 0), &requested_candidate(true, false)), forced);

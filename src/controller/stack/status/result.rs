@@ -15,7 +15,7 @@ use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, RunInputs, Snap
 use crate::api::{bounds, duration, names};
 use crate::artifact::Revision;
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::run::Candidate;
+use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::status::state::{State, failure_reason, is_conflict, success_reason, with_state};
 use crate::controller::stack::{annotations, identity, pko_migration, schedule};
 use crate::source::git::names_git;
@@ -96,7 +96,7 @@ fn last_update(
     let is_removed = identity::was_removed_before(stack, current.kind, previous, &pulumi_stack);
     // A Stack without resources has nothing to destroy, so a destroy that does not find the Pulumi stack succeeds.
     let failed = failed.filter(|_| not_found.is_none() || (identity::has_applied(stack) && !is_removed));
-    let (candidate, backoff) = (Candidate::announced(current), StackBackoff::of(&stack.spec));
+    let (candidate, backoff) = (RunCandidate::announced(current), StackBackoff::of(&stack.spec));
     LastUpdate {
         name: Some(update.name_any()),
         kind: Some(current.kind.as_str().to_owned()),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::api::pulumi::CurrentUpdate;
 use crate::api::pulumi::RunInputs;
-use crate::controller::stack::run::Candidate;
+use crate::controller::stack::run::RunCandidate;
 
 const COMMIT: &str = "main@sha1:a";
 
@@ -83,7 +83,7 @@ fn a_repacked_archive_is_only_recorded_without_a_workspace() {
 fn a_failed_run_keeps_its_retry_time_when_the_archive_is_repacked() {
     let mut observed = seen(ran("failed", Some("a")), packed_again(Some("a")));
     assert_eq!(decide(&observed, now()).name(), "ReplaceWorkspace");
-    let repacked = Candidate::new(&observed, &packed_again(Some("a")));
+    let repacked = RunCandidate::new(&observed, &packed_again(Some("a")));
     observed.stack.status = Some(status::with_repacked_archive(&observed.stack, &repacked.inputs));
     assert!(matches!(decide(&observed, now()), Action::Settled(Settled::RetryAfter(_))));
     let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref()).expect("there");

@@ -9,14 +9,14 @@ use crate::api::pulumi::StackSpec;
 struct Course {
     backoff: StackBackoff,
     kind: UpdateKind,
-    candidate: Candidate,
+    candidate: RunCandidate,
     last: Option<LastUpdate>,
     now: i64,
 }
 
 impl Course {
     fn new(spec: &StackSpec, kind: UpdateKind) -> Course {
-        let candidate = Candidate {
+        let candidate = RunCandidate {
             revision: "a".to_owned(),
             inputs: RunInputs { generation: 1, digest: Some(Digest::of(b"a")), ..RunInputs::default() },
         };
@@ -80,7 +80,7 @@ fn a_failing_stack_is_retried_with_exponential_backoff() {
 
 #[test]
 fn a_new_input_runs_immediately_and_resets_the_backoff() {
-    let changes: [(&str, fn(&mut Candidate)); 5] = [
+    let changes: [(&str, fn(&mut RunCandidate)); 5] = [
         ("a new commit", |candidate| candidate.revision = "b".to_owned()),
         ("the same commit with other bytes", |candidate| candidate.inputs.digest = Some(Digest::of(b"b"))),
         ("a new spec", |candidate| candidate.inputs.generation = 2),
