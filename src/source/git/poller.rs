@@ -27,6 +27,8 @@ use crate::subprocess::Subprocess;
 
 /// Backoff after the first failure. The backoff doubles after each further failure.
 const MIN_BACKOFF: Duration = Duration::from_secs(10);
+/// Backoff after the first failure because another namespace waited for a slot.
+const ENDED_BACKOFF: Duration = Duration::from_secs(1);
 /// Maximum backoff, unless the poll interval is longer.
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// Maximum total size of the patterns of all Stacks that use a repository, in bytes.
@@ -311,7 +313,8 @@ impl Turn {
 
 /// Returns the wait time that the server requested, or otherwise the backoff. `failures` is the number of earlier failures.
 fn pause(failures: u32, interval: Duration, error: &GitError) -> Duration {
-    let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_BACKOFF.max(interval));
+    let first = if matches!(error, GitError::Ended { .. }) { ENDED_BACKOFF } else { MIN_BACKOFF };
+    let pause = first.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_BACKOFF.max(interval));
     error.retry_after().unwrap_or_else(|| later(pause))
 }
 

@@ -2,12 +2,13 @@
 //! namespace whose Stacks or Workspaces use the repository.
 //!
 //! A task waits first until its namespace is below the limit per namespace, and then for a common slot. A free slot is granted to
-//! the waiting namespace that holds the fewest slots, then to the one that recently used slots for the shortest time.
+//! the waiting namespace that holds the fewest slots. Light namespaces, which used slots only for a short time recently
+//! ([`Limits::light`]), take precedence in order of arrival. Among the others, the namespace with the shortest recent use is first.
 //!
-//! One common slot is reserved for light namespaces, which used slots only for a short time recently ([`Limits::light`]). A
-//! namespace that holds the reserved slot for longer loses it to a waiting light namespace. Namespaces with slow servers or
-//! large repositories therefore compete for the other slots and cannot delay a light namespace for long. For a waiting namespace
-//! that is not light and holds no slot, [`Slot::run`] ends a slow task.
+//! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`] ends the last
+//! task that holds such a slot and whose namespace has used slots for longer by [`PREEMPTION`]. Namespaces with slow servers or large
+//! repositories therefore compete for the other slots and cannot delay a light namespace for long. For a waiting namespace that is not
+//! light and holds no slot, a slow task ends.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -61,6 +62,10 @@ const FETCHES: Limits = Limits {
 };
 /// Time in which the recorded slot time of a namespace decreases by half.
 const HALF_LIFE: Duration = Duration::from_secs(30);
+/// Slot time by which the use of a namespace must exceed the use of a waiting light namespace before one of its tasks ends.
+const PREEMPTION: Duration = Duration::from_secs(1);
+/// Number of times that the same work may be ended and still use a slot that can be the reserved one.
+const MAX_ENDED_RESERVED: u32 = 1;
 /// Recorded slot time in seconds below which the record is deleted.
 const NEGLIGIBLE: f64 = 0.01;
 /// Maximum number of tasks of one namespace that may wait for a slot at the same time.
@@ -126,8 +131,8 @@ struct Common {
 #[derive(Debug)]
 struct Waiting {
     namespace: String,
-    /// Whether the same work was ended before. It must then wait for a slot that is not reserved.
-    was_ended: bool,
+    /// Number of consecutive times that the same work was ended.
+    ended: u32,
     granted: Arc<Notify>,
 }
 
@@ -179,7 +184,7 @@ impl Drop for Slot {
 /// namespace without free slots therefore does not delay the other namespaces. `ended` is the number of consecutive times that
 /// the same work was ended.
 pub(super) async fn of_any(slots: &TaskSlots, namespaces: &[String], ended: u32) -> Result<Slot, GitError> {
-    let waits = namespaces.iter().map(|namespace| slots.acquire(namespace, ended > 0).boxed());
+    let waits = namespaces.iter().map(|namespace| slots.acquire(namespace, ended).boxed());
     let acquired = match namespaces {
         [] => Err(Busy { waiting: 0 }),
         _ => select_ok(waits).await.map(|(slot, _)| slot),
@@ -198,11 +203,11 @@ impl TaskSlots {
     }
 
     /// Waits for a slot. Dropping the future leaves the queue.
-    async fn acquire(&self, namespace: &str, was_ended: bool) -> Result<Slot, Busy> {
+    async fn acquire(&self, namespace: &str, ended: u32) -> Result<Slot, Busy> {
         let share = self.0.shares.acquire(namespace).await?;
         let (id, granted) = {
             let mut common = self.0.lock();
-            let entered = common.enter(namespace, was_ended);
+            let entered = common.enter(namespace, ended);
             common.grant(&self.0.limits, Instant::now());
             entered
         };
@@ -276,10 +281,10 @@ impl Shared {
 
 impl Common {
     /// Adds a waiter. The returned `Notify` is notified when the slot is granted.
-    fn enter(&mut self, namespace: &str, was_ended: bool) -> (u64, Arc<Notify>) {
+    fn enter(&mut self, namespace: &str, ended: u32) -> (u64, Arc<Notify>) {
         let (id, granted) = (self.next, Arc::new(Notify::new()));
         self.next += 1;
-        let waiting = Waiting { namespace: namespace.to_owned(), was_ended, granted: Arc::clone(&granted) };
+        let waiting = Waiting { namespace: namespace.to_owned(), ended, granted: Arc::clone(&granted) };
         self.waiting.insert(id, waiting);
         (id, granted)
     }
@@ -292,7 +297,8 @@ impl Common {
                 |(_, waiting): &(&u64, &Waiting)| !only_light || self.may_have_reserved(waiting, limits, now);
             let order = |(id, waiting): &(&u64, &Waiting)| {
                 let used = Duration::from_secs_f64(self.used(&waiting.namespace, now));
-                (self.holds(&waiting.namespace), used, **id)
+                let is_light = self.may_have_reserved(waiting, limits, now);
+                (self.holds(&waiting.namespace), (!is_light).then_some(used), **id)
             };
             let Some(id) = self.waiting.iter().filter(may_have).min_by_key(order).map(|(id, _)| *id) else { return };
             let Some(waiting) = self.waiting.remove(&id) else { return };
@@ -330,8 +336,8 @@ impl Common {
     }
 
     fn may_have_reserved(&self, waiting: &Waiting, limits: &Limits, now: Instant) -> bool {
-        let Waiting { namespace, was_ended, .. } = waiting;
-        !was_ended && self.holds(namespace) == 0 && self.is_light(namespace, limits, now)
+        let Waiting { namespace, ended, .. } = waiting;
+        *ended <= MAX_ENDED_RESERVED && self.holds(namespace) == 0 && self.is_light(namespace, limits, now)
     }
 
     /// Returns the number of held slots without those of light namespaces that can be the reserved slot.
@@ -345,15 +351,18 @@ impl Common {
         let without_slot = self.waiting.values().filter(|waiting| self.holds(&waiting.namespace) == 0);
         let (light, others): (Vec<_>, Vec<_>) =
             without_slot.partition(|waiting| self.may_have_reserved(waiting, limits, now));
-        let in_reserved = if light.is_empty() { None } else { self.in_reserved(limits, now) };
-        in_reserved.or_else(|| if others.is_empty() { None } else { self.slow(limits.slow_limits, now) })
+        let preempted = light.iter().find_map(|waiting| self.preempted(&waiting.namespace, limits, now));
+        preempted.or_else(|| if others.is_empty() { None } else { self.slow(limits.slow_limits, now) })
     }
 
-    /// Returns the task that holds the reserved slot although its namespace is not light any more.
-    fn in_reserved(&self, limits: &Limits, now: Instant) -> Option<u64> {
-        let interruptible = self.held.iter().filter(|(_, held)| held.paid_until.is_some());
-        let last = interruptible.max_by_key(|(id, held)| (held.may_be_reserved, held.began, **id)).map(|(id, _)| *id);
-        last.filter(|_| self.unreserved_held(limits, now) >= limits.total)
+    /// Returns the task that ends for a waiting light namespace, if all slots are in use.
+    fn preempted(&self, waiting: &str, limits: &Limits, now: Instant) -> Option<u64> {
+        let limit = self.used(waiting, now) + PREEMPTION.as_secs_f64();
+        let exceeds = |(_, held): &(&u64, &Held)| {
+            held.may_be_reserved && held.paid_until.is_some() && self.used(&held.namespace, now) >= limit
+        };
+        let last = self.held.iter().filter(exceeds).max_by_key(|(id, held)| (held.began, **id)).map(|(id, _)| *id);
+        last.filter(|_| self.held.len() >= limits.total)
     }
 
     /// Returns the slow task to end: the longest running one of the namespace that holds the most slots.
