@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod artifact;
+pub mod file_watch;
 pub mod pulumi;
 pub mod subprocess;
 

@@ -29,14 +29,19 @@ const SUPPORT: &str = "cli, config, telemetry and server support all other layer
 const MODULES: &[Module] = &[
     Module { name: "api", uses: &["artifact"], rule: BASE },
     Module { name: "artifact", uses: &[], rule: BASE },
+    Module { name: "file_watch", uses: &[], rule: BASE },
     Module { name: "pulumi", uses: &[], rule: BASE },
     Module { name: "subprocess", uses: &[], rule: BASE },
     Module {
         name: "source",
-        uses: &["api", "artifact", "pulumi", "subprocess", "runtime", "config", "server", "telemetry"],
+        uses: &["api", "artifact", "file_watch", "pulumi", "subprocess", "runtime", "config", "server", "telemetry"],
         rule: MIDDLE,
     },
-    Module { name: "rpc", uses: &["api", "artifact", "pulumi", "config", "server", "telemetry"], rule: MIDDLE },
+    Module {
+        name: "rpc",
+        uses: &["api", "artifact", "file_watch", "pulumi", "config", "server", "telemetry"],
+        rule: MIDDLE,
+    },
     Module {
         name: "runtime",
         uses: &["api", "artifact", "pulumi", "subprocess", "config", "server", "telemetry"],
@@ -54,7 +59,19 @@ const MODULES: &[Module] = &[
     },
     Module {
         name: "agent",
-        uses: &["api", "artifact", "pulumi", "source", "rpc", "runtime", "cli", "config", "server", "telemetry"],
+        uses: &[
+            "api",
+            "artifact",
+            "file_watch",
+            "pulumi",
+            "source",
+            "rpc",
+            "runtime",
+            "cli",
+            "config",
+            "server",
+            "telemetry",
+        ],
         rule: "the agent shares only rpc with the controllers",
     },
     Module {

@@ -22,6 +22,7 @@ use super::refusal::Refusal;
 use super::settings::Settings;
 use super::source::Source;
 use super::workspace_lock::WorkspaceLock;
+use crate::file_watch::FileWatch;
 use crate::rpc::proto;
 use crate::rpc::proto::agent_server::{Agent, AgentServer};
 use crate::rpc::protocol::PROTOCOL_VERSION;
@@ -64,7 +65,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let service = Fetch::open(config)?;
     let (stop, done) = (service.stop.clone(), service.done.clone());
-    let acceptor = TlsAcceptor::from_directory(&config.tls_directory)?;
+    let acceptor = TlsAcceptor::from_directory(&config.tls_directory, FileWatch::new())?;
     let listener =
         TcpListener::bind(config.address).await.with_context(|| format!("failed to listen on {}", config.address))?;
     let server = Server::builder()

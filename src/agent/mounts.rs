@@ -2,8 +2,7 @@
 //!
 //! [`Inputs`] computes keyed hashes, with which changes are detected: one hash of the files from which the
 //! configuration is read, and one hash of each directory. A hash reveals nothing about the contents. The files are read
-//! only on request, which is rare. An inotify watch would not detect changes earlier, because the controller polls for
-//! changes; in addition, all pods of a node that run as the same user share a small number of inotify watches.
+//! again only after a change.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,6 +17,7 @@ use tokio::time::Instant;
 
 use super::layout::Layout;
 use super::refusal::Refusal;
+use crate::file_watch::{Cached, FileWatch};
 use crate::rpc::server_tls::INPUTS_KEY_FILE;
 
 /// Interval at which an empty directory is checked.
@@ -81,7 +81,7 @@ pub fn is_kubelet_internal(path: &Path) -> bool {
 }
 
 /// Keyed hashes of contents. A hash is absent if it cannot be computed.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashes {
     /// Hash of all requested files.
     pub files: Option<String>,
@@ -94,19 +94,46 @@ pub struct Inputs {
     /// File with the key of the Workspace, which all its pods share. Without the key, a hash cannot be used to test
     /// guesses of a value.
     key_file: PathBuf,
+    watch: FileWatch,
+    last: Cached<Hashed>,
+}
+
+/// Hashes with the files and directories for which they were requested.
+#[derive(Clone, Debug)]
+struct Hashed {
+    files: Vec<String>,
+    directories: Vec<String>,
+    hashes: Hashes,
 }
 
 impl Inputs {
     /// Creates `Inputs` that use the key in the directory of the agent's certificate.
-    pub fn new(tls_directory: &Path) -> Self {
-        Inputs { key_file: tls_directory.join(INPUTS_KEY_FILE) }
+    pub fn new(tls_directory: &Path, watch: FileWatch) -> Self {
+        Inputs { key_file: tls_directory.join(INPUTS_KEY_FILE), watch, last: Cached::default() }
     }
 
-    /// Returns the hashes of the current contents of these files and directories.
+    /// Returns the hashes of the current contents of these files and directories. Reads them only if one of them may have changed.
     pub fn hashes(&self, files: &[String], directories: &[String]) -> Hashes {
         if files.is_empty() && directories.is_empty() {
             return Hashes::default();
         }
+        let parents = files.iter().map(Path::new).chain([self.key_file.as_path()]).filter_map(Path::parent);
+        let version = self.watch.version(parents.chain(directories.iter().map(Path::new)));
+        if let Some(last) = self.last.find(version)
+            && last.files == files
+            && last.directories == directories
+        {
+            return last.hashes;
+        }
+        let hashes = self.read_hashes(files, directories);
+        if hashes != Hashes::default() {
+            let (files, directories) = (files.to_vec(), directories.to_vec());
+            self.last.keep(version, Hashed { files, directories, hashes: hashes.clone() });
+        }
+        hashes
+    }
+
+    fn read_hashes(&self, files: &[String], directories: &[String]) -> Hashes {
         let key = match read(&self.key_file, MAX_KEY) {
             Ok(Some(key)) if key.len() >= MIN_KEY => key,
             other => {

@@ -28,6 +28,7 @@ use super::service::Service;
 use super::settings::Settings;
 use super::source::Source;
 use super::workspace_lock::WorkspaceLock;
+use crate::file_watch::FileWatch;
 use crate::rpc::proto::agent_server::AgentServer;
 use crate::rpc::server_tls::TlsAcceptor;
 
@@ -102,7 +103,8 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let operations = Arc::new(open(config, &stop)?);
     operations.recover().await?;
     operations.source.resume();
-    let acceptor = TlsAcceptor::from_directory(&config.tls_directory)?;
+    let watch = FileWatch::new();
+    let acceptor = TlsAcceptor::from_directory(&config.tls_directory, watch.clone())?;
     let listener =
         TcpListener::bind(config.address).await.with_context(|| format!("failed to listen on {}", config.address))?;
     let health_listener = TcpListener::bind(config.health_address)
@@ -115,7 +117,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     TaskTracker::new().spawn(async move { source.version.find_later(after).await });
     let service = AgentServer::new(Service {
         operations: operations.clone(),
-        inputs: Arc::new(Inputs::new(&config.tls_directory)),
+        inputs: Arc::new(Inputs::new(&config.tls_directory, watch)),
     })
     .max_decoding_message_size(MAX_REQUEST)
     .max_encoding_message_size(MAX_REQUEST);

@@ -31,6 +31,7 @@ use tonic::transport::server::Connected;
 use zeroize::Zeroizing;
 
 use super::handshake::{self, ControllerClientVerifier};
+use crate::file_watch::{Cached, FileWatch};
 use crate::rpc::identity::{self, IdentityError};
 
 /// File name of the certificate.
@@ -77,7 +78,10 @@ pub enum ServerTlsError {
 /// Accepts TLS connections only from the controller.
 pub struct TlsAcceptor {
     directory: PathBuf,
+    watch: FileWatch,
     loaded: ArcSwap<Loaded>,
+    /// Set while the files have not changed since they were read.
+    checked: Cached<()>,
 }
 
 /// The files that were read and the resulting configuration.
@@ -95,11 +99,12 @@ struct Files {
 
 impl TlsAcceptor {
     /// Reads `tls.crt`, `tls.key` and `ca.crt` from the directory. Later changes take effect for new connections.
-    pub fn from_directory(directory: impl Into<PathBuf>) -> Result<Self, ServerTlsError> {
+    pub fn from_directory(directory: impl Into<PathBuf>, watch: FileWatch) -> Result<Self, ServerTlsError> {
         let directory = directory.into();
         let files = read_files(&directory)?;
         let config = Arc::new(configuration(&directory, &files)?);
-        Ok(TlsAcceptor { directory, loaded: ArcSwap::from_pointee(Loaded { files, config }) })
+        let loaded = ArcSwap::from_pointee(Loaded { files, config });
+        Ok(TlsAcceptor { directory, watch, loaded, checked: Cached::default() })
     }
 
     /// Returns the connections of clients that are authenticated as the controller. The stream never ends and never
@@ -113,35 +118,34 @@ impl TlsAcceptor {
 
     /// Returns the configuration for the next client. If the files are invalid, the last valid files stay in use.
     async fn current(&self) -> Arc<ServerConfig> {
-        let directory = self.directory.clone();
-        let read = tokio::task::spawn_blocking(move || read_files(&directory)).await;
-        let files = match read {
-            Ok(Ok(files)) => files,
-            Ok(Err(error)) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "failed to reload TLS files, using the previous files"
-                );
-                return self.loaded.load().config.clone();
-            }
-            Err(_) => return self.loaded.load().config.clone(),
-        };
-        if self.loaded.load().files == files {
-            return self.loaded.load().config.clone();
+        let version = self.watch.version([self.directory.as_path()]);
+        if self.checked.find(version).is_none() {
+            self.reload().await;
+            self.checked.keep(version, ());
         }
-        match configuration(&self.directory, &files) {
-            Ok(config) => {
-                let config = Arc::new(config);
-                self.loaded.store(Arc::new(Loaded { files, config: config.clone() }));
+        self.loaded.load().config.clone()
+    }
+
+    /// Reads the files and uses them if they are valid.
+    async fn reload(&self) {
+        let directory = self.directory.clone();
+        let Ok(read) = tokio::task::spawn_blocking(move || read_files(&directory)).await else { return };
+        let loaded = read.and_then(|files| {
+            if self.loaded.load().files == files {
+                return Ok(None);
+            }
+            let config = Arc::new(configuration(&self.directory, &files)?);
+            Ok(Some(Loaded { files, config }))
+        });
+        match loaded {
+            Ok(None) => {}
+            Ok(Some(loaded)) => {
+                self.loaded.store(Arc::new(loaded));
                 tracing::info!(directory = %self.directory.display(), "TLS files reloaded");
-                config
             }
             Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "failed to reload TLS files, using the previous files"
-                );
-                self.loaded.load().config.clone()
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "failed to reload TLS files, using the previous files");
             }
         }
     }

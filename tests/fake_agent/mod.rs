@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use kube::Client;
+use pulumi_controller::file_watch::FileWatch;
 use pulumi_controller::rpc::proto::agent_server::AgentServer;
 use pulumi_controller::rpc::server_tls::TlsAcceptor;
 use tokio::net::TcpListener;
@@ -108,7 +109,7 @@ impl FakeAgent {
     /// Starts an agent for a single workspace without a cluster. The certificates are in a folder, as for a real
     /// agent.
     pub fn alone(listener: TcpListener, tls: &Path, pod_uid: &str, manner: Manner) -> anyhow::Result<FakeAgent> {
-        let acceptor = TlsAcceptor::from_directory(tls).context("the certificates of the agent")?;
+        let acceptor = TlsAcceptor::from_directory(tls, FileWatch::new()).context("the certificates of the agent")?;
         let key = Key { namespace: "default".to_owned(), name: "example".to_owned() };
         let service = Service::new(Pods::One(pod_uid.to_owned()), Some(key), Arc::new(move |_: &str| manner))?;
         let (counts, finished) = (service.counts.clone(), service.finished.clone());

@@ -62,7 +62,7 @@ impl Place {
 
     fn hash(&self, names: &[&str]) -> String {
         let files: Vec<String> = names.iter().map(|name| self.0.path().join(name).display().to_string()).collect();
-        Inputs::new(self.0.path()).hashes(&files, &[]).files.unwrap_or_default()
+        Inputs::new(self.0.path(), FileWatch::new()).hashes(&files, &[]).files.unwrap_or_default()
     }
 }
 
@@ -93,6 +93,28 @@ fn input_digests_are_equal_only_for_equal_contents() {
 }
 
 #[test]
+fn files_are_read_again_only_after_a_change() {
+    let place = Place::new(KEY);
+    let outside = tempfile::tempdir().unwrap();
+    let target = outside.path().join("target");
+    std::fs::write(&target, "one").unwrap();
+    std::os::unix::fs::symlink(&target, place.0.path().join("key")).unwrap();
+    let inputs = Inputs::new(place.0.path(), FileWatch::new());
+    let files = [place.0.path().join("key").display().to_string()];
+    let hash = || inputs.hashes(&files, &[]).files.unwrap();
+    let before = hash();
+    // A change that no watch detects shows that the file is not read.
+    std::fs::write(&target, "two").unwrap();
+    assert_eq!(hash(), before);
+    place.write("other", "");
+    let began = std::time::Instant::now();
+    while hash() == before {
+        assert!(began.elapsed() < Duration::from_secs(1), "the change is not detected");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
 fn the_input_digest_is_stable_across_versions_and_depends_on_the_key() {
     let hash = |key: &str| hash_files(key.as_bytes(), &["/nonexistent/a".to_owned()]).unwrap();
     assert_eq!(hash(KEY), "a3dce3629cab9d025de1610f550348c40289bc629dd0285b62d99033b9999450");
@@ -104,7 +126,7 @@ fn a_directory_digest_changes_with_any_of_its_keys() {
     let place = Place::new(KEY);
     let directory = place.0.path().join("aws");
     let requested = [directory.display().to_string(), place.0.path().join("gone").display().to_string()];
-    let hashes = || Inputs::new(place.0.path()).hashes(&[], &requested).directories;
+    let hashes = || Inputs::new(place.0.path(), FileWatch::new()).hashes(&[], &requested).directories;
     assert!(hashes().is_empty(), "it is not mounted");
     std::fs::create_dir(&directory).unwrap();
     let mut seen = Vec::new();

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
@@ -10,6 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::file_watch::FileWatch;
 use crate::rpc::client::tests::FakeAgent;
 use crate::rpc::client::{AgentAddress, Agents, RpcError};
 use crate::rpc::identity::{Authority, Issued};
@@ -23,6 +25,7 @@ const NAME: &str = "web-workspace.apps.svc";
 pub(crate) struct Serving {
     pub(crate) authority: Authority,
     directory: tempfile::TempDir,
+    watch: FileWatch,
     address: SocketAddr,
     _end: DropGuard,
 }
@@ -34,12 +37,13 @@ impl Serving {
         write_files(directory.path(), &server_certificate(&authority), authority.certificate_pem());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let incoming = TlsAcceptor::from_directory(directory.path()).unwrap().incoming(listener);
+        let watch = FileWatch::new();
+        let incoming = TlsAcceptor::from_directory(directory.path(), watch.clone()).unwrap().incoming(listener);
         let end = CancellationToken::new();
         let ended = end.clone().cancelled_owned();
         let server = tonic::transport::Server::builder();
         tokio::spawn(server.serve_with_incoming_shutdown(AgentServer::new(agent), incoming, ended));
-        Serving { authority, directory, address, _end: end.drop_guard() }
+        Serving { authority, directory, watch, address, _end: end.drop_guard() }
     }
 
     pub(crate) fn agents(&self) -> Agents {
@@ -74,7 +78,20 @@ impl Serving {
 
     /// Replaces the agent's files.
     fn mount(&self, server: &Issued, authorities: &str) {
-        write_files(self.directory.path(), server, authorities);
+        self.change(|directory| write_files(directory, server, authorities));
+    }
+
+    /// Changes the agent's files and waits until the change is detected.
+    fn change(&self, change: impl FnOnce(&Path)) {
+        let directory = self.directory.path();
+        let version = || self.watch.version([directory]).expect("the directory is watched");
+        let before = version();
+        change(directory);
+        let began = Instant::now();
+        while version() == before {
+            assert!(began.elapsed() < Duration::from_secs(1), "the change is not detected");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -119,7 +136,7 @@ async fn replies_do_not_wait_for_acknowledgements() {
     let address = AgentAddress { port: listener.local_addr().unwrap().port(), ..serving.address() };
     let agents = serving.agents();
     let client = tokio::spawn(async move { status(&agents, &address).await });
-    let acceptor = TlsAcceptor::from_directory(serving.directory.path()).unwrap();
+    let acceptor = TlsAcceptor::from_directory(serving.directory.path(), FileWatch::new()).unwrap();
     let (stream, _) = listener.accept().await.unwrap();
     let connection = acceptor.handshake(stream, &AtomicBool::default()).await.unwrap();
     assert!(connection.0.get_ref().0.nodelay().unwrap());
@@ -178,7 +195,7 @@ async fn the_agent_reports_why_it_rejected_a_client() {
     let authority = Authority::generate(Timestamp::now()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     write_files(directory.path(), &server_certificate(&authority), authority.certificate_pem());
-    let acceptor = TlsAcceptor::from_directory(directory.path()).unwrap();
+    let acceptor = TlsAcceptor::from_directory(directory.path(), FileWatch::new()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: NAME.to_owned() };
@@ -284,11 +301,11 @@ async fn changed_certificate_files_apply_to_the_next_connection() {
     let status = async || agents.connect(&serving.address()).await?.status().await;
 
     status().await.expect_err("the agent does not know the next authority");
-    write_files(serving.directory.path(), &server_certificate(&serving.authority), &both);
+    serving.mount(&server_certificate(&serving.authority), &both);
     status().await.expect("the bundle has both authorities");
     serving.assert_serves_the_controller().await;
 
-    write_files(serving.directory.path(), &server_certificate(&next), next.certificate_pem());
+    serving.mount(&server_certificate(&next), next.certificate_pem());
     status().await.expect("the certificate is of the next authority");
     let old = serving.authority.issue_client(Timestamp::now()).unwrap();
     Agents::new(&[old], &both).unwrap().connect(&serving.address()).await.unwrap().status().await.expect_err("too old");
@@ -297,10 +314,10 @@ async fn changed_certificate_files_apply_to_the_next_connection() {
 #[tokio::test]
 async fn unusable_certificate_files_leave_the_last_valid_ones_active() {
     let serving = Serving::start(FakeAgent::default()).await;
-    let directory = serving.directory.path();
-    std::fs::write(directory.join(KEY_FILE), server_certificate(&serving.authority).key_pem).unwrap();
+    let other_key = server_certificate(&serving.authority).key_pem;
+    serving.change(|directory| std::fs::write(directory.join(KEY_FILE), other_key).unwrap());
     serving.assert_serves_the_controller().await;
-    std::fs::remove_file(directory.join(AUTHORITY_FILE)).unwrap();
+    serving.change(|directory| std::fs::remove_file(directory.join(AUTHORITY_FILE)).unwrap());
     serving.assert_serves_the_controller().await;
 }
 
@@ -319,7 +336,7 @@ async fn the_clients_identity_can_be_replaced() {
 fn an_unusable_certificate_directory_is_reported() {
     let authority = Authority::generate(Timestamp::now()).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    let load = || TlsAcceptor::from_directory(directory.path()).map(|_| ()).unwrap_err();
+    let load = || TlsAcceptor::from_directory(directory.path(), FileWatch::new()).map(|_| ()).unwrap_err();
     assert!(matches!(load(), ServerTlsError::Read { .. }));
     write_files(directory.path(), &server_certificate(&authority), "");
     assert!(matches!(load(), ServerTlsError::Certificates { .. }));

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 
 use crate::api::names;
+use crate::file_watch::{Cached, FileWatch};
 use crate::source::git::addresses;
 use crate::source::git::error::GitError;
 use crate::source::git::github_app::{self, App, Tokens};
@@ -74,14 +75,48 @@ pub struct AccessReader {
     client: Client,
     clients: Clients,
     tokens: Tokens,
-    trust: PathBuf,
+    trust: Trust,
     local_addresses: bool,
+}
+
+/// The optional files `known_hosts` and `ca.crt` for all Stacks.
+struct Trust {
+    directory: PathBuf,
+    watch: FileWatch,
+    known_hosts: Cached<Option<String>>,
+    authorities: Cached<Option<String>>,
+}
+
+impl Trust {
+    fn new(directory: PathBuf) -> Self {
+        let (watch, known_hosts, authorities) = (FileWatch::new(), Cached::default(), Cached::default());
+        Self { directory, watch, known_hosts, authorities }
+    }
+
+    async fn known_hosts(&self) -> Result<Option<String>, GitError> {
+        self.read("known_hosts", &self.known_hosts).await
+    }
+
+    async fn authorities(&self) -> Result<Option<String>, GitError> {
+        self.read("ca.crt", &self.authorities).await
+    }
+
+    async fn read(&self, name: &str, cached: &Cached<Option<String>>) -> Result<Option<String>, GitError> {
+        let version = self.watch.version([self.directory.as_path()]);
+        if let Some(content) = cached.find(version) {
+            return Ok(content);
+        }
+        let content = read_file(&self.directory.join(name)).await?;
+        cached.keep(version, content.clone());
+        Ok(content)
+    }
 }
 
 impl AccessReader {
     /// Creates a reader. `trust` is the directory with the optional files `known_hosts` and `ca.crt` for all Stacks.
     /// `local_addresses` allows servers at loopback and link-local addresses.
     pub fn new(client: Client, trust: PathBuf, local_addresses: bool) -> Self {
+        let trust = Trust::new(trust);
         Self { client, clients: Clients::of_environment(), tokens: Tokens::default(), trust, local_addresses }
     }
 
@@ -90,7 +125,7 @@ impl AccessReader {
         let Credentials { login, known_hosts, authorities } = read(&self.client, key).await?;
         match (login, key.repository.place()) {
             (Login::Ssh { key, passphrase }, Place::Ssh(_)) => {
-                let for_all = read_file(&self.trust.join("known_hosts")).await?;
+                let for_all = self.trust.known_hosts().await?;
                 Ok(Access::Ssh { key, passphrase, known_hosts: known_hosts.into_iter().chain(for_all).collect() })
             }
             (Login::Ssh { key, passphrase }, Place::Http(_)) => {
@@ -105,7 +140,7 @@ impl AccessReader {
     }
 
     async fn http(&self, login: Login, authorities: Vec<String>) -> Result<Access, GitError> {
-        let for_all = read_file(&self.trust.join("ca.crt")).await?;
+        let for_all = self.trust.authorities().await?;
         let login = match login {
             Login::Basic { user, password } => Some((user, password)),
             Login::GitHubApp(app) => {

@@ -1,0 +1,97 @@
+//! Detects changes of mounted files, such as TLS certificates, known hosts, and the keys of Secrets and ConfigMaps.
+//!
+//! The kubelet replaces the files of a volume with a rename in the directory of the volume, so a watch on the directory detects each
+//! change. All pods of a node that run as the same user share a small number of inotify instances. If no instance or watch is left,
+//! nothing is cached and each use reads the files, so that a change is never missed.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use notify::event::{Event, EventKind};
+use notify::{Config, RecommendedWatcher, RecursiveMode, Watcher};
+
+/// Watches directories of mounted files. Clones share the watches.
+#[derive(Clone, Debug)]
+pub struct FileWatch(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// `None` if the process cannot get an inotify instance.
+    watcher: Option<Mutex<RecommendedWatcher>>,
+    /// Number of changes in all directories.
+    changes: Arc<AtomicU64>,
+}
+
+/// State of watched directories. Two equal values mean that no file has changed in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version(u64);
+
+impl FileWatch {
+    /// Creates a watch without directories. Without an inotify instance, [`FileWatch::version`] always returns `None`.
+    pub fn new() -> Self {
+        let changes = Arc::new(AtomicU64::default());
+        let counter = Arc::clone(&changes);
+        let count = move |event: notify::Result<Event>| {
+            if may_be_change(&event) {
+                counter.fetch_add(1, Ordering::AcqRel);
+            }
+        };
+        let watcher = RecommendedWatcher::new(count, Config::default()).inspect_err(|error| {
+            tracing::warn!(%error, "failed to create a file watch; mounted files are read at each use");
+        });
+        Self(Arc::new(Shared { watcher: watcher.ok().map(Mutex::new), changes }))
+    }
+
+    /// Returns the version of these directories and watches them from then on. A caller gets the version before it reads the files, and
+    /// may use the result until the version changes. Returns `None` if a directory cannot be watched.
+    pub fn version<'a>(&self, directories: impl IntoIterator<Item = &'a Path>) -> Option<Version> {
+        let mut watcher = self.0.watcher.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        for directory in directories {
+            // Also watches a directory that replaced one with the same path. The call is cheap if the directory is watched already.
+            let added = watcher.watch(directory, RecursiveMode::NonRecursive);
+            if let Err(error) = added {
+                tracing::debug!(directory = %directory.display(), %error, "failed to watch the directory");
+                return None;
+            }
+        }
+        Some(Version(self.0.changes.load(Ordering::Acquire)))
+    }
+}
+
+impl Default for FileWatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Whether a file may have changed. Reading a file is an event too, and an error means that events were lost.
+fn may_be_change(event: &notify::Result<Event>) -> bool {
+    event.as_ref().map_or(true, |event| event.need_rescan() || !matches!(event.kind, EventKind::Access(_)))
+}
+
+/// A value that was derived from mounted files.
+#[derive(Debug)]
+pub struct Cached<V>(Mutex<Option<(Version, V)>>);
+
+impl<V> Default for Cached<V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<V: Clone> Cached<V> {
+    /// Returns the value if it was derived from this version of the files.
+    pub fn find(&self, version: Option<Version>) -> Option<V> {
+        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.as_ref().filter(|(of, _)| Some(*of) == version).map(|(_, value)| value.clone())
+    }
+
+    /// Keeps a value, unless the files are not watched. `version` is the version before the files were read.
+    pub fn keep(&self, version: Option<Version>, value: V) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = version.map(|version| (version, value));
+    }
+}
+
+#[cfg(test)]
+mod tests;
