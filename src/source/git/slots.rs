@@ -351,13 +351,16 @@ impl Common {
         let without_slot = self.waiting.values().filter(|waiting| self.holds(&waiting.namespace) == 0);
         let (light, others): (Vec<_>, Vec<_>) =
             without_slot.partition(|waiting| self.may_have_reserved(waiting, limits, now));
-        let preempted = light.iter().find_map(|waiting| self.preempted(&waiting.namespace, limits, now));
+        // If many namespaces start tasks at the same time, for example after a restart, ending tasks early would only waste work.
+        let excess = if light.len() > limits.total { limits.light } else { PREEMPTION };
+        let preempted = light.iter().find_map(|waiting| self.preempted(&waiting.namespace, limits, excess, now));
         preempted.or_else(|| if others.is_empty() { None } else { self.slow(limits.slow_limits, now) })
     }
 
-    /// Returns the task that ends for a waiting light namespace, if all slots are in use.
-    fn preempted(&self, waiting: &str, limits: &Limits, now: Instant) -> Option<u64> {
-        let limit = self.used(waiting, now) + PREEMPTION.as_secs_f64();
+    /// Returns the task that ends for a waiting light namespace, if all slots are in use: the last one whose namespace has used slots
+    /// for longer by `excess`.
+    fn preempted(&self, waiting: &str, limits: &Limits, excess: Duration, now: Instant) -> Option<u64> {
+        let limit = self.used(waiting, now) + excess.as_secs_f64();
         let exceeds = |(_, held): &(&u64, &Held)| {
             held.may_be_reserved && held.paid_until.is_some() && self.used(&held.namespace, now) >= limit
         };

@@ -167,6 +167,25 @@ async fn a_stream_of_unused_namespaces_does_not_delay_a_light_namespace() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn tasks_of_many_namespaces_that_start_at_once_are_not_ended_early() {
+    let slots = TaskSlots::new(FETCHES);
+    let mut crowd = JoinSet::new();
+    for number in 0..60 {
+        let slots = slots.clone();
+        crowd.spawn(async move {
+            let slot = of_any(&slots, &names(&[&format!("crowd-{number}")]), 0).await.unwrap();
+            let work = async {
+                sleep(2 * SECOND).await;
+                Ok(())
+            };
+            slot.run("packing the commit", 0, || None, work).await
+        });
+    }
+    let ended = crowd.join_all().await.into_iter().filter(Result::is_err).count();
+    assert!(ended <= FETCHES.total, "only tasks at the end of the queue are ended: {ended}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn long_tasks_complete_while_other_namespaces_repeat_longer_ones() {
     let slots = TaskSlots::new(FETCHES);
     let mut others = JoinSet::new();
