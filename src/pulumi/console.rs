@@ -125,7 +125,18 @@ pub fn program_location(error: &str) -> Option<String> {
 }
 
 fn is_program_file(file: &str) -> bool {
-    !FOREIGN.iter().any(|part| file.contains(part))
+    !FOREIGN.iter().any(|part| file.contains(part)) && !is_trimmed_go_dependency(file)
+}
+
+/// Whether a file belongs to a Go module or to the standard library, in a program that was built with `-trimpath`: the path of a module
+/// contains its version, and the packages of the standard library that appear in a stack have no prefix.
+fn is_trimmed_go_dependency(file: &str) -> bool {
+    let has_version = |part: &str| {
+        part.split_once("@v").is_some_and(|(_, version)| version.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let standard = ["runtime/", "reflect/", "sync/", "net/", "internal/", "os/", "context/"];
+    file.ends_with(".go")
+        && (file.split('/').any(has_version) || standard.iter().any(|package| file.starts_with(package)))
 }
 
 fn relative_path(file: &str) -> &str {

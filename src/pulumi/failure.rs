@@ -149,9 +149,12 @@ fn reports_cancellation(run: &RunSummary) -> bool {
 }
 
 /// Returns the causes of a failure from the first of these sources that is not empty: errors of the engine, errors of the CLI,
-/// the program's standard error, generic errors of the engine, and the last lines of the output.
+/// the program's standard error, generic errors of the engine, and the last lines of the output. An error that only reports the exit
+/// of the program is generic if the program has written to its standard error.
 fn cause(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunSummary) -> Vec<String> {
-    let (errors, verdicts): (Vec<_>, Vec<_>) = run.errors().into_iter().partition(|error| !is_verdict(error));
+    let output: Vec<_> = run.program_stderr().into_iter().map(str::to_owned).collect();
+    let is_cause = |error: &Diagnostic| !is_verdict(error) && (output.is_empty() || !reports_exit(error));
+    let (errors, verdicts): (Vec<_>, Vec<_>) = run.errors().into_iter().partition(is_cause);
     if !errors.is_empty() {
         let mut lines = unique(errors.iter().map(describe));
         if run.omitted_errors() > 0 {
@@ -164,9 +167,8 @@ fn cause(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunS
     if !stderr_errors.is_empty() {
         return vec![stderr_errors.to_owned()];
     }
-    let lines: Vec<_> = run.program_stderr().into_iter().map(str::to_owned).collect();
-    if !lines.is_empty() {
-        return placed(&lines.join("\n"), lines);
+    if !output.is_empty() {
+        return placed(&output.join("\n"), output);
     }
     if !verdicts.is_empty() {
         return unique(verdicts.iter().map(describe));
@@ -187,6 +189,19 @@ fn cause(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunS
 fn is_verdict(error: &Diagnostic) -> bool {
     ["update failed", "destroy failed", "refresh failed", "preview failed"].contains(&error.message.trim())
         || error.message.ends_with(" canceled") && error.urn.is_empty()
+}
+
+/// Whether an error of the engine only reports that the program or its compilation exited with an error.
+fn reports_exit(error: &Diagnostic) -> bool {
+    let message = error.message.trim().to_lowercase();
+    let message = message.strip_prefix("an unhandled error occurred: ").unwrap_or(&message);
+    [
+        "program exited with non-zero exit code: ",
+        "program exited unexpectedly: ",
+        "error in compiling go: unable to run",
+    ]
+    .iter()
+    .any(|exit| message.starts_with(exit))
 }
 
 /// Formats an error with the type and name of its resource.

@@ -113,6 +113,11 @@ fn the_program_location_is_found_in_errors_of_each_language() {
              +0x1d",
             Some("main.go line 14"),
         ),
+        (
+            "panic: boom\n\ngoroutine 1 [running]:\n\truntime/debug/stack.go:26 +0x5e\n\t\
+             github.com/pulumi/pulumi/sdk/v3@v3.259.0/go/pulumi/run.go:120 +0x1\nmain.main()\n\tweb/main.go:14 +0x1d",
+            Some("web/main.go line 14"),
+        ),
         ("/share/source/Program.cs(9,13): error CS0103: The name 'x' does not exist", Some("Program.cs line 9")),
         ("   at Program.Main() in /share/source/Program.cs:line 7", Some("Program.cs line 7")),
         (

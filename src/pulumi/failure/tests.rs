@@ -101,17 +101,57 @@ fn the_message_contains_the_relevant_error() {
     assert_eq!(silent.message, "the Pulumi CLI was killed by signal 9");
 }
 
+/// Returns the message for an event log.
+fn message_of(events: &[&str]) -> String {
+    let log: Vec<String> = events.iter().map(|event| format!("{event}\n")).collect();
+    classify(exited(1), "", "", &summary_of(&log.concat())).message
+}
+
+fn diagnostic(urn: &str, severity: &str, message: &str) -> String {
+    json!({"diagnosticEvent": {"urn": urn, "severity": severity, "message": message, "color": "never"}}).to_string()
+}
+
+const STACK: &str = "urn:pulumi:dev::web::pulumi:pulumi:Stack::web-dev";
+
+#[test]
+fn the_output_of_a_program_takes_precedence_over_its_exit_code() {
+    let failed = diagnostic(STACK, "error", "update failed\n");
+    for (exit, output, expected) in [
+        (
+            "an unhandled error occurred: program exited with non-zero exit code: 2",
+            &["panic: boom", "", "goroutine 1 [running]:", "main.main.func1(0x0)", "\t/share/source/main.go:14 +0x1d"]
+                [..],
+            "the program failed in main.go line 14:\npanic: boom\n",
+        ),
+        (
+            "error in compiling Go: unable to run `go build`: exit status 1",
+            &["# web", "./main.go:12:5: undefined: x"][..],
+            "the program failed in main.go line 12:\n# web\n./main.go:12:5: undefined: x",
+        ),
+        (
+            "an unhandled error occurred: Program exited with non-zero exit code: 1",
+            &["REGION is not set"][..],
+            "REGION is not set",
+        ),
+        (
+            "an unhandled error occurred: Program exited with non-zero exit code: 1",
+            &[][..],
+            "an unhandled error occurred: Program exited with non-zero exit code: 1",
+        ),
+    ] {
+        let exit = diagnostic(STACK, "error", exit);
+        let output: Vec<String> = output.iter().map(|line| diagnostic("", "info#err", line)).collect();
+        let mut events: Vec<&str> = output.iter().map(String::as_str).collect();
+        events.extend([exit.as_str(), failed.as_str()]);
+        let message = message_of(&events);
+        assert!(message.starts_with(expected), "{message}");
+    }
+}
+
 #[test]
 fn failure_messages_include_advice_and_the_source_location() {
-    let message_of = |events: &[&str]| {
-        let log: Vec<String> = events.iter().map(|event| format!("{event}\n")).collect();
-        classify(exited(1), "", "", &summary_of(&log.concat())).message
-    };
-    let stack = "urn:pulumi:dev::web::pulumi:pulumi:Stack::web-dev";
+    let stack = STACK;
     let bucket = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs";
-    let diagnostic = |urn: &str, severity: &str, message: &str| {
-        json!({"diagnosticEvent": {"urn": urn, "severity": severity, "message": message, "color": "never"}}).to_string()
-    };
     let failed = diagnostic(stack, "error", "update failed\n");
     let violation = json!({"policyEvent": {
         "resourceUrn": bucket, "message": "<{%fg 13%}>No bucket is public.\nMake it private.<{%reset%}>\n", "color": "raw",
