@@ -1,15 +1,22 @@
 //! Detects changes of mounted files, such as TLS certificates, known hosts, and the keys of Secrets and ConfigMaps.
 //!
 //! The kubelet replaces the files of a volume with a rename in the directory of the volume, so a watch on the directory detects each
-//! change. All pods of a node that run as the same user share a small number of inotify instances. If no instance or watch is left,
-//! nothing is cached and each use reads the files, so that a change is never missed.
+//! change. Network file systems do not report the changes of other hosts, so nothing is kept for longer than a minute.
+//!
+//! All pods of a node that run as the same user share a small number of inotify instances. If no instance or watch is left, nothing is
+//! kept and each use reads the files.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use notify::event::{Event, EventKind};
 use notify::{Config, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::time::Instant;
+
+/// Time after which a value is derived again without a detected change. Network file systems do not report the changes of other hosts.
+const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// Watches directories of mounted files. Clones share the watches.
 #[derive(Clone, Debug)]
@@ -72,7 +79,14 @@ fn may_be_change(event: &notify::Result<Event>) -> bool {
 
 /// A value that was derived from mounted files.
 #[derive(Debug)]
-pub struct Cached<V>(Mutex<Option<(Version, V)>>);
+pub struct Cached<V>(Mutex<Option<Entry<V>>>);
+
+#[derive(Debug)]
+struct Entry<V> {
+    version: Version,
+    since: Instant,
+    value: V,
+}
 
 impl<V> Default for Cached<V> {
     fn default() -> Self {
@@ -81,15 +95,17 @@ impl<V> Default for Cached<V> {
 }
 
 impl<V: Clone> Cached<V> {
-    /// Returns the value if it was derived from this version of the files.
+    /// Returns the value if it was derived from this version of the files, for at most [`MAX_AGE`].
     pub fn find(&self, version: Option<Version>) -> Option<V> {
         let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        cached.as_ref().filter(|(of, _)| Some(*of) == version).map(|(_, value)| value.clone())
+        let is_current = |entry: &&Entry<V>| Some(entry.version) == version && entry.since.elapsed() < MAX_AGE;
+        cached.as_ref().filter(is_current).map(|entry| entry.value.clone())
     }
 
     /// Keeps a value, unless the files are not watched. `version` is the version before the files were read.
     pub fn keep(&self, version: Option<Version>, value: V) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = version.map(|version| (version, value));
+        let entry = version.map(|version| Entry { version, since: Instant::now(), value });
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = entry;
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use super::*;
 
@@ -86,4 +85,14 @@ fn a_value_is_kept_until_the_version_changes() {
     assert_eq!((cached.find(Some(Version(1))), cached.find(Some(Version(2)))), (Some("one"), None));
     cached.keep(None, "two");
     assert_eq!(cached.find(Some(Version(1))), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_is_derived_again_after_a_minute_without_a_detected_change() {
+    let (cached, version) = (Cached::default(), Some(Version(1)));
+    cached.keep(version, "one");
+    tokio::time::advance(MAX_AGE - Duration::from_secs(1)).await;
+    assert_eq!(cached.find(version), Some("one"));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(cached.find(version), None);
 }

@@ -5,10 +5,10 @@
 //! the waiting namespace that holds the fewest slots. Light namespaces, which used slots only for a short time recently
 //! ([`Limits::light`]), take precedence in order of arrival. Among the others, the namespace with the shortest recent use is first.
 //!
-//! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`] ends the last
-//! task that holds such a slot and whose namespace has used slots for longer by [`PREEMPTION`]. Namespaces with slow servers or large
-//! repositories therefore compete for the other slots and cannot delay a light namespace for long. For a waiting namespace that is not
-//! light and holds no slot, a slow task ends.
+//! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`] ends a task
+//! whose namespace was light at the start of the task and has used slots for longer by [`PREEMPTION`]; if there are several, the one
+//! that began last. Namespaces with slow servers or large repositories therefore compete for the other slots and cannot delay a light
+//! namespace for long. For a waiting namespace that is not light and holds no slot, a slow task ends.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -256,7 +256,7 @@ impl Slot {
 
     fn must_end(&self, now: Instant) -> bool {
         let (mut common, limits) = (self.slots.lock(), &self.slots.limits);
-        // A namespace that waits for the reserved slot can become light without another event.
+        // A waiting namespace can become light as time passes.
         common.grant(limits, now);
         common.to_end(limits, now) == Some(self.id)
     }
