@@ -1,0 +1,3 @@
+import pulumi
+
+pulumi.export("page", pulumi.FileAsset("site/index.html"))

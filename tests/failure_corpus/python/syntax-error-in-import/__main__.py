@@ -1,0 +1,5 @@
+import pulumi
+
+from lib.tags import TAGS
+
+pulumi.export("team", TAGS["team"])

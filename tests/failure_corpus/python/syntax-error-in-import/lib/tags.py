@@ -1,0 +1,5 @@
+TAGS = {
+    "team": "platform",
+    "stage": "dev"
+    "owner": "operations",
+}

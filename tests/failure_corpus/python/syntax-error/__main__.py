@@ -1,0 +1,6 @@
+import pulumi
+
+config = pulumi.Config()
+
+pulumi.export("zone", config.get("zone") or "a"
+pulumi.export("name", "web")

@@ -1,0 +1,3 @@
+const { zone } = require("./zone.js");
+
+exports.zone = zone;

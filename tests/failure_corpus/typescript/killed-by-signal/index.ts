@@ -1,0 +1,3 @@
+process.kill(process.pid, "SIGKILL");
+
+export const zone = "a";

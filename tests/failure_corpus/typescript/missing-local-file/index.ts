@@ -1,0 +1,3 @@
+import { vpc } from "./network/vpc";
+
+export const id = vpc.id;

@@ -1,0 +1,3 @@
+const pulumi = require("@pulumi/pulumi");
+
+exports.zone = pulumi.output("a");

@@ -1,0 +1,3 @@
+import { tags } from "./lib/tags";
+
+export const team = tags.team;

@@ -1,0 +1,5 @@
+export const tags = {
+    team: "platform",
+    stage: "dev"
+    owner: "operations",
+};
