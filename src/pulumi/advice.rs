@@ -24,6 +24,12 @@ const CONFIG_TYPE: &str = "set a value of this type in spec.config; a value from
 const ENVIRONMENTS: &str =
     "only Pulumi Cloud supports environments: remove spec.environment, or use the Pulumi Cloud backend";
 const POLICY: &str = "change the program to comply with the policy, or ask the owner of the policy to change it";
+const KILLED: &str = "a signal killed the program, usually because the container ran out of memory: increase \
+                      resources.limits.memory of the container `pulumi` in spec.workspaceTemplate";
+const SILENT_EXIT: &str = "the program ended without an error message: return or throw an error instead of ending the process; \
+                           the log of the pod contains all output";
+const EMPTY_INDEX: &str = "the package index has no version of this package, or pip cannot connect to the index: check the name \
+                           of the package and the address of the index";
 const DISK: &str = "a volume is full: for a volume of the pod, increase the pod's ephemeral storage or write less data; for the \
                     state backend, free space there";
 const OLD_CLI: &str =
@@ -54,6 +60,9 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["does not support environments"], ENVIRONMENTS),
     (&["violates the policy "], POLICY),
     (&["unknown flag: --", "does not satisfy the version range", "unknown command *for \"pulumi"], OLD_CLI),
+    (&["exited with non-zero exit code: -1"], KILLED),
+    (&["exited with non-zero exit code: "], SILENT_EXIT),
+    (&["(from versions: none)"], EMPTY_INDEX),
     (&["heap out of memory", "cannot allocate memory", "enomem", "oomkilled"], MORE_MEMORY),
     (&["no space left on device", "enospc", "disk quota exceeded"], DISK),
 ];

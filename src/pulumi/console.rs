@@ -1,4 +1,4 @@
-//! Functions for the console output of the CLI, which clean texts and find links and the location of a program error.
+//! Functions for the console output of the CLI, which clean texts and find links.
 
 /// Labels that the CLI prints before the URL of an update.
 const PERMALINK_LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
@@ -95,76 +95,6 @@ fn find_request_id(text: &str) -> Option<(usize, usize)> {
     let value = text.get(start + length..)?;
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-_+/=.".contains(c);
     Some((start, start + length + value.find(|c| !is_part(c)).unwrap_or(value.len())))
-}
-
-/// File extensions of program files.
-const EXTENSIONS: &[&str] = &["ts", "tsx", "js", "mjs", "cjs", "py", "go", "cs", "fs", "java", "kt", "scala"];
-/// Parts of paths that identify files of libraries and runtimes.
-const FOREIGN: &[&str] = &[
-    "node_modules/",
-    "node:",
-    "site-packages/",
-    "dist-packages/",
-    "/lib/python",
-    "/usr/",
-    "/go/pkg/mod/",
-    "/go/src/",
-    "/pulumi-language-",
-    "<frozen",
-];
-/// Paths of the source in a workspace.
-const ROOTS: &[&str] = &["/share/source/", "/share/workspace/"];
-
-/// Returns the innermost location in the program's own files in an error output, such as `index.ts line 5`. Most languages
-/// print the innermost stack frame first; Python prints it last.
-pub fn program_location(error: &str) -> Option<String> {
-    let found: Vec<(&str, u32)> =
-        error.lines().filter_map(location_in).filter(|(file, _)| is_program_file(file)).collect();
-    let innermost = found.iter().rev().find(|(file, _)| file.ends_with(".py")).or_else(|| found.first());
-    innermost.map(|(file, line)| format!("{} line {line}", relative_path(file)))
-}
-
-fn is_program_file(file: &str) -> bool {
-    !FOREIGN.iter().any(|part| file.contains(part)) && !is_trimmed_go_dependency(file)
-}
-
-/// Whether a file belongs to a Go module or to the standard library, in a program that was built with `-trimpath`: the path of a module
-/// contains its version, and the packages of the standard library that appear in a stack have no prefix.
-fn is_trimmed_go_dependency(file: &str) -> bool {
-    let has_version = |part: &str| {
-        part.split_once("@v").is_some_and(|(_, version)| version.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    let standard = ["runtime/", "reflect/", "sync/", "net/", "internal/", "os/", "context/"];
-    file.ends_with(".go")
-        && (file.split('/').any(has_version) || standard.iter().any(|package| file.starts_with(package)))
-}
-
-fn relative_path(file: &str) -> &str {
-    let file = file.strip_prefix("file://").unwrap_or(file);
-    let below = ROOTS.iter().find_map(|root| file.strip_prefix(root));
-    below.or_else(|| file.strip_prefix("./")).unwrap_or(file)
-}
-
-/// Returns the first file in a line that is followed by a line number.
-fn location_in(line: &str) -> Option<(&str, u32)> {
-    line.match_indices('.').find_map(|(dot, _)| {
-        let (before, after) = (line.get(..dot)?, line.get(dot + 1..)?);
-        let extension = EXTENSIONS.iter().find(|extension| {
-            let rest = after.strip_prefix(**extension);
-            rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_alphanumeric() || next == '.'))
-        })?;
-        let number = line_number(after.get(extension.len()..)?)?;
-        let begin = before.rfind([' ', '\t', '"', '\'', '(', '[']).map_or(0, |at| at + 1);
-        let file = line.get(begin..dot + 1 + extension.len())?;
-        (begin < dot).then_some((file, number))
-    })
-}
-
-/// Parses the line number in `:5`, `(5,7)`, `:[5,7]`, `:line 5` and `", line 5`.
-fn line_number(after: &str) -> Option<u32> {
-    let rest = [":line ", "\", line ", ":[", ":", "("].iter().find_map(|separator| after.strip_prefix(separator))?;
-    let digits = rest.find(|next: char| !next.is_ascii_digit()).unwrap_or(rest.len());
-    rest.get(..digits)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -15,19 +15,16 @@ use super::output::PodLog;
 use super::processes::Family;
 use super::refusal::Refusal;
 use crate::artifact::Directory;
+use crate::pulumi::failure::installation;
 use crate::pulumi::install::{Files, Plan, Subject};
 use crate::pulumi::project::Project;
-use crate::pulumi::{advice, arguments, install as pulumi_install};
+use crate::pulumi::{arguments, install as pulumi_install};
 use crate::rpc::proto::EnvironmentVariable;
 
 use carry::is_directory;
 
 /// Timeout of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of lines of standard output and of standard error in an error message. [`MAX_MESSAGE`] limits the
-/// size of both in bytes.
-const MAX_LINES: usize = 15;
-const MAX_MESSAGE: usize = 4 * 1024;
 /// Maximum size in bytes of a file that affects the installation. Lock files of large projects have several megabytes.
 const MAX_FILE: u64 = 32 * 1024 * 1024;
 
@@ -38,9 +35,9 @@ pub enum InstallError {
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// `how` describes the exit status; `output` contains the last lines of the redacted output, and advice.
-    #[error("`pulumi install` failed ({how}):\n{output}")]
-    Failed { how: String, output: String },
+    /// The message contains the cause from the redacted output, and advice.
+    #[error("`pulumi install` failed: {0}")]
+    Failed(String),
     /// Another source is requested, or the agent is shutting down. No process of the installation is left.
     #[error("the installation was canceled")]
     Stopped,
@@ -78,8 +75,8 @@ pub async fn install(
     if ended.exit.success() {
         return Ok(());
     }
-    let output = [ended.stdout.last_lines(MAX_LINES), ended.stderr.last_lines(MAX_LINES)].join("\n");
-    Err(InstallError::Failed { how: ended.how(), output: advice::with(end_of(output.trim())) })
+    let message = installation::message(&ended.stdout.text(), &ended.stderr.text());
+    Err(InstallError::Failed(if message.is_empty() { ended.how() } else { message }))
 }
 
 /// Ends the processes of an installation that a previous agent started.
@@ -90,12 +87,6 @@ pub async fn end_leftovers(layout: &Layout) -> io::Result<()> {
 /// Returns the mark of the processes of an installation. A workspace has at most one installation at a time.
 fn operation(layout: &Layout) -> String {
     format!("install-{}", layout.root().display())
-}
-
-/// Returns at most [`MAX_MESSAGE`] bytes from the end of a text, because the end contains the cause of the failure.
-fn end_of(text: &str) -> &str {
-    let surplus = text.len().saturating_sub(MAX_MESSAGE);
-    text.get(text.ceil_char_boundary(surplus)..).unwrap_or_default()
 }
 
 /// Plans the installation for a project in an unpacked source. `cli` is the version of the CLI; empty if unknown.
@@ -146,13 +137,6 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_messages_keep_their_end() {
-        assert_eq!(end_of("short"), "short");
-        let long = format!("{}the cause", "ä".repeat(MAX_MESSAGE));
-        assert!(end_of(&long).len() <= MAX_MESSAGE && end_of(&long).ends_with("äthe cause"));
-    }
 
     fn planned(files: &[&str]) -> Plan {
         let tree = tempfile::tempdir().unwrap();

@@ -6,7 +6,8 @@ use crate::agent::journal;
 use crate::agent::output::{self, Tail};
 use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
-use crate::pulumi::failure::{FailureKind, Lock};
+use crate::pulumi::failure::FailureKind;
+use crate::pulumi::failure::lock::Lock;
 use crate::pulumi::outputs::Output;
 use crate::rpc::proto;
 

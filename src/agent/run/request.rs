@@ -3,7 +3,7 @@
 use crate::agent::cancellation::Limits;
 use crate::agent::refusal::Refusal;
 use crate::pulumi::arguments::{OperationKind, Options};
-use crate::pulumi::failure::DeadProcess;
+use crate::pulumi::failure::lock::DeadProcess;
 use crate::pulumi::stack_name::Qualified;
 use crate::rpc::proto;
 

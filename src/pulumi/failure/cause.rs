@@ -1,0 +1,106 @@
+//! Selects the cause of a failed run from the event log and the output of the CLI.
+
+use super::super::events::Diagnostic;
+use super::super::run_summary::RunSummary;
+use super::{Exit, program_error};
+
+/// Maximum number of output lines in a message if the CLI reported no error.
+const LAST_LINES: usize = 20;
+/// Text that the gRPC server of a Python program writes before the message of an exception.
+const SERVER_EXCEPTION: &str = "Exception calling application: ";
+
+/// Returns the causes of a failure from the first of these sources that is not empty: errors of the engine, errors of the CLI,
+/// the program's standard error, the exit code of the program, generic errors of the engine, and the last lines of the output.
+pub(super) fn lines(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunSummary) -> Vec<String> {
+    let (generic, causes): (Vec<_>, Vec<_>) =
+        run.errors().into_iter().partition(|error| is_verdict(error) || reports_exit(error));
+    if !causes.is_empty() {
+        let mut errors = unique(causes.iter().map(describe));
+        if run.omitted_errors() > 0 {
+            errors.insert(errors.len() / 2, format!("({} more errors)", run.omitted_errors()));
+        }
+        return errors;
+    }
+    if !stderr_errors.is_empty() {
+        return vec![stderr_errors.to_owned()];
+    }
+    let output = program_error::format(&run.program_stderr().join("\n"));
+    if !output.is_empty() {
+        return vec![output];
+    }
+    let (exits, verdicts): (Vec<_>, Vec<_>) = generic.iter().partition(|error| reports_exit(error));
+    let generic = if exits.is_empty() { verdicts } else { exits };
+    if !generic.is_empty() {
+        return unique(generic.into_iter().map(describe));
+    }
+    last_output(exit, stdout, stderr)
+}
+
+/// Whether an error only states that the run failed or was canceled, without a cause.
+fn is_verdict(error: &Diagnostic) -> bool {
+    ["update failed", "destroy failed", "refresh failed", "preview failed"].contains(&error.message.trim())
+        || error.message.ends_with(" canceled") && error.urn.is_empty()
+}
+
+/// Whether an error of the engine only reports that the program or its compilation exited with an error.
+fn reports_exit(error: &Diagnostic) -> bool {
+    let message = error.message.trim().to_lowercase();
+    let message = message.strip_prefix("an unhandled error occurred: ").unwrap_or(&message);
+    [
+        "program exited with non-zero exit code: ",
+        "program exited unexpectedly: ",
+        "error in compiling go: unable to run",
+    ]
+    .iter()
+    .any(|exit| message.starts_with(exit))
+}
+
+/// Formats an error. The first line contains the type and name of the resource, or the location in the program.
+fn describe(error: &Diagnostic) -> String {
+    match resource(error) {
+        Some((resource_type, name)) => {
+            let message = error.message.strip_prefix(SERVER_EXCEPTION).unwrap_or(&error.message);
+            format!("{resource_type} {name}: {message}")
+        }
+        None => program_error::format(&error.message),
+    }
+}
+
+/// Returns the type and name of the resource of an error, where the type is the last one in the URN. Returns `None` if the
+/// error does not belong to a single resource.
+fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
+    let mut parts = error.urn.splitn(4, "::").skip(2);
+    let (types, name) = (parts.next()?, parts.next()?);
+    let resource_type = types.rsplit('$').next().unwrap_or(types);
+    (resource_type != "pulumi:pulumi:Stack").then_some((resource_type, name))
+}
+
+fn unique(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut known = Vec::new();
+    for text in texts {
+        if !text.is_empty() && !known.contains(&text) {
+            known.push(text);
+        }
+    }
+    known
+}
+
+fn last_output(exit: Exit, stdout: &str, stderr: &str) -> Vec<String> {
+    let mut lines = last_lines(stderr);
+    if lines.is_empty() {
+        lines = last_lines(stdout);
+    }
+    match exit.code {
+        Some(code) => lines.insert(0, format!("the Pulumi CLI exited with code {code}")),
+        None if lines.is_empty() => {}
+        None => lines.insert(0, "last output of the Pulumi CLI:".to_owned()),
+    }
+    lines
+}
+
+fn last_lines(text: &str) -> Vec<String> {
+    let mut lines: Vec<_> =
+        text.lines().rev().filter(|line| !line.trim().is_empty()).take(LAST_LINES).map(str::to_owned).collect();
+    lines.reverse();
+    lines
+}

@@ -1,0 +1,94 @@
+//! Locks of stacks in DIY backends. A lock may be removed only if it is the only lock of the stack and provably belongs to a run
+//! whose process is dead.
+
+use jiff::Timestamp;
+
+/// Maximum number of locks that a message lists.
+const NAMED_LOCKS: usize = 5;
+
+/// Lock on a stack in a DIY backend (file system or object store), as reported by the CLI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// URL of the lock in the backend.
+    pub url: String,
+    pub user: String,
+    pub host: String,
+    pub pid: u32,
+    /// Creation time in RFC 3339 format.
+    pub time: String,
+}
+
+/// A CLI process that has provably ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadProcess {
+    /// Host name, as recorded in locks.
+    pub host: String,
+    pub pid: u32,
+    /// Start of the run, in milliseconds since 1970.
+    pub started: i64,
+    /// Time from which the process is known to have ended, in milliseconds since 1970.
+    pub ended: i64,
+}
+
+/// Parses the locks in an error of the CLI, one per line: `<url>: created by USER@HOST (pid P) at TIME`.
+pub fn parse_locks(text: &str) -> Vec<Lock> {
+    text.lines().filter_map(parse_lock).collect()
+}
+
+fn parse_lock(line: &str) -> Option<Lock> {
+    let (rest, time) = line.trim().rsplit_once(" at ")?;
+    let (rest, pid) = rest.strip_suffix(')')?.rsplit_once(" (pid ")?;
+    let (url, holder) = rest.split_once(": created by ")?;
+    let (user, host) = holder.rsplit_once('@')?;
+    Some(Lock {
+        url: url.to_owned(),
+        user: user.to_owned(),
+        host: host.to_owned(),
+        pid: pid.parse().ok()?,
+        time: time.to_owned(),
+    })
+}
+
+/// Returns the lock that blocked a CLI call if the CLI reports exactly one lock with its details. Returns `None` if there are
+/// several locks or no details. Pulumi Cloud does not report locks in detail.
+pub fn only_lock(stderr: &str) -> Option<Lock> {
+    let mut locks = parse_locks(stderr);
+    let lock = locks.pop()?;
+    (locks.is_empty() && announced(stderr) == Some(1)).then_some(lock)
+}
+
+/// Returns the number of locks that the CLI reports.
+fn announced(stderr: &str) -> Option<u32> {
+    let (_, rest) = stderr.split_once("the stack is currently locked by ")?;
+    rest.split_once(" lock(s)")?.0.parse().ok()
+}
+
+/// Returns the dead process that provably created the lock: its host and process ID are equal to those in the lock, and the
+/// lock was created during the lifetime of the process.
+pub fn dead_holder<'a>(lock: &Lock, dead: &'a [DeadProcess]) -> Option<&'a DeadProcess> {
+    let time = lock.time.parse::<Timestamp>().ok()?.as_millisecond();
+    dead.iter().find(|process| {
+        // The time of the lock is rounded down to whole seconds.
+        let earliest = process.started - process.started.rem_euclid(1000);
+        lock.host == process.host && lock.pid == process.pid && (earliest..=process.ended).contains(&time)
+    })
+}
+
+/// Formats the message for a stack that is locked.
+pub(super) fn locked(holders: &[Lock]) -> String {
+    let mut named: Vec<_> = holders
+        .iter()
+        .take(NAMED_LOCKS)
+        .map(|lock| format!("{}@{} (pid {}) since {}", lock.user, lock.host, lock.pid, lock.time))
+        .collect();
+    if holders.len() > NAMED_LOCKS {
+        named.push(format!("{} more", holders.len() - NAMED_LOCKS));
+    }
+    format!(
+        "the stack is locked by {}; if no process holds the lock anymore, remove it with `pulumi cancel`",
+        named.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn every_lock_in_the_error_is_parsed() {
+    let text = "two locks\n  file:///state/a.json?no_tmp_dir=true: created by a b@x.org@host (pid 1) at 2026-01-01T00:00:00Z\n  \
+                gs://b/c.json: created by r@h (pid 2) at 2026-01-01T00:00:00+02:00\n  gs://b: created by r@h (pid x) at y\n";
+    let locks = parse_locks(text);
+    assert_eq!(locks.len(), 2);
+    assert_eq!((locks[0].user.as_str(), locks[0].host.as_str(), locks[0].pid), ("a b@x.org", "host", 1));
+    assert_eq!(locks[1].time, "2026-01-01T00:00:00+02:00");
+}
+
+fn error(count: u32, locks: &[(&str, u32, &str)]) -> String {
+    let mut text = format!(
+        "error: the stack is currently locked by {count} lock(s). Either wait for the other process(es) to end or delete \
+         the lock file with `pulumi cancel`.\n"
+    );
+    for (host, pid, time) in locks {
+        text.push_str(&format!("  s3://state/{pid}.json: created by pulumi@{host} (pid {pid}) at {time}\n"));
+    }
+    text
+}
+
+fn millisecond(time: &str) -> i64 {
+    time.parse::<Timestamp>().expect("a time").as_millisecond()
+}
+
+#[test]
+fn a_lock_belongs_to_a_dead_run_only_if_every_field_matches() {
+    let dead = |host: &str, pid, started, ended| DeadProcess {
+        host: host.into(),
+        pid,
+        started: millisecond(started),
+        ended: millisecond(ended),
+    };
+    let ours = dead("web-0", 42, "2026-11-21T10:00:00.700Z", "2026-11-21T10:05:00.200Z");
+    let earlier = dead("web-0", 41, "2026-11-21T09:00:00Z", "2026-11-21T09:05:00Z");
+    let (during, host) = ("2026-11-21T10:02:00Z", "web-0");
+    let table = [
+        (error(1, &[(host, 42, during)]), true),
+        // The first and the last second of the run, and a time in another time zone.
+        (error(1, &[(host, 42, "2026-11-21T10:00:00Z")]), true),
+        (error(1, &[(host, 42, "2026-11-21T10:05:00Z")]), true),
+        (error(1, &[(host, 42, "2026-11-21T11:02:00+01:00")]), true),
+        (error(1, &[(host, 42, "2026-11-21T09:59:59Z")]), false),
+        (error(1, &[(host, 42, "2026-11-21T10:05:01Z")]), false),
+        (error(1, &[(host, 42, "yesterday")]), false),
+        (error(1, &[("web-1", 42, during)]), false),
+        (error(1, &[("WEB-0", 42, during)]), false),
+        (error(1, &[(host, 43, during)]), false),
+        // The process ID of another run, at the time of this run.
+        (error(1, &[(host, 41, during)]), false),
+        // Several locks, regardless of their owners, and locks that the message does not list.
+        (error(2, &[(host, 42, during), (host, 42, during)]), false),
+        (error(2, &[(host, 42, during), ("laptop", 7, during)]), false),
+        (error(2, &[(host, 42, during)]), false),
+        (error(1, &[(host, 42, during), ("laptop", 7, during)]), false),
+        (error(1, &[]), false),
+        ("error: [409] Conflict: Another update is currently in progress.\n".to_owned(), false),
+        (format!("  s3://a.json: created by pulumi@{host} (pid 42) at {during}\n"), false),
+    ];
+    let known = [earlier, ours.clone()];
+    for (stderr, is_dead) in table {
+        let lock = only_lock(&stderr);
+        let holder = lock.as_ref().and_then(|lock| dead_holder(lock, &known));
+        assert_eq!(holder, is_dead.then_some(&ours), "{stderr}");
+    }
+    let lock = only_lock(&error(1, &[(host, 42, during)])).expect("there is one");
+    assert_eq!(dead_holder(&lock, &[]), None, "without a proof no lock is a dead run's");
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_lock_errors_do_not_panic(stderr in "(the stack is currently locked by | lock\\(s\\)|: created by |@| \\(pid |\\) at |[0-9]|.|\\n){0,30}", started in any::<i64>()) {
+        let dead = DeadProcess { host: String::new(), pid: 1, started, ended: i64::MAX };
+        if let Some(lock) = only_lock(&stderr) {
+            let _ = dead_holder(&lock, &[dead]);
+        }
+    }
+}
