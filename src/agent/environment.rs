@@ -135,13 +135,25 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
     let user = user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER).to_owned();
     environment.variables.extend(engine_environment(&home, &user));
-    // By default, Poetry installs dependencies outside of the source, where a failed installation for a new source
-    // would affect the dependencies of the current source.
-    environment.variables.entry("POETRY_VIRTUALENVS_IN_PROJECT".into()).or_insert_with(|| "true".into());
+    for (name, value) in defaults(layout) {
+        environment.variables.entry(name.into()).or_insert(value);
+    }
     // The CLI identifies a project by its path. With this path, the project is the same as in a user's shell in the
     // pod.
     environment.variables.insert("PWD".into(), layout.workspace().into());
     Ok(environment)
+}
+
+/// Returns the variables that apply unless the user sets them.
+fn defaults(layout: &Layout) -> [(&'static str, OsString); 3] {
+    [
+        // By default, Poetry installs dependencies outside of the source, where a failed installation for a new source
+        // would affect the dependencies of the current source.
+        ("POETRY_VIRTUALENVS_IN_PROJECT", "true".into()),
+        // The home directory is usually in the container's file system, whose content is lost when the container restarts.
+        ("GOCACHE", layout.go_build_cache().into()),
+        ("GOMODCACHE", layout.go_module_cache().into()),
+    ]
 }
 
 fn valid_name(name: &str) -> Result<&str, Refusal> {

@@ -98,6 +98,16 @@ impl Layout {
         self.root.join("home")
     }
 
+    /// Returns the default directory of Go's build cache, which survives a restart of the container.
+    pub fn go_build_cache(&self) -> PathBuf {
+        self.root.join("cache/go-build")
+    }
+
+    /// Returns the default directory of Go's module cache.
+    pub fn go_module_cache(&self) -> PathBuf {
+        self.root.join("cache/go-modules")
+    }
+
     /// Creates the directories that the agent needs at its start.
     pub fn create(&self) -> io::Result<()> {
         for directory in [self.staging(), self.operations(), self.settings()] {

@@ -35,6 +35,15 @@ fn values_and_files_are_set_but_reserved_variables_are_ignored() {
 }
 
 #[test]
+fn the_caches_of_go_are_on_the_share_volume_unless_the_user_sets_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path());
+    let environment = build(&layout, &[variable("GOMODCACHE", Source::Value("/cache/modules".into()))]).unwrap();
+    assert_eq!(get(&environment, "GOCACHE"), layout.go_build_cache().to_str());
+    assert_eq!(get(&environment, "GOMODCACHE"), Some("/cache/modules"));
+}
+
+#[test]
 fn every_mounted_secret_is_redacted_even_if_unused() {
     let directory = tempfile::tempdir().unwrap();
     let secret = directory.path().join("secrets/aws");

@@ -1,7 +1,9 @@
 //! Installs the dependencies of a project, or reuses those of the previous source.
 
 pub mod carry;
+mod go_imports;
 
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -103,7 +105,14 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
             Err(error) => unreadable = Some(format!("failed to read {}: {error}", path.display())),
         }
     }
-    let mut plan = pulumi_install::plan(subject, &files, cli);
+    let imports = match go_imports::of_module(tree, subject, &files) {
+        Ok(imports) => imports,
+        Err(error) => {
+            unreadable = Some(format!("failed to read the imports of the Go files: {error}"));
+            BTreeSet::new()
+        }
+    };
+    let mut plan = pulumi_install::plan(subject, &files, &imports, cli);
     // Directories that the source itself contains are not reused from the previous source.
     plan.trees.retain(|path| {
         !exists(&tree.join(path)) && path.parent().is_none_or(|parent| is_directory(&tree.join(parent)))
@@ -158,5 +167,37 @@ mod tests {
         assert_eq!(vendored.trees, [Path::new("node_modules")]);
         let odd = planned(&["infra/package.json", "package-lock.json/inner"]);
         assert!(odd.never_skipped.is_some_and(|why| why.contains("failed to read package-lock.json")));
+    }
+
+    #[test]
+    fn only_imports_and_module_files_affect_the_installation_of_a_go_module() {
+        let tree = tempfile::tempdir().unwrap();
+        let write = |path: &str, content: &str| {
+            let path = tree.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        };
+        let key = || {
+            let project = Project::parse(Path::new("Pulumi.yaml"), "name: a\nruntime: go").unwrap();
+            let plan = plan(tree.path(), &"infra".parse().unwrap(), &project, "v3.259.0");
+            assert_eq!(plan.never_skipped, None);
+            plan.installed.key
+        };
+        write("go.mod", "module a");
+        write("go.sum", "");
+        write("infra/main.go", "package main\n\nimport \"fmt\"\n");
+        let first = key();
+        write("infra/main.go", "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println() }\n");
+        write("README.md", "text");
+        for ignored in ["vendor", "testdata", "node_modules", ".git"] {
+            write(&format!("{ignored}/x.go"), "import \"ignored.example\"");
+        }
+        assert_eq!(key(), first);
+        write("library/library.go", "package library\n\nimport \"b.example\"\n");
+        assert_ne!(key(), first, "go mod tidy reads all packages of the module");
+        write("library/library.go", "package library\n");
+        assert_eq!(key(), first);
+        write("go.sum", "b.example v1.0.0 h1:x");
+        assert_ne!(key(), first);
     }
 }

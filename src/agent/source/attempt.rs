@@ -18,7 +18,7 @@ use crate::agent::refusal::Refusal;
 use crate::agent::workspace_lock::WorkspaceGuard;
 use crate::agent::{durable, interactive_session, mounts};
 use crate::artifact::InPod;
-use crate::pulumi::install::{Carry, Plan};
+use crate::pulumi::install::{Carry, Installed, Plan};
 use crate::pulumi::project::Project;
 
 /// Maximum time that an installation waits until the kubelet has mounted the objects to which its environment refers.
@@ -187,13 +187,17 @@ impl Source {
         if needs_install && self.installs {
             self.install(candidate).await?;
         }
+        let installed = match delivery.plan.as_ref().filter(|_| self.installs) {
+            Some(plan) if needs_install => self.installed(plan, desired).await?,
+            plan => plan.map(|plan| plan.installed.clone()),
+        };
         let next = CurrentSource {
             digest: desired.digest.to_string(),
             directory: desired.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
             boot_id: self.boot_id.clone(),
             awaits_install: needs_install && !self.installs,
-            installed: delivery.plan.as_ref().filter(|_| self.installs).map(|plan| plan.installed.clone()),
+            installed,
         };
         let mut state = self.lock();
         swap::confirm(&self.layout, &next, trial).map_err(Refusal::system("failed to record the current source"))?;
@@ -243,7 +247,10 @@ impl Source {
             None => self.plan(&self.layout.source(), desired, project).await?,
         };
         self.install(candidate).await?;
-        let installed = plan.map(|plan| plan.installed);
+        let installed = match plan {
+            Some(plan) => self.installed(&plan, desired).await?,
+            None => None,
+        };
         let next = CurrentSource { awaits_install: false, installed, ..current_source.clone() };
         let mut state = self.lock();
         Record { current_source: Some(next.clone()), trial: None }
@@ -271,6 +278,21 @@ impl Source {
         let synced = tokio::task::spawn_blocking(move || durable::sync_filesystem(&root)).await;
         let synced = synced.map_err(std::io::Error::other).and_then(|synced| synced);
         Ok(synced.map_err(Refusal::system("failed to sync the dependencies to disk"))?)
+    }
+
+    /// Returns the record of a completed installation. Returns `None` if the installation changed its own inputs: `go mod tidy`
+    /// completes `go.mod` and `go.sum`, and the next source would not contain the changes.
+    async fn installed(&self, plan: &Plan, desired: &Desired) -> Result<Option<Installed>, Refusal> {
+        if !plan.works_without_trees {
+            return Ok(Some(plan.installed.clone()));
+        }
+        let project = Project::read(&self.layout.workspace()).map_err(|error| Refusal::Invalid(error.to_string()))?;
+        let after = self.plan(&self.layout.source(), desired, project).await?;
+        let is_unchanged = after.is_some_and(|after| after.installed == plan.installed);
+        if !is_unchanged {
+            tracing::info!("the installation changed its own inputs: the next source installs its dependencies again");
+        }
+        Ok(is_unchanged.then(|| plan.installed.clone()))
     }
 
     /// Returns the plan of the installation; `None` if there is nothing to install.

@@ -3,11 +3,12 @@
 //! The dependencies of the previous source are reused without an installation only if all inputs of the installation are known
 //! and unchanged: see [`Plan::carry`]. Otherwise, the installation runs, so that an outdated dependency is never reused.
 
+pub mod go;
 mod nodejs;
 mod package_manager;
 mod python;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -73,19 +74,22 @@ pub fn files(subject: Subject<'_>) -> Vec<PathBuf> {
     let names: &[&str] = match subject.project.runtime.as_str() {
         "nodejs" | "bun" => &nodejs::FILES,
         "python" => &python::FILES,
+        "go" => &go::FILES,
         _ => return Vec::new(),
     };
     let directories = subject.directories();
     directories.iter().flat_map(|directory| names.iter().map(|name| directory.join(name))).collect()
 }
 
-/// Plans an installation. `cli` is the version of the CLI; empty if the version is unknown.
-pub fn plan(subject: Subject<'_>, files: &Files, cli: &str) -> Plan {
+/// Plans an installation. `imports` are the packages that the files of a Go module import. `cli` is the version of the CLI; empty
+/// if the version is unknown.
+pub fn plan(subject: Subject<'_>, files: &Files, imports: &BTreeSet<String>, cli: &str) -> Plan {
     let project = subject.project;
     let mut managed = match project.runtime.as_str() {
         "yaml" => Managed { name: "yaml".to_owned(), works_without_trees: true, ..Managed::default() },
         "nodejs" | "bun" => nodejs::managed(subject, files),
         "python" => python::managed(subject, files),
+        "go" => go::managed(files),
         other => Managed {
             name: other.to_owned(),
             reinstall_reason: Some(format!("unknown inputs of an installation for runtime {other}")),
@@ -96,7 +100,7 @@ pub fn plan(subject: Subject<'_>, files: &Files, cli: &str) -> Plan {
     managed.trees.extend(inside(&subject.directory.join("sdks")).filter(|_| project.has_packages()));
     let unknown_cli = cli.is_empty().then(|| "unknown CLI version".to_owned());
     Plan {
-        installed: Installed { key: key(subject, &managed.name, files, cli), manager: managed.name },
+        installed: Installed { key: key(subject, &managed.name, files, imports, cli), manager: managed.name },
         never_skipped: managed.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
         trees: managed.trees,
         exact: managed.exact,
@@ -104,7 +108,7 @@ pub fn plan(subject: Subject<'_>, files: &Files, cli: &str) -> Plan {
     }
 }
 
-fn key(subject: Subject<'_>, manager: &str, files: &Files, cli: &str) -> String {
+fn key(subject: Subject<'_>, manager: &str, files: &Files, imports: &BTreeSet<String>, cli: &str) -> String {
     let project = subject.project;
     let files: BTreeMap<_, _> =
         files.iter().map(|(path, content)| (path.to_string_lossy(), hex::encode(Sha256::digest(content)))).collect();
@@ -118,6 +122,7 @@ fn key(subject: Subject<'_>, manager: &str, files: &Files, cli: &str) -> String 
         "plugins": project.plugins,
         "manager": manager,
         "files": files,
+        "imports": imports,
     });
     hex::encode(Sha256::digest(all.to_string()))
 }

@@ -42,7 +42,7 @@ impl Subject<'_> {
 
     /// Returns the directories that package managers search for their files: the directories of the program and of the project,
     /// and all their parents up to the source's root.
-    pub(super) fn directories(&self) -> Vec<PathBuf> {
+    pub fn directories(&self) -> Vec<PathBuf> {
         // `main` may be a directory or a file.
         let main = inside(&self.directory.join(self.project.main.as_deref().unwrap_or_default()));
         let starts = main.into_iter().chain(inside(self.directory));

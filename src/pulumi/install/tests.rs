@@ -4,6 +4,7 @@ use super::*;
 
 const NPM: &str = "name: a\nruntime: nodejs";
 const PIP: &str = "name: a\nruntime: {name: python, options: {virtualenv: venv}}";
+const GO: &str = "name: a\nruntime: go";
 const MANIFEST: (&str, &str) = ("package.json", r#"{"dependencies": {"left-pad": "^1.0.0"}}"#);
 const LOCK: (&str, &str) = ("package-lock.json", r#"{"lockfileVersion": 3}"#);
 
@@ -13,7 +14,7 @@ fn planned(project: &str, directory: &str, contents: &[(&str, &str)], cli: &str)
     let expected = files(subject);
     let contents = contents.iter().map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
     // Passes only the requested files, as the agent does.
-    plan(subject, &contents.filter(|(path, _)| expected.contains(path)).collect(), cli)
+    plan(subject, &contents.filter(|(path, _)| expected.contains(path)).collect(), &BTreeSet::new(), cli)
 }
 
 fn npm(contents: &[(&str, &str)]) -> Plan {
@@ -54,7 +55,11 @@ fn install_is_skipped_only_with_a_complete_cache_key() {
         ("name: a\nruntime: python", vec![pyproject, ("poetry.lock", "[[package]]")], None),
         ("name: a\nruntime: python", vec![pyproject, ("uv.lock", "source = { editable = \".\" }")], Some("local path")),
         ("name: a\nruntime: {name: python, options: {toolchain: uv}}", vec![pyproject], Some("no lock file")),
-        ("name: a\nruntime: go", vec![("go.mod", ""), ("go.sum", "")], Some("runtime go")),
+        (GO, vec![("go.mod", "module a"), ("go.sum", "")], None),
+        (GO, vec![("go.mod", "module a")], Some("no lock file")),
+        (GO, vec![("go.mod", "replace b => ../b"), ("go.sum", "")], Some("local path")),
+        (GO, vec![("go.mod", "module a"), ("go.sum", ""), ("go.work", "use .")], Some("local path")),
+        ("name: a\nruntime: dotnet", vec![], Some("runtime dotnet")),
         ("name: a\nruntime: yaml\npackages: {random: 'terraform-provider@1.0.0'}", vec![], None),
         ("name: a\nruntime: yaml\npackages: {random: terraform-provider}", vec![], Some("no version")),
         ("name: a\nruntime: yaml\npackages: {own: {source: ./own, version: 1.0.0}}", vec![], Some("local path")),
@@ -91,6 +96,18 @@ fn the_cache_key_contains_every_install_input() {
         assert_ne!(plan.installed.key, base.key, "change {number}");
     }
     assert!(planned(NPM, "", &[MANIFEST, LOCK], "").never_skipped.is_some(), "a CLI of no known version");
+}
+
+#[test]
+fn a_new_import_of_a_go_program_requires_an_installation() {
+    let project = Project::parse(Path::new("Pulumi.yaml"), GO).expect("it is a project");
+    let subject = Subject { project: &project, directory: Path::new("") };
+    let module = Files::from([("go.mod".into(), b"module a".to_vec()), ("go.sum".into(), Vec::new())]);
+    let planned =
+        |imports: &[&str]| plan(subject, &module, &imports.iter().map(|path| (*path).to_owned()).collect(), "v3.259.0");
+    let before = planned(&["fmt", "b.example"]).installed;
+    assert_eq!(planned(&["b.example", "fmt"]).carry(Some(&before)), Carry::Move);
+    assert_eq!(planned(&["b.example", "fmt", "c.example"]).carry(Some(&before)), Carry::Nothing);
 }
 
 #[test]

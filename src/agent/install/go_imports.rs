@@ -1,0 +1,47 @@
+//! Reads the packages that the files of a Go module import.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use crate::pulumi::install::{Files, Subject, go};
+
+/// Maximum number of entries in the directories of a module.
+const MAX_ENTRIES: usize = 20_000;
+/// Maximum number of bytes to read from one file. Import declarations are at its beginning.
+const MAX_BEGINNING: u64 = 256 * 1024;
+
+/// Returns the imports of all Go files in the module of a project. Returns an empty set for other projects.
+pub(super) fn of_module(tree: &Path, subject: Subject<'_>, files: &Files) -> io::Result<BTreeSet<String>> {
+    let has_module = |directory: &&PathBuf| files.contains_key(&directory.join("go.mod"));
+    let directories = subject.directories();
+    match directories.iter().find(has_module).filter(|_| subject.project.runtime == "go") {
+        Some(root) => in_directory(&tree.join(root)),
+        None => Ok(BTreeSet::new()),
+    }
+}
+
+fn in_directory(root: &Path) -> io::Result<BTreeSet<String>> {
+    let mut imports = BTreeSet::new();
+    let (mut pending, mut entries) = (vec![root.to_owned()], 0);
+    while let Some(directory) = pending.pop() {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            entries += 1;
+            if entries > MAX_ENTRIES {
+                return Err(io::Error::other(format!("the module has more than {MAX_ENTRIES} files")));
+            }
+            let (kind, name) = (entry.file_type()?, entry.file_name());
+            let is_go_file = Path::new(&name).extension().is_some_and(|extension| extension == "go");
+            if kind.is_dir() && !go::is_ignored_directory(&name.to_string_lossy()) {
+                pending.push(entry.path());
+            } else if kind.is_file() && is_go_file {
+                let mut beginning = Vec::new();
+                File::open(entry.path())?.take(MAX_BEGINNING).read_to_end(&mut beginning)?;
+                imports.extend(go::imports(&String::from_utf8_lossy(&beginning)).into_iter().map(str::to_owned));
+            }
+        }
+    }
+    Ok(imports)
+}

@@ -1,0 +1,87 @@
+//! Installation inputs of Go. `pulumi install` runs `go mod tidy`, whose result depends on the module files and on the packages
+//! that the Go files import.
+
+use super::package_manager::{Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, named};
+
+pub(super) const FILES: [&str; 3] = ["go.mod", "go.sum", "go.work"];
+
+pub(super) fn managed(files: &Files) -> Managed {
+    let has = |name: &str| named(files, &[name]).next().is_some();
+    let is_local = |content: &[u8]| std::str::from_utf8(content).map_or(true, replaces_with_path);
+    let reinstall_reason = if !has("go.mod") || !has("go.sum") {
+        Some(NO_LOCK.to_owned())
+    } else if has("go.work") || named(files, &["go.mod"]).any(|(_, content)| is_local(content)) {
+        Some(LOCAL_DEPENDENCY.to_owned())
+    } else {
+        None
+    };
+    // The module cache is outside of the source.
+    Managed { name: "go".to_owned(), reinstall_reason, works_without_trees: true, ..Managed::default() }
+}
+
+/// Whether `go.mod` replaces a module with a directory, whose own dependencies may have changed. The go command requires that
+/// such a path starts with `./`, `../` or `/`.
+fn replaces_with_path(module: &str) -> bool {
+    let targets = module.lines().filter_map(|line| line.split_once("=>")).map(|(_, target)| target);
+    targets.map(|target| target.trim_start_matches([' ', '\t', '"', '`'])).any(|target| target.starts_with(['.', '/']))
+}
+
+/// Returns the packages that a Go file imports. Import declarations precede all other declarations.
+pub fn imports(file: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut is_in_block = false;
+    for line in file.lines().map(str::trim) {
+        let specification = match line.strip_prefix("import") {
+            Some(rest) if rest.trim_start().starts_with('(') => {
+                is_in_block = true;
+                rest.trim_start().trim_start_matches('(')
+            }
+            Some(rest) if rest.starts_with([' ', '\t', '"', '`']) => rest,
+            _ if is_in_block => line,
+            _ if ["func ", "func(", "type ", "var ", "const "].iter().any(|keyword| line.starts_with(keyword)) => break,
+            _ => continue,
+        };
+        found.extend(specification.split(';').filter_map(path));
+        is_in_block &= !specification.split("//").next().unwrap_or_default().contains(')');
+    }
+    found
+}
+
+/// Returns the path in an import specification such as `name "example.com/module/package"`.
+fn path(specification: &str) -> Option<&str> {
+    let (before, rest) = specification.split_once(['"', '`'])?;
+    let is_name = !before.contains("//") && !before.contains("/*");
+    rest.split_once(['"', '`']).map(|(path, _)| path).filter(|path| is_name && !path.is_empty())
+}
+
+/// Whether the go command ignores a directory: its own name, without parents.
+pub fn is_ignored_directory(name: &str) -> bool {
+    name.starts_with(['.', '_']) || ["vendor", "testdata", "node_modules"].contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imports_are_found_before_the_first_declaration() {
+        let file = "// Package main.\n//go:build linux\npackage main\n\nimport \"fmt\"\nimport p \"a.example/p\" // \"no\"\n\
+                    import (\n\t\"os\"; . \"b.example/q\"\n\n\t// \"commented.example\"\n\t_ `c.example/r`\n)\n\
+                    import(\"d.example\")\n\nconst text = `\nimport \"e.example\"\n`\n";
+        assert_eq!(imports(file), ["fmt", "a.example/p", "os", "b.example/q", "c.example/r", "d.example"]);
+        assert!(imports("").is_empty() && imports("import \"").is_empty() && imports("import (").is_empty());
+    }
+
+    #[test]
+    fn local_replacements_are_found() {
+        for (module, expected) in [
+            ("module a\n\nrequire b v1.0.0\n", false),
+            ("replace b => c v1.0.0", false),
+            ("replace b => ./b", true),
+            ("replace (\n\tb v1.0.0 => \"../b\"\n)", true),
+            ("replace b => /b", true),
+        ] {
+            assert_eq!(replaces_with_path(module), expected, "{module}");
+        }
+    }
+}
