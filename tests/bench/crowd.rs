@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::api_writes::{ApiWrites, sentence};
 use crate::bare_crowd;
-use crate::harness::{Controller, Crowd, Program, Scene, WaitLimit, in_scene};
+use crate::harness::{Controller, Crowd, Look, Program, Scene, WaitLimit, in_scene, wait_until};
 use crate::moments::{Moments, now};
 use crate::processes::Process;
 use crate::table::{Row, Step};
@@ -100,6 +100,7 @@ async fn rest(scene: &Scene) -> Row {
     let seconds = rest_seconds(300);
     let mut writes = ApiWrites::from_now();
     println!("waiting until the controller is at rest, then for {seconds} s");
+    until_versions_are_known(scene).await;
     writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
     let before = process.processor_time();
@@ -115,6 +116,19 @@ async fn rest(scene: &Scene) -> Row {
     )
     .with_note(format!("written: {}", sentence(&written)))
     .with_note(format!("the controller takes {share:.1} % of a processor"))
+}
+
+/// Waits until the status of each Workspace contains the version of the CLI. The agent queries the version some time after its
+/// start, so the status changes once after the first run.
+async fn until_versions_are_known(scene: &Scene) {
+    let is_unknown = |workspace: &Workspace| workspace.status.as_ref().is_none_or(|it| it.pulumi_version.is_none());
+    wait_until("the version of the CLI in the status of each Workspace", WaitLimit::Long, async || {
+        match scene.list::<Workspace>().await.iter().filter(|workspace| is_unknown(workspace)).count() {
+            0 => Look::Found(()),
+            unknown => Look::NotYet(format!("{unknown} are unknown")),
+        }
+    })
+    .await;
 }
 
 /// Returns the duration of the measure at rest. `BENCH_REST_SECONDS` shortens it during work on the benchmark.
