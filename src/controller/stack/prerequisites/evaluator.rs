@@ -27,7 +27,8 @@ const LIMITS: Limits = Limits {
     address_space: 512 << 20,
     stack: 32 << 20,
     cpu: Duration::from_secs(1),
-    nice: 0,
+    // Lower than the priority of Git children, so that expensive expressions of one tenant do not delay the polls of others.
+    nice: 10,
     wall: Duration::from_secs(20),
     file_size: 0,
     open_files: 16,
