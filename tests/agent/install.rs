@@ -218,7 +218,7 @@ async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     fs::write(fake_agent.path("broken"), "").unwrap();
     let (broken, _) = archive(&files("{\"name\": \"broken\"}"));
     let failure = workspace.bring(&files("{\"name\": \"broken\"}")).await.unwrap_err();
-    assert!(failure.contains("no such package") && failure.contains("exit code 1"), "{failure}");
+    assert!(failure.contains("`pulumi install` failed: ") && failure.contains("no such package"), "{failure}");
     assert!(!failure.contains(TOKEN) && failure.contains("the token is [secret]"), "{failure}");
     let log = workspace.log();
     assert!(log.contains("install: no such package") && !log.contains(TOKEN), "{log}");
