@@ -21,7 +21,7 @@ use super::layout::Layout;
 use super::output::{self, PodLog, Tail};
 use super::processes::{Family, MARKER};
 use crate::pulumi::arguments;
-use crate::pulumi::failure::Exit;
+use crate::pulumi::failure::exit::Exit;
 
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const CLI: &str = "pulumi";

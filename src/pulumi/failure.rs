@@ -1,6 +1,8 @@
 //! Classifies failed CLI calls by the required reaction, with messages for users.
 
 mod cause;
+mod cli_error;
+pub mod exit;
 pub mod installation;
 pub mod lock;
 mod program_error;
@@ -8,6 +10,8 @@ mod program_location;
 
 use super::run_summary::RunSummary;
 use super::{advice, console};
+use cli_error::error_text;
+use exit::Exit;
 use lock::{Lock, parse_locks};
 
 /// Maximum length of a message in bytes.
@@ -21,20 +25,6 @@ pub const EXIT_CANCELED: i32 = 8;
 
 /// Beginning of the message of a canceled run.
 pub const CANCELED: &str = "the run was canceled";
-
-/// Exit status of the CLI process: a code or a signal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Exit {
-    pub code: Option<i32>,
-    pub signal: Option<i32>,
-}
-
-impl Exit {
-    /// Whether the CLI reported success.
-    pub fn success(&self) -> bool {
-        self.code == Some(0) && self.signal.is_none()
-    }
-}
 
 /// Kind of a failure, which determines the required reaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,24 +127,6 @@ fn reports_cancellation(run: &RunSummary) -> bool {
 
 fn with_cause(message: &str, cause: &[String]) -> String {
     if cause.is_empty() { message.to_owned() } else { format!("{message}: {}", cause.join("\n")) }
-}
-
-/// Returns the errors of the CLI itself on standard error, without the prefix `error: ` and without other output such as
-/// warnings.
-fn error_text(stderr: &str) -> String {
-    let mut lines = Vec::new();
-    let mut in_error = false;
-    for line in stderr.lines() {
-        if let Some(error) = line.strip_prefix("error: ") {
-            in_error = true;
-            lines.push(error.trim_end());
-        } else if line.starts_with("warning: ") {
-            in_error = false;
-        } else if in_error && !line.trim().is_empty() {
-            lines.push(line.trim_end());
-        }
-    }
-    lines.join("\n")
 }
 
 /// Whether `stack init` failed because the stack exists.

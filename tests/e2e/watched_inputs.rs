@@ -91,8 +91,9 @@ fn only_config_maps_with_the_watch_label_run_the_stack() {
         let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
         scene.patch::<Pod>(&workspace_pod("main"), touched).await;
         wait_until("the run that the label asks for", WaitLimit::Long, async || {
-            let status = main.get().await.status.unwrap_or_default();
+            // A Stack has a current Update before the Update exists, so the Updates are read first.
             let messages = messages(&main).await;
+            let status = main.get().await.status.unwrap_or_default();
             if messages.len() > 1 && status.current_update.is_none() {
                 return Look::Found(());
             }

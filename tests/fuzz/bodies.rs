@@ -10,7 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use pulumi_controller::artifact::{Digest, Directory, Limits, Revision, UnpackError, Unpacked, unpack};
 use pulumi_controller::pulumi::events::{EngineEvent, EventError, LineSplitter};
-use pulumi_controller::pulumi::failure::{self, Exit};
+use pulumi_controller::pulumi::failure::{self, exit::Exit};
 use pulumi_controller::pulumi::run_summary::RunSummary;
 
 /// The function of each fuzz target, by name.

@@ -1,6 +1,7 @@
 //! Tests malicious repositories, servers and Stacks: each attack causes a specific message, uses bounded memory in the controller,
 //! and does not affect other repositories.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -213,7 +214,8 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
     }
     until_in_use(&controller, 3).await;
     assert!(fetch_time(&mut controller, "victim").await < Duration::from_secs(5), "one slot is reserved");
-    assert!(ended(&controller, &slow) >= 1);
+    let mut ended = BTreeSet::new();
+    until_ended(&controller, &slow, &mut ended, 1).await;
 
     slow.push(slow_fetch(&mut controller, "third", slow.len()).await);
     until_in_use(&controller, 3).await;
@@ -221,7 +223,7 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
         fetch_time(&mut controller, "last").await < Duration::from_secs(5),
         "the fetch in the reserved slot is ended"
     );
-    assert!(ended(&controller, &slow) >= 2);
+    until_ended(&controller, &slow, &mut ended, 2).await;
 }
 
 /// Namespace, name and source of a Stack.
@@ -258,12 +260,25 @@ async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     start.elapsed()
 }
 
-/// Returns the number of fetches that were ended because another namespace waited.
-fn ended(controller: &Controller, slow: &[Followed]) -> usize {
-    let errors = slow.iter().filter_map(|(namespace, stack, fields)| {
-        controller.look_in(namespace, stack, fields, &Lookup::default()).err().map(|error| error.to_string())
-    });
-    errors.filter(|error| error.contains("because other namespaces wait for a slot")).count()
+/// Waits until `count` fetches were ended because other namespaces wait for a slot. `ended` contains the names of their Stacks, because
+/// the error of a Stack disappears when its next fetch starts.
+async fn until_ended(controller: &Controller, slow: &[Followed], ended: &mut BTreeSet<String>, count: usize) {
+    let start = Instant::now();
+    loop {
+        let mut errors = Vec::new();
+        for (namespace, stack, fields) in slow {
+            let Err(error) = controller.look_in(namespace, stack, fields, &Lookup::default()) else { continue };
+            if error.to_string().contains("because other namespaces wait for a slot") {
+                ended.insert(stack.clone());
+            }
+            errors.push(error.to_string());
+        }
+        if ended.len() >= count {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{count} fetches to be ended, not {ended:?}: {errors:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,7 +18,8 @@ use crate::agent::output::{self, EventLog, Tail};
 use crate::agent::processes::{self, Family};
 use crate::pulumi::console;
 use crate::pulumi::events::{EngineEvent, EventKind, ResourceStep};
-use crate::pulumi::failure::{self, Exit, Failure, FailureKind};
+use crate::pulumi::failure::exit::Exit;
+use crate::pulumi::failure::{self, Failure, FailureKind};
 use crate::pulumi::run_summary::RunSummary;
 use crate::rpc::proto::{self, StepState, progress};
 

@@ -2,7 +2,8 @@
 
 use super::super::events::Diagnostic;
 use super::super::run_summary::RunSummary;
-use super::{Exit, program_error};
+use super::exit::Exit;
+use super::program_error;
 
 /// Maximum number of output lines in a message if the CLI reported no error.
 const LAST_LINES: usize = 20;

@@ -1,8 +1,9 @@
 //! Formats the output of a failed `pulumi install`: the first line states the cause. The package managers write the cause in
 //! different positions, between progress messages and advice, and the CLI adds lines that only contain an exit status.
 
+use super::super::{advice, console};
+use super::cli_error::error_text;
 use super::program_error::{self, without_library_frames};
-use super::{advice, console, error_text};
 
 /// Maximum length of a message in bytes.
 const MAX_MESSAGE: usize = 4 * 1024;
