@@ -7,6 +7,7 @@ image_name() {
     case $1 in
         pause) printf '%s' "$pause_image" ;;
         services) printf '%s' "$services_image" ;;
+        languages | packages) printf '%s/%s:test' "$image_prefix" "$1" ;;
         pulumi) printf '%s' "$pulumi_image" ;;
         # The name in the manifests of the upstream project.
         *-controller) printf 'fluxcd/%s:%s' "$1" "$(flux_controller_version "$1")" ;;
@@ -30,6 +31,7 @@ image_inputs() {
         *-controller) printf '%s\n' "$(tool "$image" "$image")" ;;
         pulumi) printf '%s\n' "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" ;;
         services) printf '%s\n' "$(tool services git-server)" "$(tool versitygw versitygw)" "$(tool registry registry)" ;;
+        languages | packages) "${image}_inputs" ;;
     esac
     local -a files=("$cluster_folder/images/$(image_folder "$image")/Dockerfile" "$cluster_folder/lib/images.sh")
     case $image in
@@ -38,6 +40,7 @@ image_inputs() {
             files+=(/bin/busybox)
             mapfile -t -O "${#files[@]}" files < <(git_files)
             ;;
+        languages | packages) files+=("$cluster_folder/lib/languages.sh") ;;
     esac
     cat "${files[@]}" | sha256sum
 }
@@ -45,10 +48,15 @@ image_inputs() {
 declare -A image_archives=()
 
 find_images() {
-    ((${#image_archives[@]} == 0)) || return 0
+    find_archives "${images[@]}"
+}
+
+# find_archives IMAGE...: computes the paths of the archives once, whether or not they exist.
+find_archives() {
     find_tools
     local image hash
-    for image in "${images[@]}"; do
+    for image in "$@"; do
+        [[ -z ${image_archives[$image]:-} ]] || continue
         hash=$(image_inputs "$image" | sha256sum)
         image_archives[$image]=$cache_folder/images/$image-${hash:0:16}.tar
     done
@@ -58,8 +66,13 @@ build_images() {
     install_packages
     build_tools
     find_images
+    build_missing_images "${images[@]}"
+}
+
+# build_missing_images IMAGE...
+build_missing_images() {
     local image
-    for image in "${images[@]}"; do
+    for image in "$@"; do
         if [[ -f ${image_archives[$image]} ]]; then
             touch "${image_archives[$image]}"
         else

@@ -4,13 +4,18 @@
 services=(git s3 registry provider-log source-faults)
 
 apply_services() {
-    find_images
-    local revision
-    revision=$(basename "${image_archives[services]}" .tar)
     cluster_kubectl apply --server-side --force-conflicts --filename "$cluster_folder/manifests/services/namespace.yaml"
-    local service
-    for service in "${services[@]}"; do
-        sed "s/IMAGE-REVISION/$revision/" "$cluster_folder/manifests/services/$service.yaml"
+    apply_manifests services services "${services[@]}"
+}
+
+# apply_manifests FOLDER IMAGE SERVICE...: applies the manifests of services that use an image.
+apply_manifests() {
+    local folder=$1 image=$2 revision service
+    shift 2
+    find_archives "$image"
+    revision=$(basename "${image_archives[$image]}" .tar)
+    for service in "$@"; do
+        sed "s/IMAGE-REVISION/$revision/" "$cluster_folder/manifests/$folder/$service.yaml"
         printf -- '---\n'
     done | cluster_kubectl apply --server-side --force-conflicts --filename -
 }

@@ -4,12 +4,12 @@
 
 parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller kustomize-controller notification-controller coredns kubernetes services)
 # Built on demand, since most tests do not need them.
-extra_parts=(kwok)
+extra_parts=(kwok pulumi-language-hosts)
 
 # Duration of a cold build on two cores; only used in a message.
 declare -A part_minutes=(
     [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [registry]=2 [source-controller]=4 [kustomize-controller]=2
-    [notification-controller]=2 [coredns]=2 [kubernetes]=8 [services]=1 [kwok]=2
+    [notification-controller]=2 [coredns]=2 [kubernetes]=8 [services]=1 [kwok]=2 [pulumi-language-hosts]=2
 )
 
 # Compiles without debug information, which the linker flags remove anyway. It is not an input of a part, because the

@@ -1,0 +1,40 @@
+// Command package-server serves packages for npm, pip and Go.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+
+	"pulumi-controller.test/services/httpserver"
+	"pulumi-controller.test/services/packageserver"
+)
+
+func main() {
+	address := flag.String("addr", ":80", "address to listen on")
+	root := flag.String("root", "", "directory that contains the packages")
+	token := flag.String("token", "", "token for the paths below /private, which are not served without it")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "package-server: unexpected argument %q; see --help\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	if err := run(*address, *root, *token); err != nil {
+		fmt.Fprintln(os.Stderr, "package-server:", err)
+		os.Exit(1)
+	}
+}
+
+func run(address, root, token string) error {
+	server, err := packageserver.New(root, token)
+	if err != nil {
+		return err
+	}
+	routes := http.NewServeMux()
+	routes.HandleFunc("GET /healthz", func(response http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(response, "ok")
+	})
+	routes.Handle("/", server)
+	return httpserver.Run(address, routes)
+}
