@@ -12,6 +12,9 @@ const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
 /// Registry of npm, Python and Go packages.
 const REGISTRY: &str = "http://packages.test-services";
 
+/// First line of each installation in the log of the pod.
+const INSTALLATION: &str = "install: Installing dependencies...\n";
+
 /// A program in one language, and its changes.
 struct Language {
     name: &'static str,
@@ -23,8 +26,6 @@ struct Language {
     broken: File,
     /// Beginning of the message for the broken program.
     error: &'static str,
-    /// Text in the log of the pod that only an installation writes.
-    installation: &'static str,
 }
 
 fn file(path: &str, content: &str) -> File {
@@ -51,7 +52,6 @@ fn typescript() -> Language {
             "import * as pulumi from \"@pulumi/pulumi\";\n\nconst port: number = \"80\";\nexport const url = pulumi.interpolate`${port}`;\n",
         ),
         error: "index.ts line 3: error TS2322: Type 'string' is not assignable to type 'number'.",
-        installation: "install: Installing dependencies",
     }
 }
 
@@ -69,7 +69,6 @@ fn python() -> Language {
         },
         broken: file("__main__.py", "import pulumi\n\npulumi.export(\"port\", {}[\"http\"])\n"),
         error: "__main__.py line 3: KeyError: 'http'",
-        installation: "install: Installing dependencies",
     }
 }
 
@@ -96,7 +95,6 @@ fn go() -> Language {
         },
         broken: file("main.go", "package main\n\nfunc main() { undefined() }\n"),
         error: "main.go line 3: undefined: undefined",
-        installation: "install: Installing dependencies",
     }
 }
 
@@ -121,8 +119,8 @@ fn stack(scene: &Scene, source: &Source<'_>) -> Stack {
 }
 
 /// Returns the number of installations in the pod.
-async fn installations(main: &StackHandle<'_>, language: &Language) -> usize {
-    main.pod_log("pulumi").await.matches(language.installation).count()
+async fn installations(main: &StackHandle<'_>) -> usize {
+    main.pod_log("pulumi").await.matches(INSTALLATION).count()
 }
 
 async fn check(scene: &Scene, language: &Language) {
@@ -132,12 +130,12 @@ async fn check(scene: &Scene, language: &Language) {
     let main = scene.start(stack(scene, &source)).await;
     let status = main.until_applied_within(WaitLimit::Long, &first).await.status.unwrap_or_default();
     assert_eq!(json!(status.outputs), json!({"greeting": "hello", "password": "[secret]", "version": "one"}));
-    assert_eq!(installations(&main, language).await, 1);
+    assert_eq!(installations(&main).await, 1);
 
     let second = source.push(&with((language.program)("two"))).await;
     let status = main.until_applied(&second).await.status.unwrap_or_default();
     assert_eq!(json!(status.outputs)["version"], json!("two"));
-    assert_eq!(installations(&main, language).await, 1, "a commit without changed dependencies installs nothing");
+    assert_eq!(installations(&main).await, 1, "a commit without changed dependencies installs nothing");
 
     source.push(&with(language.broken.clone())).await;
     let failed = main
