@@ -13,6 +13,13 @@ async fn with_dead_lock(workspace: &Workspace) -> u32 {
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
     let cli = workspace.until_working(&request.id).await;
+    // A CLI that is killed while it writes the state leaves an incomplete file, which is another failure than a lock.
+    signal(cli, "STOP");
+    while !workspace.has_complete_state() {
+        signal(cli, "CONT");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        signal(cli, "STOP");
+    }
     signal(cli, "KILL");
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);

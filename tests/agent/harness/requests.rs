@@ -198,4 +198,14 @@ impl Workspace {
         files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
         files
     }
+
+    /// Whether the files with the state of all stacks are complete. The CLI does not replace them atomically.
+    pub fn has_complete_state(&self) -> bool {
+        let mut files = files_below(&self.path("state/.pulumi/stacks"));
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+        let is_complete = |file: &PathBuf| {
+            std::fs::read(file).is_ok_and(|content| serde_json::from_slice::<serde_json::Value>(&content).is_ok())
+        };
+        files.iter().all(is_complete)
+    }
 }
