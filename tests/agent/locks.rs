@@ -14,8 +14,13 @@ async fn with_dead_lock(workspace: &Workspace) -> u32 {
     workspace.run(&request).await.unwrap();
     let cli = workspace.until_working(&request.id).await;
     // A CLI that is killed while it writes the state leaves an incomplete file, which is another failure than a lock.
+    let start = std::time::Instant::now();
     signal(cli, "STOP");
     while !workspace.has_complete_state() {
+        assert!(
+            start.elapsed() < std::time::Duration::from_secs(20),
+            "the state is incomplete whenever the CLI is stopped"
+        );
         signal(cli, "CONT");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         signal(cli, "STOP");
