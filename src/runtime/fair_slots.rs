@@ -2,14 +2,14 @@
 //! connections.
 //!
 //! At most `total` slots are in use at the same time, at most `per_key` of them by one key. A caller first waits for one of
-//! the slots of its key and then, in order of arrival, for one of the `total` slots. Each key thus has at most `per_key`
-//! entries in the common queue, regardless of the number of its callers, and a caller waits behind at most `per_key` entries
-//! of each other key.
+//! the slots of its key and then for one of the `total` slots. A free slot is granted to the waiting key that holds the fewest
+//! slots. Among keys that hold the same number, it is granted to the key that got a slot least recently, so keys with many or
+//! slow callers do not delay a key that needs a slot occasionally: its caller waits only until the next slot is free.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Limits of the slots and their queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +36,23 @@ pub struct FairSlots(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    total: Arc<Semaphore>,
-    /// Keys with a caller that holds a slot or waits for one. The lock is held only briefly and never across an `await`.
-    keys: Mutex<HashMap<String, Key>>,
+    /// The lock is held only briefly and never across an `await`.
+    queue: Mutex<Queue>,
+}
+
+/// The keys and the callers that wait for a common slot.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Keys with a caller that holds a slot or waits for one.
+    keys: HashMap<String, Key>,
+    /// Callers that have a slot of their key and wait for a common slot, in order of arrival.
+    waiting: BTreeMap<u64, Waiting>,
+    /// Number of common slots in use.
+    in_use: usize,
+    /// Number of callers that have waited for a common slot.
+    arrivals: u64,
+    /// Number of common slots granted so far.
+    grants: u64,
 }
 
 #[derive(Debug)]
@@ -46,6 +60,17 @@ struct Key {
     slots: Arc<Semaphore>,
     /// Number of callers that hold a slot or wait for one.
     callers: usize,
+    /// Number of common slots in use.
+    in_use: usize,
+    /// Position of the last granted slot among all granted slots; 0 for a new key.
+    last_grant: u64,
+}
+
+/// A caller that waits for a common slot.
+#[derive(Debug)]
+struct Waiting {
+    key: String,
+    granted: Arc<Notify>,
 }
 
 /// A slot in use. Dropping it frees the slot.
@@ -53,7 +78,7 @@ struct Key {
 #[must_use = "the slot is free again when this is dropped"]
 pub struct Slot {
     // The fields are dropped in this order, so that the common slot is free before the key's own slot.
-    total: Option<OwnedSemaphorePermit>,
+    common: Option<CommonSlot>,
     _own: OwnedSemaphorePermit,
     _caller: Caller,
 }
@@ -62,14 +87,13 @@ impl Slot {
     /// Releases the common slot and keeps the slot of the key, so that callers of other keys can continue while this caller
     /// pauses.
     pub fn release_total(&mut self) {
-        self.total = None;
+        self.common = None;
     }
 }
 
 impl FairSlots {
     pub fn new(limits: Limits) -> Self {
-        let total = Arc::new(Semaphore::new(limits.total));
-        Self(Arc::new(Shared { limits, total, keys: Mutex::default() }))
+        Self(Arc::new(Shared { limits, queue: Mutex::default() }))
     }
 
     /// Waits for a slot. The future may be dropped at any time without losing a slot.
@@ -78,30 +102,93 @@ impl FairSlots {
     /// Returns [`Busy`] if too many callers of this key are waiting.
     pub async fn acquire(&self, key: &str) -> Result<Slot, Busy> {
         let (caller, slots) = self.enter(key)?;
-        // Neither semaphore is ever closed.
-        let closed = |_| Busy { waiting: 0 };
-        let own = slots.acquire_owned().await.map_err(closed)?;
-        let total = Arc::clone(&self.0.total).acquire_owned().await.map_err(closed)?;
-        Ok(Slot { total: Some(total), _own: own, _caller: caller })
+        // The semaphore is never closed.
+        let own = slots.acquire_owned().await.map_err(|_| Busy { waiting: 0 })?;
+        let (common, granted) = self.enter_queue(key);
+        granted.notified().await;
+        Ok(Slot { common: Some(common), _own: own, _caller: caller })
     }
 
     /// Registers a caller of the key.
     fn enter(&self, key: &str) -> Result<(Caller, Arc<Semaphore>), Busy> {
         let Limits { per_key, waiting_per_key, .. } = self.0.limits;
-        let mut keys = self.0.lock();
-        let entry =
-            keys.entry(key.to_owned()).or_insert_with(|| Key { slots: Arc::new(Semaphore::new(per_key)), callers: 0 });
+        let mut queue = self.0.lock();
+        let entry = queue.keys.entry(key.to_owned()).or_insert_with(|| Key {
+            slots: Arc::new(Semaphore::new(per_key)),
+            callers: 0,
+            in_use: 0,
+            last_grant: 0,
+        });
         if entry.callers >= per_key.saturating_add(waiting_per_key) {
             return Err(Busy { waiting: entry.callers.saturating_sub(per_key) });
         }
         entry.callers += 1;
         Ok((Caller { shared: Arc::clone(&self.0), key: key.to_owned() }, Arc::clone(&entry.slots)))
     }
+
+    /// Adds a caller to the callers that wait for a common slot. The returned `Notify` is notified when the slot is granted.
+    fn enter_queue(&self, key: &str) -> (CommonSlot, Arc<Notify>) {
+        let granted = Arc::new(Notify::new());
+        let mut queue = self.0.lock();
+        queue.arrivals += 1;
+        let id = queue.arrivals;
+        queue.waiting.insert(id, Waiting { key: key.to_owned(), granted: Arc::clone(&granted) });
+        queue.grant(self.0.limits.total);
+        (CommonSlot { shared: Arc::clone(&self.0), key: key.to_owned(), id }, granted)
+    }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Key>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Grants the free common slots to waiting callers.
+    fn grant(&mut self, total: usize) {
+        while self.in_use < total {
+            let precedence = |(id, waiting): &(&u64, &Waiting)| {
+                let key = self.keys.get(&waiting.key);
+                (key.map_or(0, |key| key.in_use), key.map_or(0, |key| key.last_grant), **id)
+            };
+            let Some(id) = self.waiting.iter().min_by_key(precedence).map(|(id, _)| *id) else { return };
+            let Some(Waiting { key, granted }) = self.waiting.remove(&id) else { return };
+            self.in_use += 1;
+            self.grants += 1;
+            if let Some(key) = self.keys.get_mut(&key) {
+                key.in_use += 1;
+                key.last_grant = self.grants;
+            }
+            granted.notify_one();
+        }
+    }
+
+    /// Releases the slot of a caller, or removes the caller from the queue if no slot was granted.
+    fn release(&mut self, id: u64, key: &str) {
+        if self.waiting.remove(&id).is_some() {
+            return;
+        }
+        self.in_use = self.in_use.saturating_sub(1);
+        if let Some(key) = self.keys.get_mut(key) {
+            key.in_use = key.in_use.saturating_sub(1);
+        }
+    }
+}
+
+/// A common slot that is held or waited for. Dropping the value releases the slot or leaves the queue.
+#[derive(Debug)]
+struct CommonSlot {
+    shared: Arc<Shared>,
+    key: String,
+    id: u64,
+}
+
+impl Drop for CommonSlot {
+    fn drop(&mut self) {
+        let mut queue = self.shared.lock();
+        queue.release(self.id, &self.key);
+        queue.grant(self.shared.limits.total);
     }
 }
 
@@ -114,11 +201,11 @@ struct Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        let mut keys = self.shared.lock();
-        if let Some(entry) = keys.get_mut(&self.key) {
+        let mut queue = self.shared.lock();
+        if let Some(entry) = queue.keys.get_mut(&self.key) {
             entry.callers = entry.callers.saturating_sub(1);
             if entry.callers == 0 {
-                keys.remove(&self.key);
+                queue.keys.remove(&self.key);
             }
         }
     }
