@@ -11,6 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+/// Number of grants whose keys are remembered at least. Twice as many keys are remembered at most.
+const MAX_REMEMBERED: usize = 1024;
+
 /// Limits of the slots and their queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -53,6 +56,9 @@ struct Queue {
     arrivals: u64,
     /// Number of common slots granted so far.
     grants: u64,
+    /// Value of `grants` at the last grant of each key. Keys without callers are included, so that a key that leaves and returns
+    /// has no advantage over a key that waits.
+    last_grants: HashMap<String, u64>,
 }
 
 #[derive(Debug)]
@@ -62,8 +68,6 @@ struct Key {
     callers: usize,
     /// Number of common slots in use.
     in_use: usize,
-    /// Position of the last granted slot among all granted slots; 0 for a new key.
-    last_grant: u64,
 }
 
 /// A caller that waits for a common slot.
@@ -117,7 +121,6 @@ impl FairSlots {
             slots: Arc::new(Semaphore::new(per_key)),
             callers: 0,
             in_use: 0,
-            last_grant: 0,
         });
         if entry.callers >= per_key.saturating_add(waiting_per_key) {
             return Err(Busy { waiting: entry.callers.saturating_sub(per_key) });
@@ -149,18 +152,27 @@ impl Queue {
     fn grant(&mut self, total: usize) {
         while self.in_use < total {
             let precedence = |(id, waiting): &(&u64, &Waiting)| {
-                let key = self.keys.get(&waiting.key);
-                (key.map_or(0, |key| key.in_use), key.map_or(0, |key| key.last_grant), **id)
+                let in_use = self.keys.get(&waiting.key).map_or(0, |key| key.in_use);
+                (in_use, self.last_grants.get(&waiting.key).copied(), **id)
             };
             let Some(id) = self.waiting.iter().min_by_key(precedence).map(|(id, _)| *id) else { return };
             let Some(Waiting { key, granted }) = self.waiting.remove(&id) else { return };
             self.in_use += 1;
-            self.grants += 1;
             if let Some(key) = self.keys.get_mut(&key) {
                 key.in_use += 1;
-                key.last_grant = self.grants;
             }
+            self.remember_grant(key);
             granted.notify_one();
+        }
+    }
+
+    /// Records the last grant of a key, and deletes the records of all but the latest [`MAX_REMEMBERED`] grants from time to time.
+    fn remember_grant(&mut self, key: String) {
+        self.grants += 1;
+        self.last_grants.insert(key, self.grants);
+        if self.last_grants.len() > 2 * MAX_REMEMBERED {
+            let oldest = self.grants.saturating_sub(MAX_REMEMBERED as u64);
+            self.last_grants.retain(|_, grant| *grant > oldest);
         }
     }
 

@@ -110,6 +110,36 @@ async fn a_paused_key_does_not_block_other_keys() {
     assert!(is_free(&slots, "a").await.is_none(), "a pauses until the slot is dropped");
 }
 
+#[tokio::test(start_paused = true)]
+async fn keys_that_leave_and_return_do_not_delay_a_key_that_stays() {
+    let slots = slots(1, 1, 100);
+    for key in ["returning-1", "returning-2"] {
+        let slots = slots.clone();
+        tokio::spawn(async move {
+            // Between two calls, the key has no caller.
+            loop {
+                drop((slots.acquire(key).await, sleep(Duration::from_secs(1)).await));
+            }
+        });
+    }
+    let mut stays = JoinSet::new();
+    for _ in 0..5 {
+        let slots = slots.clone();
+        stays.spawn(async move { drop((slots.acquire("stays").await, sleep(Duration::from_secs(1)).await)) });
+    }
+    let all = timeout(Duration::from_secs(20), stays.join_all()).await;
+    assert!(all.is_ok(), "the key gets every third slot");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_number_of_remembered_keys_is_bounded() {
+    let slots = slots(1, 1, 1);
+    for index in 0..5 * MAX_REMEMBERED {
+        drop(slots.acquire(&format!("key-{index}")).await.expect("it is free"));
+    }
+    assert!(slots.0.lock().last_grants.len() <= 2 * MAX_REMEMBERED);
+}
+
 /// A call: key, start time, maximum waiting time and working time, in milliseconds.
 type Call = (usize, u64, u64, u64);
 
