@@ -90,7 +90,7 @@ pub struct Slot {
 impl Slot {
     /// Releases the common slot and keeps the slot of the key, so that callers of other keys can continue while this caller
     /// pauses.
-    pub fn release_total(&mut self) {
+    pub fn release_common(&mut self) {
         self.common = None;
     }
 }

@@ -105,7 +105,7 @@ async fn a_paused_key_does_not_block_other_keys() {
     let slots = slots(1, 1, 2);
     let mut held = slots.acquire("a").await.expect("it is free");
     assert!(is_free(&slots, "b").await.is_none());
-    held.release_total();
+    held.release_common();
     assert!(is_free(&slots, "b").await.is_some());
     assert!(is_free(&slots, "a").await.is_none(), "a pauses until the slot is dropped");
 }

@@ -180,7 +180,7 @@ impl Evaluation {
         self.shared.lock().set(self.hash, Known { answer: answer.clone(), until });
         drop(self.deliver(&of, answer, sender));
         if let Some(backoff) = backoff {
-            slot.iter_mut().for_each(Slot::release_total);
+            slot.iter_mut().for_each(Slot::release_common);
             tokio::time::sleep(backoff).await;
         }
     }
