@@ -38,6 +38,9 @@ func readNPM(directory string) (map[string]map[string]npmVersion, error) {
 		}
 		name, _ := version.manifest["name"].(string)
 		number, _ := version.manifest["version"].(string)
+		// Registries remove this prefix, which the archives of some packages contain.
+		number = strings.TrimPrefix(number, "v")
+		version.manifest["version"] = number
 		if name == "" || number == "" {
 			return nil, fmt.Errorf("package.json in %s has no name or no version", archive)
 		}

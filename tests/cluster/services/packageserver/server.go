@@ -1,8 +1,9 @@
-// Package packageserver serves packages for npm, pip and Go from a directory, as their public registries do:
+// Package packageserver serves packages for npm, pip and Go, and plugins, from a directory, as their public registries do:
 //
 //	npm/*.tgz           archives of npm packages
 //	pypi/*              wheels and source archives of Python packages
 //	go/MODULE/@v/*      files of the Go module proxy protocol
+//	plugins/*           archives of Pulumi plugins
 package packageserver
 
 import (
@@ -61,8 +62,8 @@ func (server *Server) ServeHTTP(response http.ResponseWriter, request *http.Requ
 		server.serveNPM(response, request, rest, base+"/npm")
 	case "pypi":
 		server.servePython(response, request, rest, base+"/pypi")
-	case "go":
-		server.serveFile(response, request, "go", rest)
+	case "go", "plugins":
+		server.serveFile(response, request, kind, rest)
 	default:
 		http.NotFound(response, request)
 	}

@@ -36,11 +36,12 @@ func start(t *testing.T) *httptest.Server {
 	t.Helper()
 	root := t.TempDir()
 	for path, content := range map[string][]byte{
-		"npm/own-1.9.0.tgz":                  npmArchive(t, `{"name": "@own/a", "version": "1.9.0"}`),
+		"npm/own-1.9.0.tgz":                  npmArchive(t, `{"name": "@own/a", "version": "v1.9.0"}`),
 		"npm/own-1.10.0.tgz":                 npmArchive(t, `{"name": "@own/a", "version": "1.10.0", "bin": {"a": "a.js"}}`),
 		"pypi/My_Package-1.0.tar.gz":         []byte("archive"),
 		"pypi/PyYAML-6.0.3-py3-none-any.whl": []byte("wheel"),
 		"go/example.com/a/@v/list":           []byte("v1.0.0\n"),
+		"plugins/plugin-v1.tar.gz":           []byte("plugin"),
 		"secret":                             []byte("outside"),
 	} {
 		path = filepath.Join(root, path)
@@ -128,6 +129,12 @@ func TestPipFindsFilesByNormalizedNames(t *testing.T) {
 func TestGoFindsModules(t *testing.T) {
 	if status, list := get(t, start(t).URL+"/go/example.com/a/@v/list", nil); status != http.StatusOK || list != "v1.0.0\n" {
 		t.Error(status, list)
+	}
+}
+
+func TestPluginsAreServed(t *testing.T) {
+	if status, content := get(t, start(t).URL+"/plugins/plugin-v1.tar.gz", nil); status != http.StatusOK || content != "plugin" {
+		t.Error(status, content)
 	}
 }
 
