@@ -9,20 +9,21 @@ base_release=bookworm
 base_packages=python3,python3-venv,ca-certificates,git,procps
 
 languages_inputs() {
-    printf '%s\n' "$(tool pulumi pulumi)" "$(tool pulumi-language-hosts pulumi-language-go)" "$base_release" "$base_packages"
+    printf '%s\n' "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool pulumi-language-hosts pulumi-language-go)" \
+        "$(tool pulumi-language-adapter pulumi-language-adapter)" "$base_release" "$base_packages"
     go env GOVERSION
     cat "$languages_folder/node/package-lock.json" "$languages_folder/python/requirements.txt"
 }
 
 packages_inputs() {
-    printf '%s\n' "$(tool services package-server)"
+    printf '%s\n' "$(tool services package-server)" "$(tool services pulumi-resource-testing)"
     cat "$languages_folder"/packages/*/{package-lock.json,requirements.txt,go.sum} 2>/dev/null || true
 }
 
 own_node_languages() {
     require_root
     is_running kube-apiserver || die "the cluster is not up: run '$cluster_folder/cluster up' first"
-    build_language_images
+    build_languages
     local image
     for image in "${extra_images[@]}"; do
         step "loaded $(image_name "$image")" own_node_load_image "$(image_name "$image")" "${image_archives[$image]}"
@@ -31,19 +32,38 @@ own_node_languages() {
 }
 
 users_cluster_languages() {
-    build_language_images
+    build_languages
     local image
     for image in "${extra_images[@]}"; do load_image_by_hook "$image"; done
     apply_extra_services
 }
 
+# Builds the images while other commands, such as `up`, can run: only the programs of the cluster are built with the lock.
 build_language_images() {
+    with_lock prepare_language_images
+    exec 9>&-
+    build_missing_language_images
+}
+
+build_languages() {
+    prepare_language_images
+    build_missing_language_images
+}
+
+prepare_language_images() {
     install_packages
     type -P mmdebstrap >/dev/null || step "installed the Debian packages mmdebstrap and debian-archive-keyring" install_missing mmdebstrap debian-archive-keyring
     build_tools
+}
+
+build_missing_language_images() {
+    exec 8>"$cache_folder/languages.lock"
+    flock --timeout 3600 8 || die "another command has built the images for programs for an hour. Find it with: fuser -v $cache_folder/languages.lock"
     build_missing_part pulumi-language-hosts "language hosts"
+    build_missing_part pulumi-language-adapter "adapter of the language hosts"
     find_archives "${extra_images[@]}"
     build_missing_images "${extra_images[@]}"
+    exec 8>&-
 }
 
 apply_extra_services() {
@@ -121,29 +141,44 @@ add_go() {
     chown -R 0:0 "$root/usr/local/go"
 }
 
-# add_language_hosts ROOT: adds the CLI, its language hosts and their scripts.
+# add_language_hosts ROOT: adds the CLI, its language hosts and their scripts. The CLI starts the adapter, and the adapter starts the
+# hosts, which are of an older version.
 add_language_hosts() {
     local programs=$1/usr/local/bin sdk host
     sdk=$(cd "$(part_folder pulumi-language-hosts)" && GOWORK=off go list -mod=readonly -m -f '{{.Dir}}' github.com/pulumi/pulumi/sdk/v3)
-    cp "$(tool pulumi pulumi)" "$programs/"
-    for host in nodejs python go; do cp "$(tool pulumi-language-hosts "pulumi-language-$host")" "$programs/"; done
-    install -m 755 "$sdk"/nodejs/dist/{pulumi-resource-pulumi-nodejs,pulumi-analyzer-policy} \
-        "$sdk"/python/dist/{pulumi-resource-pulumi-python,pulumi-analyzer-policy-python} "$sdk/python/cmd/pulumi-language-python-exec" "$programs/"
-    # Current versions of the CLI pass the options of the runtime in calls, which this version of the host does not read.
-    mv "$programs/pulumi-language-python" "$programs/pulumi-language-python.host"
-    printf '%s\n' '#!/bin/sh' 'exec /usr/local/bin/pulumi-language-python.host -virtualenv venv -root /share/workspace "$@"' >"$programs/pulumi-language-python"
-    chmod 755 "$programs/pulumi-language-python"
+    cp "$(tool pulumi pulumi)" "$(tool pulumi-language-yaml pulumi-language-yaml)" "$(tool pulumi-language-adapter pulumi-language-adapter)" "$programs/"
+    for host in nodejs python go; do
+        cp "$(tool pulumi-language-hosts "pulumi-language-$host")" "$programs/pulumi-language-$host.host"
+        # Not a symbolic link, because the CLI expects the hosts in the folder of its own executable.
+        ln "$programs/pulumi-language-adapter" "$programs/pulumi-language-$host"
+    done
+    install -m 755 "$sdk"/nodejs/dist/pulumi-resource-pulumi-nodejs "$sdk"/python/dist/pulumi-resource-pulumi-python \
+        "$sdk/python/cmd/pulumi-language-python-exec" "$programs/"
 }
 
 fill_packages_image() {
-    local root=$1 modules
-    mkdir -p "$root/usr/local/bin" "$root/packages/go"
+    local root=$1 folder modules
+    local -a locks=()
+    mkdir -p "$root/usr/local/bin" "$root"/packages/{go,plugins}
     cp "$(tool services package-server)" "$root/usr/local/bin/"
-    mirror "$root/packages" --npm "$languages_folder/packages/npm/package-lock.json" --pypi "$languages_folder/packages/pypi/requirements.txt"
+    for folder in "$languages_folder"/packages/*/; do
+        [[ ! -f $folder/package-lock.json ]] || locks+=(--npm "$folder/package-lock.json")
+        [[ ! -f $folder/requirements.txt ]] || locks+=(--pypi "$folder/requirements.txt")
+    done
+    mirror "$root/packages" "${locks[@]}"
     modules=$(mktemp -d)
-    (cd "$languages_folder/packages/go" && GOWORK=off GOFLAGS=-mod=mod GOMODCACHE=$modules go mod tidy -diff && cp -a "$modules/cache/download/." "$root/packages/go/")
+    for folder in "$languages_folder"/packages/*/; do
+        [[ -f $folder/go.mod ]] || continue
+        (cd "$folder" && GOWORK=off GOFLAGS=-mod=mod GOMODCACHE=$modules go mod tidy -diff) >"$root/../modules.log" 2>&1 || {
+            tail -n 20 "$root/../modules.log" >&2
+            die "failed to download the modules of $folder: run '$languages_folder/lock' if go.mod or go.sum is outdated"
+        }
+    done
+    cp -a "$modules/cache/download/." "$root/packages/go/"
     # Modules in the cache are read-only.
     chmod -R u+w "$modules" && rm -rf "$modules"
     rm -rf "$root/packages/go/sumdb"
+    tar -czf "$root/packages/plugins/pulumi-resource-testing-v0.1.0-linux-amd64.tar.gz" \
+        -C "$(dirname "$(tool services pulumi-resource-testing)")" pulumi-resource-testing
     chmod -R a+rX "$root/packages"
 }

@@ -4,12 +4,13 @@
 
 parts=(etcd pulumi pulumi-language-yaml versitygw registry source-controller kustomize-controller notification-controller coredns kubernetes services)
 # Built on demand, since most tests do not need them.
-extra_parts=(kwok pulumi-language-hosts)
+extra_parts=(kwok pulumi-language-hosts pulumi-language-adapter)
 
 # Duration of a cold build on two cores; only used in a message.
 declare -A part_minutes=(
     [etcd]=1 [pulumi]=4 [pulumi-language-yaml]=1 [versitygw]=1 [registry]=2 [source-controller]=4 [kustomize-controller]=2
     [notification-controller]=2 [coredns]=2 [kubernetes]=8 [services]=1 [kwok]=2 [pulumi-language-hosts]=2
+    [pulumi-language-adapter]=1
 )
 
 # Compiles without debug information, which the linker flags remove anyway. It is not an input of a part, because the
@@ -51,9 +52,7 @@ part_inputs() {
     part_linker_flags "$1"
     cd "$(part_folder "$1")"
     local -a files=(go.mod go.sum)
-    if [[ $1 == services ]]; then
-        mapfile -t -O 2 files < <(find . -name '*.go' ! -name '*_test.go' | LC_ALL=C sort)
-    fi
+    mapfile -t -O 2 files < <(find . -name '*.go' ! -name '*_test.go' | LC_ALL=C sort)
     sha256sum "${files[@]}"
 }
 
@@ -107,7 +106,10 @@ require_go() {
 # Builds into a temporary folder and renames it, so that an interrupted build leaves no partial result.
 build_part() {
     local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool
-    [[ $part != services ]] || package=./cmd/...
+    case $part in
+        services) package=./cmd/... ;;
+        pulumi-language-adapter) package=. ;;
+    esac
     mkdir -p "$cache_folder/tools"
     scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")
     if ! (
