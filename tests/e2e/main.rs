@@ -38,6 +38,7 @@ mod hygiene;
 mod identity;
 mod init_containers;
 mod install;
+mod language_examples;
 mod languages;
 #[path = "../manifest_files/mod.rs"]
 mod manifest_files;
