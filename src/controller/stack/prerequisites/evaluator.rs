@@ -16,27 +16,38 @@ use tokio_util::task::TaskTracker;
 use crate::api::pulumi::Stack;
 use crate::controller::stack::prerequisites::expression::{ExpressionError, Request};
 use crate::runtime::backoff::ObjectKey;
-use crate::runtime::fair_slots::{self, FairSlots, Slot};
+use crate::runtime::fair_slots::{self, Busy, FairSlots, Slot};
 use crate::subprocess::{Failure, Limits, Subprocess};
 
 /// Subcommand of the child process.
 pub const ROLE: &str = "evaluate";
-/// Resource limits of one evaluation. Two Stacks at etcd's size limit need about half of the memory.
+/// Resource limits of an evaluation for a namespace without a recent expensive expression. Two Stacks at etcd's size limit need about
+/// half of the memory.
 const LIMITS: Limits = Limits {
     memory: 96 << 20,
     address_space: 512 << 20,
     stack: 32 << 20,
     cpu: Duration::from_secs(1),
-    // Lower than the priority of Git children, so that expensive expressions of one tenant do not delay the polls of others.
-    nice: 10,
+    nice: 0,
     wall: Duration::from_secs(20),
     file_size: 0,
     open_files: 16,
     threads: false,
     answer: 8 << 10,
 };
-/// Limits of concurrent evaluations: two in total, one per namespace, and eight waiting callers per namespace.
+/// Priority of evaluations for a namespace with a recent expensive expression. It is lower than the priority of Git children, so that
+/// these evaluations do not delay the polls of other namespaces.
+const EXPENSIVE_NICE: u8 = 10;
+/// Limits of concurrent evaluations for namespaces without a recent expensive expression: two in total, one per namespace, and eight
+/// waiting callers per namespace.
 const SLOTS: fair_slots::Limits = fair_slots::Limits { total: 2, per_key: 1, waiting_per_key: 8 };
+/// Limits of concurrent evaluations for the other namespaces. Their evaluations have low priority and can take many seconds, so they use
+/// a separate slot.
+const EXPENSIVE_SLOTS: fair_slots::Limits = fair_slots::Limits { total: 1, ..SLOTS };
+/// Duration from which an evaluation is expensive. An evaluation that exceeds a limit is always expensive.
+const EXPENSIVE: Duration = Duration::from_millis(500);
+/// Time for which a namespace uses the separate slot after an expensive evaluation.
+const EXPENSIVE_TTL: Duration = Duration::from_secs(120);
 /// Ratio of the backoff of a namespace to the duration of the preceding evaluation, if the evaluation took longer than `CHEAP`. The backoff
 /// limits a namespace to a tenth of a CPU.
 const BACKOFF_FACTOR: u32 = 9;
@@ -62,12 +73,68 @@ pub struct Evaluator(Arc<Shared>);
 
 struct Shared {
     subprocess: Subprocess,
-    slots: FairSlots,
+    slots: ClassSlots,
     wake: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
     /// The lock is held only briefly, never across an `await`.
     answers: Mutex<Answers>,
+}
+
+/// Class of a namespace by the duration of its recent evaluations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Cheap,
+    Expensive,
+}
+
+/// The slots for each class of namespaces, so that expensive expressions do not delay the evaluations of other namespaces.
+struct ClassSlots {
+    cheap: FairSlots,
+    expensive: FairSlots,
+    /// Namespaces with a recent expensive evaluation, and the end of their classification. The lock is held only briefly, never across an
+    /// `await`.
+    expensive_until: Mutex<HashMap<String, Instant>>,
+}
+
+impl Default for ClassSlots {
+    fn default() -> Self {
+        let (cheap, expensive) = (FairSlots::new(SLOTS), FairSlots::new(EXPENSIVE_SLOTS));
+        Self { cheap, expensive, expensive_until: Mutex::default() }
+    }
+}
+
+impl ClassSlots {
+    /// Waits for a slot of the class to which the namespace belongs when the slot is granted.
+    async fn acquire(&self, namespace: &str) -> Result<(Slot, Class), Busy> {
+        loop {
+            let class = self.class(namespace);
+            let slots = match class {
+                Class::Cheap => &self.cheap,
+                Class::Expensive => &self.expensive,
+            };
+            let slot = slots.acquire(namespace).await?;
+            if self.class(namespace) == class {
+                return Ok((slot, class));
+            }
+        }
+    }
+
+    fn class(&self, namespace: &str) -> Class {
+        let until = self.lock().get(namespace).copied();
+        if until.is_some_and(|until| Instant::now() < until) { Class::Expensive } else { Class::Cheap }
+    }
+
+    /// Records an expensive evaluation.
+    fn note_expensive(&self, namespace: &str) {
+        let (mut expensive_until, now) = (self.lock(), Instant::now());
+        expensive_until.retain(|_, until| now < *until);
+        expensive_until.insert(namespace.to_owned(), now + EXPENSIVE_TTL);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.expensive_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl fmt::Debug for Evaluator {
@@ -78,7 +145,7 @@ impl fmt::Debug for Evaluator {
 
 /// Returns the maximum memory of all child processes together, in bytes.
 pub fn most_memory() -> u64 {
-    LIMITS.memory.saturating_mul(u64::try_from(SLOTS.total).unwrap_or(u64::MAX))
+    LIMITS.memory.saturating_mul(u64::try_from(SLOTS.total + EXPENSIVE_SLOTS.total).unwrap_or(u64::MAX))
 }
 
 impl Evaluator {
@@ -89,7 +156,7 @@ impl Evaluator {
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> Self {
-        let (slots, answers) = (FairSlots::new(SLOTS), Mutex::default());
+        let (slots, answers) = (ClassSlots::default(), Mutex::default());
         Self(Arc::new(Shared { subprocess, slots, wake, tasks, end, answers }))
     }
 
@@ -159,9 +226,9 @@ impl Evaluation {
     async fn run(self, of: ObjectKey, request: Vec<u8>, sender: oneshot::Sender<Answer>) {
         let mut began = Instant::now();
         let (answer, mut slot) = match self.shared.slots.acquire(&of.0).await {
-            Ok(slot) => {
+            Ok((slot, class)) => {
                 began = Instant::now();
-                (self.shared.evaluate(request).await, Some(slot))
+                (self.shared.evaluate(request, class).await, Some(slot))
             }
             Err(busy) => (
                 Err(Failed::Now(format!(
@@ -171,7 +238,11 @@ impl Evaluation {
                 None,
             ),
         };
-        let backoff = backoff_after(&answer, began.elapsed());
+        let took = began.elapsed();
+        let backoff = backoff_after(&answer, took);
+        if slot.is_some() && is_expensive(&answer, took) {
+            self.shared.slots.note_expensive(&of.0);
+        }
         let (answer, until) = match answer {
             Ok(answer) => (answer, None),
             Err(Failed::Always(error)) => (Err(error), None),
@@ -207,10 +278,19 @@ enum Failed {
 
 /// Returns the backoff of the namespace after an evaluation with this result and duration.
 fn backoff_after(answer: &Result<Answer, Failed>, took: Duration) -> Option<Duration> {
-    if matches!(answer, Err(Failed::Always(ExpressionError::LimitExceeded(_)))) {
+    if exceeds_limit(answer) {
         return Some(NAMESPACE_BACKOFF);
     }
     (took > CHEAP).then(|| NAMESPACE_BACKOFF.min(took * BACKOFF_FACTOR))
+}
+
+/// Whether the evaluation makes its namespace expensive.
+fn is_expensive(answer: &Result<Answer, Failed>, took: Duration) -> bool {
+    exceeds_limit(answer) || took >= EXPENSIVE
+}
+
+fn exceeds_limit(answer: &Result<Answer, Failed>) -> bool {
+    matches!(answer, Err(Failed::Always(ExpressionError::LimitExceeded(_))))
 }
 
 impl Shared {
@@ -218,8 +298,12 @@ impl Shared {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn evaluate(&self, request: Vec<u8>) -> Result<Answer, Failed> {
-        match self.subprocess.run(ROLE, &request, &LIMITS).await {
+    async fn evaluate(&self, request: Vec<u8>, class: Class) -> Result<Answer, Failed> {
+        let limits = match class {
+            Class::Cheap => LIMITS,
+            Class::Expensive => Limits { nice: EXPENSIVE_NICE, ..LIMITS },
+        };
+        match self.subprocess.run(ROLE, &request, &limits).await {
             Ok(answer) => serde_json::from_slice(&answer).map_err(|error| Failed::Now(error.to_string())),
             Err(failure) if failure.is_of_input() => Err(Failed::Always(limit_exceeded(&failure))),
             Err(failure) => Err(Failed::Now(failure.to_string())),
@@ -307,5 +391,49 @@ mod tests {
         answers.set(hash(0), Known { answer: failed(), until: Some(now + FAILURE_TTL) });
         assert_eq!(answers.get(&hash(0), now), Some(failed()), "the woken Stack receives the failure");
         assert_eq!(answers.get(&hash(0), now + FAILURE_TTL), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn expensive_namespaces_use_a_separate_slot_for_a_while() {
+        let slots = ClassSlots::default();
+        let at_once = Duration::from_millis(1);
+        let acquire = async |namespace: &'static str| tokio::time::timeout(at_once, slots.acquire(namespace)).await;
+        for namespace in ["one", "two", "three"] {
+            let (slot, class) = acquire(namespace).await.unwrap().unwrap();
+            assert_eq!(class, Class::Cheap, "the first evaluation of each namespace");
+            slots.note_expensive(namespace);
+            drop(slot);
+        }
+        let (expensive, class) = acquire("one").await.unwrap().unwrap();
+        assert_eq!(class, Class::Expensive);
+        assert!(acquire("two").await.is_err(), "there is one slot for expensive namespaces");
+        let (_slot, class) = acquire("other").await.unwrap().unwrap();
+        assert_eq!(class, Class::Cheap, "other namespaces do not wait for expensive ones");
+        drop(expensive);
+        tokio::time::advance(EXPENSIVE_TTL).await;
+        assert_eq!(acquire("one").await.unwrap().unwrap().1, Class::Cheap);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_evaluations_change_their_class_with_the_namespace() {
+        let slots = ClassSlots::default();
+        let (first, _) = slots.acquire("apps").await.unwrap();
+        let waiting = slots.acquire("apps");
+        let finish = async {
+            tokio::task::yield_now().await;
+            slots.note_expensive("apps");
+            drop(first);
+        };
+        let (waited, ()) = tokio::join!(waiting, finish);
+        assert_eq!(waited.unwrap().1, Class::Expensive);
+    }
+
+    #[test]
+    fn an_evaluation_is_expensive_if_it_exceeds_a_limit_or_takes_long() {
+        let exceeded = || Err(Failed::Always(ExpressionError::LimitExceeded("too large".to_owned())));
+        let rows = [(exceeded(), 1, true), (Ok(Ok(true)), 499, false), (Ok(Ok(true)), 500, true)];
+        for (answer, millis, expected) in rows {
+            assert_eq!(is_expensive(&answer, Duration::from_millis(millis)), expected, "{millis} ms");
+        }
     }
 }
