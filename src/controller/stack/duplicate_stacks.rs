@@ -104,14 +104,49 @@ fn places(key: &ObjectKey, claim: &Claim) -> Vec<Place> {
     [in_namespace(&claim.address.in_namespace)].into_iter().chain(applied).chain(in_cluster).collect()
 }
 
+/// The Stacks that wait for a Stack that takes precedence.
+#[derive(Default)]
+struct WaitingStacks {
+    by_first: HashMap<ObjectKey, HashSet<ObjectKey>>,
+    first_of: HashMap<ObjectKey, ObjectKey>,
+}
+
+impl WaitingStacks {
+    /// Records that a Stack waits for another one, and no longer for a previous one.
+    fn wait(&mut self, key: ObjectKey, first: ObjectKey) {
+        self.remove(&key);
+        self.by_first.entry(first.clone()).or_default().insert(key.clone());
+        self.first_of.insert(key, first);
+    }
+
+    /// Removes a Stack that no longer waits.
+    fn remove(&mut self, key: &ObjectKey) {
+        let Some(first) = self.first_of.remove(key) else { return };
+        if let Some(waiting) = self.by_first.get_mut(&first) {
+            waiting.remove(key);
+            if waiting.is_empty() {
+                self.by_first.remove(&first);
+            }
+        }
+    }
+
+    /// Removes and returns the Stacks that wait for this one.
+    fn take(&mut self, first: &ObjectKey) -> HashSet<ObjectKey> {
+        let waiting = self.by_first.remove(first).unwrap_or_default();
+        for key in &waiting {
+            self.first_of.remove(key);
+        }
+        waiting
+    }
+}
+
 /// Index of the Pulumi stacks that Stacks manage. Cheap to clone.
 #[derive(Clone)]
 pub struct DuplicateStacks {
     /// Whether Stacks in different namespaces are never compared.
     no_cross_namespace_refs: bool,
     claims: Arc<Mutex<Claims>>,
-    /// For each Stack that takes precedence, the Stacks that wait for it.
-    waiting: Arc<Mutex<HashMap<ObjectKey, HashSet<ObjectKey>>>>,
+    waiting: Arc<Mutex<WaitingStacks>>,
     wake: mpsc::Sender<ObjectRef<Stack>>,
 }
 
@@ -142,6 +177,7 @@ impl DuplicateStacks {
     /// Removes a deleted Stack from the index.
     pub fn forget(&self, key: &ObjectKey) {
         lock(&self.claims).replace(key, None);
+        lock(&self.waiting).remove(key);
         self.wake_waiting(key);
     }
 
@@ -165,7 +201,7 @@ impl DuplicateStacks {
                 }
             };
             if theirs.as_ref() == Some(&project) {
-                lock(&self.waiting).entry(key.clone()).or_default().insert(own_key);
+                lock(&self.waiting).wait(own_key, key.clone());
                 return Ok(Some(DuplicateStack { namespace: key.0, name: key.1, project }));
             }
         }
@@ -201,8 +237,8 @@ impl DuplicateStacks {
     }
 
     fn wake_waiting(&self, key: &ObjectKey) {
-        let behind = lock(&self.waiting).remove(key).unwrap_or_default();
-        for (namespace, name) in behind {
+        let waiting = lock(&self.waiting).take(key);
+        for (namespace, name) in waiting {
             if self.wake.clone().try_send(ObjectRef::new(&name).within(&namespace)).is_err() {
                 tracing::debug!(namespace, stack = name, "dropped a wake-up: queue is full");
             }

@@ -194,3 +194,23 @@ async fn a_duplicate_with_a_secret_backend_is_found_by_its_applied_stack() {
     assert_eq!(before(&first).await, None);
     assert_eq!(before(&second).await.as_deref(), Some("apps/first"));
 }
+
+#[tokio::test]
+async fn a_deleted_duplicate_leaves_nothing_behind() {
+    let (wake, mut woken) = mpsc::channel(8);
+    let duplicates = DuplicateStacks::new(wake, true);
+    let (reader, _log) = reader("web");
+    duplicates.note(&stack("first", 10, json!({})));
+    for number in 0..3 {
+        let second = stack(&format!("second-{number}"), 20, json!({}));
+        duplicates.note(&second);
+        let first = duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap();
+        assert_eq!(first.map(|first| first.name).as_deref(), Some("first"));
+        duplicates.forget(&key(&second));
+    }
+    let waiting = lock(&duplicates.waiting);
+    assert!(waiting.by_first.is_empty() && waiting.first_of.is_empty(), "{:?}", waiting.by_first);
+    drop(waiting);
+    duplicates.forget(&key(&stack("first", 10, json!({}))));
+    assert!(woken.try_recv().is_err(), "no Stack waits any more");
+}
