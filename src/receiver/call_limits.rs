@@ -1,10 +1,12 @@
-//! Limits for calls to a receiver: the rate of calls, and the rates at which calls cause events and reads of the Secret.
+//! Limits for calls to receivers: the rate of calls, the rates at which calls cause events and reads of the Secret, and the number of
+//! delayed responses.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::api::pulumi::{NoToken, ReceiverToken};
@@ -126,6 +128,29 @@ impl TokenReads {
     }
 }
 
+/// Maximum number of refused calls that wait for their response at the same time: half of the connections of the listener, so that
+/// refused calls never delay the acceptance of other calls.
+const MAX_DELAYED_REFUSALS: usize = 64;
+
+/// Delays of the responses to refused calls. If too many refused calls wait, further ones are answered immediately.
+#[derive(Debug)]
+pub struct RefusalDelays(Semaphore);
+
+impl Default for RefusalDelays {
+    fn default() -> Self {
+        RefusalDelays(Semaphore::new(MAX_DELAYED_REFUSALS))
+    }
+}
+
+impl RefusalDelays {
+    /// Waits until this time, or returns immediately if too many refused calls wait.
+    pub async fn wait_until(&self, response: Instant) {
+        if let Ok(_permit) = self.0.try_acquire() {
+            tokio::time::sleep_until(response).await;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -181,5 +206,20 @@ mod tests {
         assert!(gone.is_err(), "it waits for the interval");
         let read = tokio::time::timeout(Duration::from_secs(1), reads.read(result)).await;
         assert!(matches!(read, Ok(Err(NoToken::Unreadable(_)))), "{read:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_limited_number_of_refused_calls_is_delayed() {
+        let (delays, begin) = (RefusalDelays::default(), Instant::now());
+        let delay = Duration::from_millis(250);
+        let calls = (0..MAX_DELAYED_REFUSALS + 10).map(|_| async {
+            delays.wait_until(begin + delay).await;
+            begin.elapsed()
+        });
+        let waited = futures::future::join_all(calls).await;
+        assert_eq!(waited.iter().filter(|waited| **waited == delay).count(), MAX_DELAYED_REFUSALS);
+        assert_eq!(waited.iter().filter(|waited| waited.is_zero()).count(), 10);
+        delays.wait_until(Instant::now() + delay).await;
+        assert_eq!(begin.elapsed(), 2 * delay, "the next call is delayed again");
     }
 }

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use crate::api::conditions::receiver_reason;
 use crate::api::names::ANNOTATION_REQUESTED_AT;
 use crate::api::pulumi::{NoToken, ReceiverResource, ReceiverToken, Stack, StackReceiver};
+use crate::receiver::call_limits::RefusalDelays;
 use crate::receiver::directory::{Directory, Entry};
 use crate::receiver::proof::{Proof, runs};
 use crate::runtime::events::{Event, EventKind, Events};
@@ -42,6 +43,7 @@ pub struct Handler {
     pub metrics: Metrics,
     /// Delay of refusals. It must exceed the duration of all checks.
     pub refused_after: Duration,
+    pub refusal_delays: RefusalDelays,
 }
 
 /// A call that has passed all checks that do not need the body.
@@ -78,7 +80,7 @@ impl Handler {
             WebhookResult::Accepted | WebhookResult::Ignored => StatusCode::OK,
             WebhookResult::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             WebhookResult::Refused => {
-                tokio::time::sleep_until(refusal).await;
+                self.refusal_delays.wait_until(refusal).await;
                 StatusCode::NOT_FOUND
             }
         })

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::pulumi::StackReceiver;
+use crate::receiver::call_limits::RefusalDelays;
 use crate::receiver::directory::Directory;
 use crate::receiver::handler::Handler;
 use crate::runtime::events::Events;
@@ -65,7 +66,15 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
     tasks.spawn(follow(scope.api(client.clone()), scope.own_kinds(), directory.clone(), list, end.clone()));
     tasks.spawn(event_task.run(end.clone()));
     let reader = Reader::new(client, API_TIMEOUT);
-    let handler = Handler { directory, reader, writer, events, metrics, refused_after: REFUSED_AFTER };
+    let handler = Handler {
+        directory,
+        reader,
+        writer,
+        events,
+        metrics,
+        refused_after: REFUSED_AFTER,
+        refusal_delays: RefusalDelays::default(),
+    };
     let router = handler::router(Arc::new(handler));
     tasks.spawn(server::serve("webhooks", listener, router, limits, tasks.clone(), end.clone()));
     known(listed, end.clone())
