@@ -23,6 +23,8 @@ pub enum WaitLimit {
     Run,
     /// For a run with retries, or for the kubelet's sync of a changed Secret to a volume.
     Long,
+    /// For an installation and a first run of a program, which compiles all packages of the Pulumi SDK for Go.
+    Compilation,
 }
 
 impl WaitLimit {
@@ -32,6 +34,7 @@ impl WaitLimit {
             WaitLimit::Reaction => 60,
             WaitLimit::Run => 180,
             WaitLimit::Long => 300,
+            WaitLimit::Compilation => 600,
         })
     }
 }

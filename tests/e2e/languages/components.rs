@@ -1,0 +1,90 @@
+//! Tests components that are written in one language and used from another.
+
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::json;
+
+use super::{IMAGE, below, destroy, first_outputs, go_modules, npm, program, stack, template};
+use crate::harness::{File, Scene, run};
+
+/// Installs the dependencies of the component in the directory `greetings`.
+const NPM_INSTALL: &str = "cd /share/workspace/greetings && npm install";
+const PIP_INSTALL: &str =
+    "cd /share/workspace/greetings && python3 -m venv venv && venv/bin/pip install --requirement requirements.txt";
+
+/// Runs a script in an init container, after the controller has delivered the source.
+fn prepare(stack: &mut Stack, script: &str) {
+    let container = json!({
+        "name": "component",
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+        "env": template(stack)["env"],
+        "volumeMounts": [{"name": "share", "mountPath": "/share"}],
+        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+    });
+    template(stack)["podTemplate"] = json!({"spec": {"initContainers": [container]}});
+}
+
+/// Pushes a program that uses a component. The CLI installs the dependencies of a component that a program in YAML uses.
+async fn check(scene: &Scene, files: &[File], script: Option<&str>, expected: &str) {
+    let source = scene.source("app").await;
+    let commit = source.push(files).await;
+    let mut stack = stack(scene, &source);
+    if let Some(script) = script {
+        prepare(&mut stack, script);
+    }
+    let main = scene.start(stack).await;
+    assert_eq!(first_outputs(&main, &commit).await, json!({"text": expected}));
+    destroy(&main).await;
+}
+
+/// Returns a program and the component in TypeScript, with its packages.
+fn with_typescript_component(program_files: Vec<File>) -> Vec<File> {
+    let own = program("component-typescript");
+    let shared = npm("npm").into_iter().filter(|file| own.iter().all(|other| other.path != file.path)).collect();
+    [program_files, below("greetings", [shared, own].concat())].concat()
+}
+
+fn with_python_component(program_files: Vec<File>) -> Vec<File> {
+    [program_files, below("greetings", program("component-python"))].concat()
+}
+
+#[test]
+fn a_yaml_program_uses_a_component_in_typescript() {
+    run("component-ts", async |scene| {
+        let files = with_typescript_component(program("component-user-yaml"));
+        check(scene, &files, None, "typescript greets yaml").await;
+    });
+}
+
+#[test]
+fn a_yaml_program_uses_a_component_in_python() {
+    run("component-py", async |scene| {
+        let files = with_python_component(program("component-user-yaml"));
+        check(scene, &files, None, "python greets yaml").await;
+    });
+}
+
+#[test]
+fn a_typescript_program_uses_a_component_in_python() {
+    run("component-user-ts", async |scene| {
+        let files = with_python_component([npm("npm"), program("component-user-typescript")].concat());
+        check(scene, &files, Some(PIP_INSTALL), "python greets typescript").await;
+    });
+}
+
+#[test]
+fn a_python_program_uses_a_component_in_typescript() {
+    run("component-user-py", async |scene| {
+        let files = with_typescript_component(program("component-user-python"));
+        check(scene, &files, Some(NPM_INSTALL), "typescript greets python").await;
+    });
+}
+
+#[test]
+fn a_go_program_uses_a_component_in_typescript() {
+    run("component-user-go", async |scene| {
+        let files = with_typescript_component([go_modules("go"), program("component-user-go")].concat());
+        check(scene, &files, Some(NPM_INSTALL), "typescript greets go").await;
+    });
+}

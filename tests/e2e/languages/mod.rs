@@ -1,0 +1,167 @@
+//! Tests programs in TypeScript, Python and Go with real language hosts, and with packages from a registry in the cluster.
+//!
+//! The suite `languages` of `tests/run` runs the tests in `push_to_destroy`, and the suite `languages-all` runs all other tests.
+//! `coverage.yaml` lists the test of each feature. The programs are in `programs/`.
+
+mod components;
+mod dynamic_resources;
+mod failed_installations;
+mod features;
+mod lock_files;
+mod memory;
+mod modules;
+mod monorepos;
+mod package_managers;
+mod plugins;
+mod policies;
+mod push_to_destroy;
+mod registries;
+
+use std::path::{Path, PathBuf};
+
+use pulumi_controller::api::conditions::READY;
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::{Value, json};
+
+use crate::harness::{Commit, File, Scene, Source, StackHandle, WaitLimit, condition};
+
+/// Image with the language runtimes.
+const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
+/// Registry of npm, Python and Go packages, and server for plugins.
+const REGISTRY: &str = "http://packages.test-services";
+const REGISTRY_HOST: &str = "packages.test-services";
+
+/// First line of each installation in the log of the pod.
+const INSTALLATION: &str = "install: Installing dependencies...\n";
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Returns the files of a program in `programs/`.
+fn program(name: &str) -> Vec<File> {
+    files_in(&repository().join("tests/e2e/languages/programs").join(name))
+}
+
+/// Returns the files with these names in a directory of the packages in the registry.
+fn packages(directory: &str, names: &[&str]) -> Vec<File> {
+    let root = repository().join("tests/cluster/languages/packages").join(directory);
+    names.iter().map(|name| read(&root, &root.join(name))).collect()
+}
+
+/// Returns `package.json`, its lock file and the settings of TypeScript. `directory` is `npm` or `npm-extended`.
+fn npm(directory: &str) -> Vec<File> {
+    packages(directory, &["package.json", "package-lock.json", "tsconfig.json"])
+}
+
+/// Returns `go.mod` and `go.sum`. `directory` is `go`, `go-extended` or `go-older`.
+fn go_modules(directory: &str) -> Vec<File> {
+    packages(directory, &["go.mod", "go.sum"])
+}
+
+fn files_in(root: &Path) -> Vec<File> {
+    let mut files = Vec::new();
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let entries = std::fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        for path in entries.map(|entry| entry.expect("an entry of a directory").path()) {
+            if path.is_dir() { directories.push(path) } else { files.push(read(root, &path)) }
+        }
+    }
+    files
+}
+
+fn read(root: &Path, path: &Path) -> File {
+    let content = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let relative: PathBuf = path.strip_prefix(root).expect("a path below the root").to_owned();
+    File { path: relative.display().to_string(), content }
+}
+
+/// Returns the files with a text in one of them replaced.
+fn replaced(files: &[File], path: &str, from: &str, to: &str) -> Vec<File> {
+    let mut files = files.to_vec();
+    let file = files.iter_mut().find(|file| file.path == path).unwrap_or_else(|| panic!("there is no file {path}"));
+    assert!(file.content.contains(from), "{path} does not contain {from:?}");
+    file.content = file.content.replace(from, to);
+    files
+}
+
+/// Returns the files in a directory.
+fn below(directory: &str, files: Vec<File>) -> Vec<File> {
+    let moved = |file: File| File { path: format!("{directory}/{}", file.path), ..file };
+    files.into_iter().map(moved).collect()
+}
+
+/// Returns a Stack whose pod has the language runtimes and installs packages from the registry in the cluster.
+fn stack(scene: &Scene, source: &Source<'_>) -> Stack {
+    let mut stack = scene.stack("main", source);
+    template(&mut stack)["image"] = json!(IMAGE);
+    template(&mut stack)["env"] = json!([]);
+    set_environment(
+        &mut stack,
+        &[
+            ("NPM_CONFIG_REGISTRY", &format!("{REGISTRY}/npm/")),
+            ("PIP_INDEX_URL", &format!("{REGISTRY}/pypi/simple/")),
+            ("PIP_TRUSTED_HOST", REGISTRY_HOST),
+            ("GOPROXY", &format!("{REGISTRY}/go")),
+            ("GOSUMDB", "off"),
+        ],
+    );
+    stack.spec.destroy_on_finalize = Some(true);
+    stack
+}
+
+/// Returns the spec of the workspace template.
+fn template(stack: &mut Stack) -> &mut Value {
+    &mut stack.spec.workspace_template.as_mut().expect("the harness sets a template")["spec"]
+}
+
+/// Sets variables of the pod. A variable replaces an existing variable of the same name.
+fn set_environment(stack: &mut Stack, variables: &[(&str, &str)]) {
+    let list = template(stack)["env"].as_array_mut().expect("a list");
+    for (name, value) in variables {
+        list.retain(|variable| variable["name"] != *name);
+        list.push(json!({"name": name, "value": value}));
+    }
+}
+
+fn set_config(stack: &mut Stack, key: &str, value: &str) {
+    stack.spec.config.insert(key.to_owned(), json!(value));
+}
+
+/// Waits until the Stack has applied the first commit, which includes the installation, and returns its outputs.
+async fn first_outputs(main: &StackHandle<'_>, commit: &Commit) -> Value {
+    outputs(&main.until_applied_within(WaitLimit::Compilation, commit).await)
+}
+
+/// Waits until the Stack has applied a commit and returns its outputs.
+async fn outputs_of(main: &StackHandle<'_>, commit: &Commit) -> Value {
+    outputs(&main.until_applied(commit).await)
+}
+
+fn outputs(stack: &Stack) -> Value {
+    json!(stack.status.as_ref().expect("a status").outputs)
+}
+
+/// Waits until the message of Ready contains a text and returns the message.
+async fn until_message(main: &StackHandle<'_>, text: &str) -> (Stack, String) {
+    let stack =
+        main.until(&format!("to report {text:?}"), WaitLimit::Long, |stack| message(stack).contains(text)).await;
+    let message = message(&stack);
+    (stack, message)
+}
+
+fn message(stack: &Stack) -> String {
+    condition(stack, READY).map(|ready| ready.message.clone()).unwrap_or_default()
+}
+
+/// Returns the number of installations in the pod.
+async fn installations(main: &StackHandle<'_>) -> usize {
+    main.pod_log("pulumi").await.matches(INSTALLATION).count()
+}
+
+/// Deletes the Stack, which destroys its resources.
+async fn destroy(main: &StackHandle<'_>) {
+    main.delete().await;
+    main.until_gone().await;
+}

@@ -1,0 +1,67 @@
+//! Tests module systems of Node.js, and programs in Go that are built to a path or built in advance.
+
+use serde_json::json;
+
+use super::{destroy, first_outputs, go_modules, npm, outputs_of, program, replaced, stack};
+use crate::harness::{File, run};
+
+/// Returns a program with the packages in `directory`, whose `package.json` contains these lines instead of `main`.
+fn node_program(name: &str, directory: &str, manifest: &str) -> Vec<File> {
+    let own = program(name);
+    let shared = npm(directory).into_iter().filter(|file| own.iter().all(|other| other.path != file.path));
+    let files: Vec<File> = shared.chain(own.clone()).collect();
+    replaced(&files, "package.json", "\"main\": \"index.ts\"", manifest)
+}
+
+#[test]
+fn javascript_and_typescript_run_as_commonjs_and_es_modules() {
+    run("modules", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&node_program("modules-javascript", "npm", "\"main\": \"index.js\"")).await;
+        let main = scene.start(stack(scene, &source)).await;
+        assert_eq!(first_outputs(&main, &first).await, json!({"project": "modules", "system": "commonjs"}));
+
+        let manifest = "\"main\": \"index.js\",\n  \"type\": \"module\"";
+        let second = source.push(&node_program("modules-es", "npm", manifest)).await;
+        assert_eq!(first_outputs(&main, &second).await, json!({"project": "modules", "system": "es module"}));
+
+        let manifest = "\"main\": \"index.ts\",\n  \"type\": \"module\"";
+        let third = source.push(&node_program("modules-typescript", "npm-extended", manifest)).await;
+        let expected = json!({"project": "modules", "system": "typescript es module"});
+        assert_eq!(first_outputs(&main, &third).await, expected);
+        destroy(&main).await;
+    });
+}
+
+/// Path of the executable in the options of the program.
+const EXECUTABLE: &str = "/tmp/pulumi-program";
+
+/// Returns the program in `app`, which requires the module in `library` by its path.
+fn go_repository(text: &str) -> Vec<File> {
+    let module = "module pulumi-controller.test/packages";
+    let local = "module pulumi-controller.test/app\n\nrequire pulumi-controller.test/library v0.0.0\n\nreplace \
+                 pulumi-controller.test/library => ../library";
+    let modules = super::below("app", replaced(&go_modules("go"), "go.mod", module, local));
+    replaced(&[modules, program("build-go")].concat(), "library/library.go", "\"one\"", &format!("\"{text}\""))
+}
+
+#[test]
+fn go_programs_use_build_target_binary_and_a_local_module() {
+    run("build-go", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&go_repository("first")).await;
+        let mut stack = stack(scene, &source);
+        stack.spec.flux_source.as_mut().expect("a source").dir = Some("app".to_owned());
+        let main = scene.start(stack).await;
+        assert_eq!(first_outputs(&main, &first).await, json!({"executable": EXECUTABLE, "library": "first"}));
+
+        let second = source.push(&go_repository("second")).await;
+        let expected = json!({"executable": EXECUTABLE, "library": "second"});
+        assert_eq!(outputs_of(&main, &second).await, expected, "the program is built with the changed module");
+
+        let prebuilt = replaced(&go_repository("third"), "app/Pulumi.yaml", "buildTarget:", "binary:");
+        let third = source.push(&prebuilt).await;
+        assert_eq!(outputs_of(&main, &third).await, expected, "the executable runs and nothing is built");
+        destroy(&main).await;
+    });
+}

@@ -1,0 +1,6 @@
+from importlib.metadata import version
+
+import pulumi
+
+pulumi.export("version", version("six"))
+pulumi.export("commit", "one")

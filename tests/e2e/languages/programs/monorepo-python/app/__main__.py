@@ -1,0 +1,4 @@
+import greetings
+import pulumi
+
+pulumi.export("library", greetings.TEXT)

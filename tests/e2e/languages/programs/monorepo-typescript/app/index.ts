@@ -1,0 +1,3 @@
+import { text } from "library";
+
+export const library: string = text;

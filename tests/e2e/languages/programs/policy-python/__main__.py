@@ -1,0 +1,3 @@
+import pulumi
+
+pulumi.export("value", pulumi.Stash("stored", input="forbidden").input)

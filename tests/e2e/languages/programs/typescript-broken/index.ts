@@ -1,0 +1,4 @@
+import * as pulumi from "@pulumi/pulumi";
+
+const port: number = "80";
+export const url = pulumi.interpolate`${port}`;

@@ -1,0 +1,104 @@
+//! Tests registries that require a token, which the settings file of a package manager in a Secret contains.
+
+use k8s_openapi::api::core::v1::Secret;
+use serde_json::{Value, json};
+
+use super::{
+    REGISTRY, REGISTRY_HOST, destroy, first_outputs, go_modules, npm, program, set_config, set_environment, stack,
+    template, until_message,
+};
+use crate::harness::{File, Scene, run};
+
+/// Token that the registry requires below `/private`.
+const TOKEN: &str = "test-token";
+/// Directory in which the Secret is mounted.
+const SETTINGS: &str = "/etc/registry";
+
+/// Settings of a package manager.
+struct Settings {
+    /// Name and content of the file in the Secret.
+    file: (&'static str, String),
+    /// Variable with the path of the file.
+    variable: &'static str,
+    /// Variable with the address of the registry without a token, which would have precedence over the file.
+    replaced: &'static str,
+    /// Part of the message while the Secret contains another token.
+    refusal: &'static str,
+}
+
+/// Mounts the Secret `registry` in the container that installs the dependencies.
+fn pod_template() -> Value {
+    let mount = json!({"name": "registry", "mountPath": SETTINGS, "readOnly": true});
+    let volume = json!({"name": "registry", "secret": {"secretName": "registry"}});
+    json!({"spec": {"volumes": [volume], "containers": [{"name": "pulumi", "volumeMounts": [mount]}]}})
+}
+
+/// Starts with another token. After the Secret is corrected, the installation succeeds without another change.
+async fn check(scene: &Scene, files: &[File], settings: Settings) {
+    let (name, content) = settings.file;
+    let secret = |token: &str| json!({name: content.replace("TOKEN", token)});
+    scene.create::<Secret>(json!({"metadata": {"name": "registry"}, "stringData": secret("wrong")})).await;
+    let source = scene.source("app").await;
+    let commit = source.push(files).await;
+    let mut stack = stack(scene, &source);
+    set_environment(&mut stack, &[(settings.variable, &format!("{SETTINGS}/{name}"))]);
+    template(&mut stack)["env"]
+        .as_array_mut()
+        .expect("a list")
+        .retain(|variable| variable["name"] != settings.replaced);
+    template(&mut stack)["podTemplate"] = pod_template();
+    set_config(&mut stack, "greeting", "hello");
+    stack.spec.secrets = [("password".to_owned(), "hunter22".to_owned())].into();
+    let main = scene.start(stack).await;
+    until_message(&main, settings.refusal).await;
+
+    scene.patch::<Secret>("registry", json!({"stringData": secret(TOKEN)})).await;
+    let outputs = first_outputs(&main, &commit).await;
+    assert_eq!(outputs["greeting"], json!("hello"));
+    let log = main.pod_log("pulumi").await;
+    assert!(!log.contains(TOKEN), "the log contains the token: {log}");
+    destroy(&main).await;
+}
+
+#[test]
+fn npm_installs_with_the_token_in_npmrc_from_a_secret() {
+    run("npmrc", async |scene| {
+        let address = format!("//{REGISTRY_HOST}/private/npm/");
+        let settings = Settings {
+            file: (".npmrc", format!("registry=http:{address}\n{address}:_authToken=TOKEN\n")),
+            variable: "NPM_CONFIG_USERCONFIG",
+            replaced: "NPM_CONFIG_REGISTRY",
+            refusal: "401",
+        };
+        check(scene, &[npm("npm"), program("typescript")].concat(), settings).await;
+    });
+}
+
+#[test]
+fn pip_installs_with_the_token_in_pip_conf_from_a_secret() {
+    run("pip-conf", async |scene| {
+        let index = format!("http://user:TOKEN@{REGISTRY_HOST}/private/pypi/simple/");
+        let settings = Settings {
+            file: ("pip.conf", format!("[global]\nindex-url = {index}\ntrusted-host = {REGISTRY_HOST}\n")),
+            variable: "PIP_CONFIG_FILE",
+            replaced: "PIP_INDEX_URL",
+            refusal: "401",
+        };
+        check(scene, &program("python"), settings).await;
+    });
+}
+
+/// The go command sends credentials of `.netrc` only with HTTPS, so the address of the module proxy contains the token.
+#[test]
+fn go_downloads_modules_with_the_token_in_goenv_from_a_secret() {
+    run("goenv", async |scene| {
+        let proxy = REGISTRY.replace("://", "://user:TOKEN@");
+        let settings = Settings {
+            file: ("env", format!("GOPROXY={proxy}/private/go\n")),
+            variable: "GOENV",
+            replaced: "GOPROXY",
+            refusal: "401",
+        };
+        check(scene, &[go_modules("go"), program("go")].concat(), settings).await;
+    });
+}
