@@ -20,6 +20,8 @@ pub const USER: &str = "USER";
 
 /// Prefix of environment variables, each of which sets a flag of the CLI.
 const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
+/// Variables with this prefix that are kept. They select policy packs, which the controller does not select itself.
+const KEPT_OPTIONS: [&str; 2] = ["PULUMI_OPTION_POLICY_PACK", "PULUMI_OPTION_POLICY_PACK_CONFIG"];
 
 /// Returns the environment variables for every CLI call. Callers set these variables last, so that they take precedence over
 /// the user's variables.
@@ -34,7 +36,7 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
 /// Whether a variable must be removed from the environment of the CLI. `PULUMI_OPTION_<FLAG>` would set a flag that the
 /// controller does not expect.
 pub fn is_scrubbed(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(OPTION_PREFIX)
+    name.as_encoded_bytes().starts_with(OPTION_PREFIX) && KEPT_OPTIONS.iter().all(|kept| name != *kept)
 }
 
 /// Commands with subcommands, and the names of the subcommands.
@@ -123,6 +125,9 @@ mod tests {
         let table = [
             ("PULUMI_OPTION_STACK", true),
             ("PULUMI_OPTION_", true),
+            ("PULUMI_OPTION_POLICY_PACK", false),
+            ("PULUMI_OPTION_POLICY_PACK_CONFIG", false),
+            ("PULUMI_OPTION_POLICY_PACKS", true),
             ("PULUMI_OPTIONS", false),
             ("PULUMI_ACCESS_TOKEN", false),
             ("MY_PULUMI_OPTION_STACK", false),
