@@ -31,9 +31,9 @@ const MAX_CAPTURE: u64 = 16 * 1024 * 1024;
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the version query.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum time that a caller waits for the version. If the CLI is slower, for example on a busy node, a later call
-/// returns the version.
-const VERSION_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum time that a caller waits for the version. If the CLI is slower, a later call returns the version. Without the version,
+/// the next source installs its dependencies again, which takes longer than the query on a busy node.
+const VERSION_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
