@@ -18,7 +18,7 @@ test: ## run the tests required for every change (root); at most 35 minutes, 65 
 test-all: ## run all tests, including the long ones (root)
 	@tests/run --all
 
-generate: ## regenerate resource definitions, protocol descriptors and the table of flags
+generate: ## regenerate resource definitions, protocol descriptors and the tables in documents
 	REGENERATE=1 cargo test --locked --quiet --test generated
 
 image: ## build the controller image: target/image/pulumi-controller.tar

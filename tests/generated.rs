@@ -3,7 +3,8 @@
 #[path = "protocol/compatibility.rs"]
 mod compatibility;
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{ArgAction, CommandFactory};
@@ -11,6 +12,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use protox::prost_reflect::DescriptorPool;
 use pulumi_controller::api::definitions::custom_resource_definitions;
 use pulumi_controller::cli::CommandLine;
+use serde::Deserialize;
 use serde_json::Value;
 
 /// Header of a generated YAML file.
@@ -101,11 +103,16 @@ const FLAGS: [&str; 2] = ["<!-- flags: generated from src/cli.rs by `make genera
 
 #[test]
 fn the_documented_flags_match_the_manager_flags() -> Result<()> {
-    let path = root().join("docs/flags.md");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (before, rest) = text.split_once(FLAGS[0]).context("docs/flags.md has no place for the flags")?;
-    let (_, after) = rest.split_once(FLAGS[1]).context("docs/flags.md has no end of the flags")?;
-    expect_file(&path, &[before, FLAGS[0], &table_of_flags()?, FLAGS[1], after].concat())
+    expect_between(&root().join("docs/flags.md"), FLAGS, &table_of_flags()?)
+}
+
+/// Compares the text between two markers in a document with its expected content, or writes it: see [`expect_file`].
+fn expect_between(path: &Path, [start, end]: [&str; 2], expected: &str) -> Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let missing = |marker: &str| format!("{} does not contain the line {marker}", path.display());
+    let (before, rest) = text.split_once(start).with_context(|| missing(start))?;
+    let (_, after) = rest.split_once(end).with_context(|| missing(end))?;
+    expect_file(path, &[before, start, expected, end, after].concat())
 }
 
 fn table_of_flags() -> Result<String> {
@@ -125,6 +132,102 @@ fn table_of_flags() -> Result<String> {
         table.push_str(&format!("| `--{name}` | {default} | {help} |\n"));
     }
     Ok(table)
+}
+
+/// Markers around the table of the tested features of each language in README.md.
+const LANGUAGES: [&str; 2] = [
+    "<!-- languages: generated from tests/e2e/languages/coverage.yaml by `make generate` -->\n",
+    "<!-- /languages -->\n",
+];
+
+/// Value of a feature that a language does not have.
+const UNSUPPORTED: &str = "unsupported";
+
+/// A feature, and the end-to-end test of the feature in each language.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Feature {
+    feature: String,
+    typescript: String,
+    python: String,
+    go: String,
+}
+
+impl Feature {
+    fn tests(&self) -> [&str; 3] {
+        [&self.typescript, &self.python, &self.go]
+    }
+}
+
+#[test]
+fn the_table_of_languages_lists_exactly_the_tested_features() -> Result<()> {
+    let folder = root().join("tests/e2e/languages");
+    let coverage = folder.join("coverage.yaml");
+    let text = std::fs::read_to_string(&coverage).with_context(|| format!("cannot read {}", coverage.display()))?;
+    let features: Vec<Feature> = serde_saphyr::from_str(&text)?;
+    let listed: BTreeSet<&str> = features.iter().flat_map(Feature::tests).filter(|test| *test != UNSUPPORTED).collect();
+    let existing = test_functions(&folder)?;
+    let absent: Vec<_> = listed.iter().filter(|test| !existing.contains_key(**test)).collect();
+    anyhow::ensure!(absent.is_empty(), "{}: these tests do not exist: {absent:?}", coverage.display());
+    let unlisted: Vec<_> = existing.iter().filter(|(test, _)| !listed.contains(test.as_str())).collect();
+    anyhow::ensure!(unlisted.is_empty(), "{} does not list these tests: {unlisted:?}", coverage.display());
+    expect_between(&root().join("README.md"), LANGUAGES, &table_of_languages(&features))
+}
+
+fn table_of_languages(features: &[Feature]) -> String {
+    let cell = |test: &str| if test == UNSUPPORTED { "—" } else { "tested" };
+    let row = |feature: &Feature| format!("| {} | {} |\n", feature.feature, feature.tests().map(cell).join(" | "));
+    let rows: String = features.iter().map(row).collect();
+    format!("| feature | TypeScript | Python | Go |\n|---|---|---|---|\n{rows}")
+}
+
+/// Returns the names of the test functions in the Rust files of a folder and of the module of the same name, and their files.
+fn test_functions(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
+    let mut pending = vec![folder.to_owned(), folder.with_extension("rs")];
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            for entry in std::fs::read_dir(&path)? {
+                pending.push(entry?.path());
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") && path.exists() {
+            let text = std::fs::read_to_string(&path)?;
+            let functions =
+                text.split("#[test]").skip(1).filter_map(|after| after.split_once("fn ")?.1.split_once('('));
+            for (name, _) in functions {
+                found.insert(name.to_owned(), path.clone());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The end-to-end tests run the examples with the registry of the test cluster, which contains only the packages of its own lock
+/// files. In each file, the relevant lines are those that identify a package.
+#[test]
+fn the_registry_of_the_test_cluster_has_all_packages_of_the_examples() -> Result<()> {
+    let files = [
+        ("typescript/program/package-lock.json", "npm/package-lock.json", "\"integrity\""),
+        ("python/program/requirements.txt", "pypi/requirements.txt", "=="),
+        ("go/program/go.sum", "go/go.sum", " h1:"),
+    ];
+    for (example, registry, relevant) in files {
+        let read = |path: PathBuf| {
+            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let lines = text.lines().filter(|line| line.contains(relevant));
+            // Python treats `-` and `_` in names as equal, and ignores the case. Only the registry has hashes.
+            let packages = lines.map(|line| line.split(" --hash").next().unwrap_or_default().replace('-', "_"));
+            anyhow::Ok(packages.map(|package| package.to_lowercase()).collect::<BTreeSet<String>>())
+        };
+        let packages = read(root().join("examples").join(example))?;
+        let available = read(root().join("tests/cluster/languages/packages").join(registry))?;
+        let absent: Vec<_> = packages.difference(&available).collect();
+        anyhow::ensure!(
+            !packages.is_empty() && absent.is_empty(),
+            "examples/{example}: {absent:?} are not in {registry}"
+        );
+    }
+    Ok(())
 }
 
 /// Checks that every path in the kube-state-metrics configuration exists in a Stack. kube-state-metrics does not report a
