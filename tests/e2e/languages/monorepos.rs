@@ -5,12 +5,13 @@ use serde_json::json;
 use super::{destroy, first_outputs, program, replaced, stack};
 use crate::harness::{File, Scene, run};
 
-/// Pushes a repository with the program in `app`, and then a change of the package only.
-async fn check(scene: &Scene, files: &[File], path: &str) {
+/// Pushes a repository with the program in `app`, and then a change of the package only. `directory` is the directory of the project
+/// file.
+async fn check(scene: &Scene, files: &[File], directory: &str, path: &str) {
     let source = scene.source("app").await;
     let first = source.push(files).await;
     let mut stack = stack(scene, &source);
-    stack.spec.flux_source.as_mut().expect("a source").dir = Some("app".to_owned());
+    stack.spec.flux_source.as_mut().expect("a source").dir = Some(directory.to_owned());
     let main = scene.start(stack).await;
     assert_eq!(first_outputs(&main, &first).await, json!({"library": "one"}));
 
@@ -21,12 +22,12 @@ async fn check(scene: &Scene, files: &[File], path: &str) {
 
 #[test]
 fn a_member_of_an_npm_workspace_uses_a_changed_local_package() {
-    run("monorepo-ts", async |scene| check(scene, &program("monorepo-typescript"), "library/index.js").await);
+    run("monorepo-ts", async |scene| check(scene, &program("monorepo-typescript"), ".", "library/index.js").await);
 }
 
 #[test]
 fn a_python_program_uses_a_changed_local_package() {
     run("monorepo-py", async |scene| {
-        check(scene, &program("monorepo-python"), "library/greetings/__init__.py").await;
+        check(scene, &program("monorepo-python"), "app", "library/greetings/__init__.py").await;
     });
 }

@@ -57,6 +57,11 @@ func (nodejs) plugin(ctx context.Context, request *pulumirpc.RunPluginRequest) (
 		return nil, fmt.Errorf("failed to find the module %s in %s: install its dependencies", script, directory)
 	}
 	plugin := exec.CommandContext(ctx, "node", append([]string{strings.TrimSpace(string(path))}, arguments...)...)
+	plugin.Dir = request.GetPwd()
+	if request.GetKind() == analyzer {
+		// A policy pack reads its version from package.json in the working directory.
+		plugin.Dir = directory
+	}
 	plugin.Env = append(append([]string{}, request.GetEnv()...), "PULUMI_NODEJS_TYPESCRIPT=true")
 	return &command{Cmd: plugin}, nil
 }

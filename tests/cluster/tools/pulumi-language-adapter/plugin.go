@@ -41,7 +41,9 @@ func (adapter *adapter) RunPlugin(
 		return err
 	}
 	defer closer.Close()
-	plugin.Dir = request.GetPwd()
+	if plugin.Dir == "" {
+		plugin.Dir = request.GetPwd()
+	}
 	plugin.Stdout, plugin.Stderr = stdout, stderr
 	err = plugin.Run()
 	var exit *exec.ExitError

@@ -64,7 +64,8 @@ func (python) plugin(ctx context.Context, request *pulumirpc.RunPluginRequest) (
 	if err != nil {
 		return nil, err
 	}
-	plugin.Env = request.GetEnv()
+	// The CLI waits for the port in the output, which Python would buffer.
+	plugin.Env = append(append([]string{}, request.GetEnv()...), "PYTHONUNBUFFERED=1")
 	if environment != "" {
 		plugin.Env = toolchain.ActivateVirtualEnv(plugin.Env, environment)
 	}
