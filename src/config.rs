@@ -295,15 +295,15 @@ fn lease_name(selector: &str) -> String {
 }
 
 fn retry_delays(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigError> {
-    let shortest = duration("min-retry-delay", &flags.min_retry_delay)?;
-    let longest = duration("max-retry-delay", &flags.max_retry_delay)?;
-    if shortest.is_zero() {
+    let min_delay = duration("min-retry-delay", &flags.min_retry_delay)?;
+    let max_delay = duration("max-retry-delay", &flags.max_retry_delay)?;
+    if min_delay.is_zero() {
         return Err(invalid("min-retry-delay", &flags.min_retry_delay, "longer than 0s"));
     }
-    if longest < shortest {
+    if max_delay < min_delay {
         return Err(invalid("max-retry-delay", &flags.max_retry_delay, "at least --min-retry-delay"));
     }
-    Ok((shortest, longest))
+    Ok((min_delay, max_delay))
 }
 
 fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
@@ -334,8 +334,8 @@ fn artifact_limits(flags: &ManagerFlags) -> Result<artifact::Limits, ConfigError
     at_least("artifact-max-size", 1, download_bytes)?;
     at_least("artifact-max-unpacked-size", 1, unpacked_bytes)?;
     if flags.storage_size < download_bytes {
-        let least = format!("at least --artifact-max-size={download_bytes}");
-        return Err(invalid("storage-size", flags.storage_size, least));
+        let minimum = format!("at least --artifact-max-size={download_bytes}");
+        return Err(invalid("storage-size", flags.storage_size, minimum));
     }
     Ok(artifact::Limits { download_bytes, unpacked_bytes, ..artifact::Limits::default() })
 }
@@ -346,8 +346,8 @@ fn duration(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     parsed.ok_or_else(|| invalid(flag, value, "a duration such as 35s, 750ms or 1m30s"))
 }
 
-fn at_least(flag: &'static str, least: u64, value: u64) -> Result<(), ConfigError> {
-    if value < least { Err(invalid(flag, value, format!("at least {least}"))) } else { Ok(()) }
+fn at_least(flag: &'static str, minimum: u64, value: u64) -> Result<(), ConfigError> {
+    if value < minimum { Err(invalid(flag, value, format!("at least {minimum}"))) } else { Ok(()) }
 }
 
 /// Valid form of a host, for error messages.

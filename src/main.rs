@@ -65,7 +65,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
         Role::Launch(flags) => return Ok(agent::launch(&flags.arguments)),
         Role::Evaluate => stack::evaluate_stdin()?,
         Role::CompareSchemas => served_schemas::compare_stdin()?,
-        Role::Git => git::work_on_stdin()?,
+        Role::Git => git::run_child()?,
         Role::Crds => print_crds()?,
     }
     Ok(ExitCode::SUCCESS)

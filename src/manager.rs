@@ -31,7 +31,7 @@ const COMPONENT: &str = "pulumi-controller";
 const CLUSTER_DOMAIN: &str = "cluster.local";
 
 /// Components that exist in every replica, whether it is the leader or not.
-struct Ground {
+struct Shared {
     client: Client,
     leadership: Leadership,
     metrics: Metrics,
@@ -81,13 +81,13 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
         }
     }
     let last_events = CancellationToken::new();
-    let ground = Ground { client, leadership, metrics, store, fetcher, tasks, last_events };
-    let Some(elector) = elector else { return lead(&config, ground, None, &end).await };
+    let shared = Shared { client, leadership, metrics, store, fetcher, tasks, last_events };
+    let Some(elector) = elector else { return lead(&config, shared, None, &end).await };
     let lease = (elector.lease(), elector.identity().to_owned());
     let mut term = Term::begin(elector);
     let led = tokio::select! {
         lost = term.lost() => return Err(lost.into()),
-        led = lead(&config, ground, Some(lease), &end) => led,
+        led = lead(&config, shared, Some(lease), &end) => led,
     };
     term.end(config.leader_election.is_some_and(|election| election.release)).await;
     led
@@ -101,13 +101,13 @@ fn instance() -> String {
 /// Runs the leader until shutdown.
 async fn lead(
     config: &ManagerConfig,
-    ground: Ground,
+    shared: Shared,
     lease: Option<(Lease, String)>,
     end: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let (tasks, last_events) = (ground.tasks.clone(), ground.last_events.clone());
+    let (tasks, last_events) = (shared.tasks.clone(), shared.last_events.clone());
     let parts = tokio::select! {
-        parts = build(config, ground, end) => parts?,
+        parts = build(config, shared, end) => parts?,
         () = end.cancelled() => return Ok(()),
     };
     if let Some((lease, identity)) = lease {
@@ -208,8 +208,8 @@ fn git_work(config: &ManagerConfig) -> std::path::PathBuf {
     config.storage_path.join("git")
 }
 
-async fn build(config: &ManagerConfig, ground: Ground, end: &CancellationToken) -> anyhow::Result<Parts> {
-    let Ground { client, leadership, metrics, store, fetcher, tasks, last_events } = ground;
+async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) -> anyhow::Result<Parts> {
+    let Shared { client, leadership, metrics, store, fetcher, tasks, last_events } = shared;
     let reader = Reader::new(client.clone(), API_TIMEOUT);
     let writer = Writer::new(client.clone(), API_TIMEOUT, leadership, metrics.clone());
     let notification_controller = config.events_address.clone().map(|address| NotificationController {

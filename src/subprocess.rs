@@ -22,7 +22,7 @@ use tokio::process::{Child, Command};
 /// The running binary, even if its file has been replaced.
 const OWN_BINARY: &str = "/proc/self/exe";
 /// Maximum number of bytes of the child's stderr that are kept.
-const MAX_COMPLAINTS: usize = 4 * 1024;
+const MAX_ERROR_OUTPUT: usize = 4 * 1024;
 /// Maximum time for a killed child to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of the header in bytes.
@@ -94,8 +94,8 @@ pub enum Failure {
     Killed,
     #[error("failed to start the process: {0}")]
     Start(io::Error),
-    #[error("the process exited without a response ({status}){}", after_colon(complaint))]
-    Ended { status: ExitStatus, complaint: String },
+    #[error("the process exited without a response ({status}){}", after_colon(error_output))]
+    Ended { status: ExitStatus, error_output: String },
 }
 
 impl Failure {
@@ -123,8 +123,8 @@ impl Subprocess {
     /// Returns an error if the child exceeds a limit or exits unsuccessfully.
     pub async fn run(&self, role: &str, input: &[u8], limits: &Limits) -> Result<Vec<u8>, Failure> {
         let mut child = self.start(role).map_err(Failure::Start)?;
-        let talked = tokio::time::timeout(limits.wall, talk(&mut child, input, limits)).await;
-        let (status, answer, complaint) = match talked {
+        let outcome = tokio::time::timeout(limits.wall, communicate(&mut child, input, limits)).await;
+        let (status, answer, error_output) = match outcome {
             Ok(Ok(Some(ended))) => ended,
             Ok(Ok(None)) => {
                 end(&mut child, role).await;
@@ -141,7 +141,7 @@ impl Subprocess {
         };
         match status.success() {
             true => Ok(answer),
-            false => Err(failure(status, &complaint, limits)),
+            false => Err(failure(status, &error_output, limits)),
         }
     }
 
@@ -157,7 +157,11 @@ impl Subprocess {
 
 /// Writes the input and reads the answer concurrently, then waits for the exit. Returns `None` if the answer is too
 /// large.
-async fn talk(child: &mut Child, input: &[u8], limits: &Limits) -> io::Result<Option<(ExitStatus, Vec<u8>, String)>> {
+async fn communicate(
+    child: &mut Child,
+    input: &[u8],
+    limits: &Limits,
+) -> io::Result<Option<(ExitStatus, Vec<u8>, String)>> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
         return Err(io::Error::other("child process has no pipes"));
@@ -168,32 +172,32 @@ async fn talk(child: &mut Child, input: &[u8], limits: &Limits) -> io::Result<Op
         let _ = stdin.write_all(input).await;
         Ok(())
     };
-    let most = usize::try_from(limits.answer).unwrap_or(usize::MAX);
+    let max_bytes = usize::try_from(limits.answer).unwrap_or(usize::MAX);
     let answer = async move {
-        let answer = read(stdout, most).await?;
+        let answer = read(stdout, max_bytes).await?;
         answer.ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))
     };
-    let complaint = async move {
-        let complaint = read_and_discard_rest(stderr, MAX_COMPLAINTS).await?;
-        Ok(String::from_utf8_lossy(&complaint).into_owned())
+    let error_output = async move {
+        let error_output = read_and_discard_rest(stderr, MAX_ERROR_OUTPUT).await?;
+        Ok(String::from_utf8_lossy(&error_output).into_owned())
     };
-    match tokio::try_join!(write, answer, complaint) {
-        Ok(((), answer, complaint)) => Ok(Some((child.wait().await?, answer, complaint))),
+    match tokio::try_join!(write, answer, error_output) {
+        Ok(((), answer, error_output)) => Ok(Some((child.wait().await?, answer, error_output))),
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Reads all bytes, or returns `None` if there are more than `most` bytes.
-async fn read(from: impl AsyncRead + Unpin, most: usize) -> io::Result<Option<Vec<u8>>> {
+/// Reads all bytes, or returns `None` if there are more than `max_bytes` bytes.
+async fn read(from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::new();
-    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
     from.take(limit).read_to_end(&mut read).await?;
-    Ok((read.len() <= most).then_some(read))
+    Ok((read.len() <= max_bytes).then_some(read))
 }
 
-/// Returns the first `most` bytes. Reads and discards the rest, so that the writer does not block.
-async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, most: usize) -> io::Result<Vec<u8>> {
+/// Returns the first `max_bytes` bytes. Reads and discards the rest, so that the writer does not block.
+async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     let mut buffer = [0; 1024];
     loop {
@@ -201,7 +205,7 @@ async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, most: usize) ->
         if count == 0 {
             return Ok(kept);
         }
-        let remaining = most.saturating_sub(kept.len());
+        let remaining = max_bytes.saturating_sub(kept.len());
         kept.extend(buffer.iter().take(count.min(remaining)));
     }
 }
@@ -216,22 +220,27 @@ async fn end(child: &mut Child, role: &str) {
 }
 
 /// Returns the cause of an unsuccessful exit.
-fn failure(status: ExitStatus, complaint: &str, limits: &Limits) -> Failure {
+fn failure(status: ExitStatus, error_output: &str, limits: &Limits) -> Failure {
     let signal = status.signal().and_then(Signal::from_named_raw);
     // The Rust runtime prints these messages before it aborts.
-    let is_out_of_memory = ["memory allocation of", "overflowed its stack"].iter().any(|text| complaint.contains(text));
+    let is_out_of_memory =
+        ["memory allocation of", "overflowed its stack"].iter().any(|text| error_output.contains(text));
     match signal {
         Some(Signal::XCPU) => Failure::Cpu { limit: limits.cpu },
         Some(Signal::XFSZ) => Failure::FileSize { limit: limits.file_size },
         Some(Signal::ABORT) if is_out_of_memory => Failure::Memory { limit: limits.memory },
         Some(Signal::SEGV) => Failure::Memory { limit: limits.memory },
         Some(Signal::KILL) => Failure::Killed,
-        _ => Failure::Ended { status, complaint: complaint.split_whitespace().collect::<Vec<_>>().join(" ") },
+        _ => Failure::Ended { status, error_output: error_output.split_whitespace().collect::<Vec<_>>().join(" ") },
     }
 }
 
-fn after_colon(complaint: &str) -> String {
-    if complaint.is_empty() { String::new() } else { format!(": {}", complaint.chars().take(300).collect::<String>()) }
+fn after_colon(error_output: &str) -> String {
+    if error_output.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", error_output.chars().take(300).collect::<String>())
+    }
 }
 
 /// Formats bytes as a Kubernetes quantity.

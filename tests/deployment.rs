@@ -30,7 +30,7 @@ fn bytes(quantity: &Quantity) -> u64 {
 fn default_flags() -> ManagerFlags {
     match CommandLine::parse_from(["pulumi-controller"]).into_role() {
         Role::Manager(flags) => flags,
-        other => panic!("the default role is the manager: {other:?}"),
+        other => panic!("expected the manager role, got {other:?}"),
     }
 }
 
@@ -41,7 +41,7 @@ fn the_memory_limit_covers_all_child_processes() {
     let container = pod().containers.into_iter().next().unwrap();
     let limit = bytes(container.resources.unwrap().limits.unwrap().get("memory").unwrap());
     let needed = OWN_MEMORY + git::most_memory() + stack::most_memory();
-    assert!(limit >= needed, "the limit is {} MiB, and {} MiB may be needed", limit >> 20, needed >> 20);
+    assert!(limit >= needed, "the memory limit is {} MiB, but {} MiB may be required", limit >> 20, needed >> 20);
 }
 
 /// The kubelet evicts a pod whose volume exceeds its limit.
@@ -51,7 +51,7 @@ fn the_volume_limit_covers_artifacts_and_fetched_repositories() {
     let limit = bytes(&data.empty_dir.unwrap().size_limit.unwrap());
     let flags = default_flags();
     let needed = flags.storage_size + git::Limits::default().volume_bytes(flags.artifact_max_size);
-    assert!(limit >= needed, "the limit is {} MiB, and {} MiB may be needed", limit >> 20, needed >> 20);
+    assert!(limit >= needed, "the memory limit is {} MiB, but {} MiB may be required", limit >> 20, needed >> 20);
 }
 
 fn shipped<K: serde::de::DeserializeOwned>(path: &str) -> K {

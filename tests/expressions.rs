@@ -57,17 +57,17 @@ impl Fixture {
 
     /// Returns the final result. Retries only after the Stack is requeued.
     async fn evaluate(&mut self, expression: &str, this: &Stack, dep: &Stack) -> Result<bool, ExpressionError> {
-        let answer = async {
+        let response = async {
             loop {
-                if let Some(answer) = self.evaluator.ask(expression, this, dep).await {
-                    return answer;
+                if let Some(response) = self.evaluator.ask(expression, this, dep).await {
+                    return response;
                 }
                 while self.woken.next().await.expect("a wake-up").name != this.metadata.name.clone().unwrap() {}
             }
         };
-        tokio::time::timeout(TEST_TIMEOUT, answer)
+        tokio::time::timeout(TEST_TIMEOUT, response)
             .await
-            .unwrap_or_else(|_| panic!("no answer in {TEST_TIMEOUT:?}: {expression}"))
+            .unwrap_or_else(|_| panic!("no result within {TEST_TIMEOUT:?}: {expression}"))
     }
 }
 
@@ -113,16 +113,16 @@ async fn an_expression_that_exceeds_a_limit_is_stopped_and_reported() {
     ];
     let before = resident();
     let evaluations = rows.map(|(expression, expected)| async move {
-        assert!(expression.len() <= 1024, "the schema takes no longer one");
+        assert!(expression.len() <= 1024, "the schema accepts at most 1024 characters");
         let mut fixture = Fixture::new();
         let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
-        let answer = fixture.evaluate(&expression, &this, &dep).await;
+        let response = fixture.evaluate(&expression, &this, &dep).await;
         assert!(
-            matches!(&answer, Err(ExpressionError::LimitExceeded(why)) if expected.iter().any(|limit| why.contains(limit))),
-            "{expression}: {answer:?}"
+            matches!(&response, Err(ExpressionError::LimitExceeded(why)) if expected.iter().any(|limit| why.contains(limit))),
+            "{expression}: {response:?}"
         );
         // The result of a repeated expression comes from the cache, even if the evaluation exceeded a limit.
-        assert_eq!(fixture.evaluate(&expression, &this, &dep).await, answer);
+        assert_eq!(fixture.evaluate(&expression, &this, &dep).await, response);
         assert_eq!(fixture.started().len(), 1, "{expression}");
     });
     futures::future::join_all(evaluations).await;
@@ -138,8 +138,9 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
     for round in 0..20 {
         for attacker in 0..4 {
             let this = stack("attacker", &format!("app-{attacker}"), json!({"round": round}));
-            let answer = fixture.evaluator.ask(&chained_replace(), &this, &stack("attacker", "base", json!({}))).await;
-            answered += usize::from(matches!(answer, Some(Err(ExpressionError::LimitExceeded(_)))));
+            let response =
+                fixture.evaluator.ask(&chained_replace(), &this, &stack("attacker", "base", json!({}))).await;
+            answered += usize::from(matches!(response, Some(Err(ExpressionError::LimitExceeded(_)))));
         }
         let (this, dep) = (stack("victim", "app", json!({})), stack("victim", "base", json!({"round": round})));
         let start = Instant::now();
@@ -149,7 +150,7 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
     }
     // After each expression that exceeds a limit, evaluation pauses for the namespace of the attacker.
     let pauses = usize::try_from(began.elapsed().as_secs() / 10).unwrap();
-    assert!(answered <= 1 + pauses, "{answered} answers in {:?}", began.elapsed());
+    assert!(answered <= 1 + pauses, "{answered} results in {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,7 +160,7 @@ async fn results_are_cached_until_the_data_changes() {
     for _ in 0..3 {
         assert_eq!(fixture.evaluate("dep.status.outputs.count == 2", &this, &dep).await, Ok(true));
     }
-    assert_eq!(fixture.started().len(), 1, "one question, one evaluation");
+    assert_eq!(fixture.started().len(), 1, "one evaluation per expression");
     let changed = stack("apps", "base", json!({"count": 3}));
     assert_eq!(fixture.evaluate("dep.status.outputs.count == 2", &this, &changed).await, Ok(false));
     assert_eq!(fixture.started().len(), 2);
@@ -175,19 +176,19 @@ async fn maximum_size_objects_and_deep_expressions_fit_within_the_limits() {
     let text = "x".repeat(400_000);
     let large = stack("apps", "base", json!({"zones": zones, "text": text}));
     let size = serde_json::to_vec(&large).unwrap().len();
-    assert!(size > 1_400_000, "{size}: etcd takes 1.5 MiB");
+    assert!(size > 1_400_000, "{size}: the limit of etcd is 1.5 MiB");
     let expression = "self.status.outputs.zones.all(z, z.size < 30000) && dep.status.outputs.text.size() == 400000";
     assert_eq!(fixture.evaluate(expression, &large, &large).await, Ok(true));
     let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
     for (part, end, count) in [("(", ")", 500), ("[", "]", 500), ("!", "", 1000), ("1+", "", 500), ("-", "", 1000)] {
         let expression = format!("{}1{}", part.repeat(count), end.repeat(count));
-        let answer = fixture.evaluate(&expression, &this, &dep).await;
-        assert!(matches!(answer, Err(ExpressionError::Invalid(_))), "{part}: {answer:?}");
+        let response = fixture.evaluate(&expression, &this, &dep).await;
+        assert!(matches!(response, Err(ExpressionError::Invalid(_))), "{part}: {response:?}");
     }
     for (part, end) in [("(", ")"), ("[", "]")] {
         let expression = format!("{}1{} == 1", part.repeat(45), end.repeat(45));
-        let answer = fixture.evaluate(&expression, &this, &dep).await;
-        assert!(!matches!(answer, Err(ExpressionError::LimitExceeded(_))), "{part}: {answer:?}");
+        let response = fixture.evaluate(&expression, &this, &dep).await;
+        assert!(!matches!(response, Err(ExpressionError::LimitExceeded(_))), "{part}: {response:?}");
     }
 }
 
@@ -199,12 +200,12 @@ async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
     let burn = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, true)))";
     let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
     let requests = fixture.evaluator.ask(burn, &this, &dep).await;
-    assert_eq!(requests, None, "it takes a while");
+    assert_eq!(requests, None, "the evaluation has not ended");
     let child = PathBuf::from(format!("/proc/{}", fixture.started()[0]));
     let read = |name: &str| std::fs::read_to_string(child.join(name)).unwrap_or_default();
     let began = Instant::now();
     while !read("limits").lines().any(|line| line.starts_with("Max processes") && line.contains(" 0 ")) {
-        assert!(began.elapsed() < Duration::from_millis(900), "no limits: {}", read("limits"));
+        assert!(began.elapsed() < Duration::from_millis(900), "the evaluation has no limits: {}", read("limits"));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let limits: BTreeMap<String, String> = read("limits").lines().map(limit).collect();
@@ -225,7 +226,7 @@ async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
     let environment = read("environ");
     assert!(
         environment.split('\0').all(|v| v.is_empty() || v.starts_with("PWD=")),
-        "of the test's shell alone: {environment}"
+        "only variables of the shell: {environment}"
     );
     for descriptor in std::fs::read_dir(child.join("fd")).unwrap().flatten() {
         let target = std::fs::read_link(descriptor.path()).unwrap_or_default();

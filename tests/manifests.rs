@@ -99,10 +99,10 @@ fn every_stack_field_has_a_manifest_and_is_read_without_loss() {
     }
     for (file, object) in manifests.iter().chain(&read("refused")) {
         let found = reread::<Stack>(file, object);
-        assert!(covers(&found, object), "{file} loses something: {found}");
+        assert!(covers(&found, object), "{file} loses fields: {found}");
     }
     let template =
-        read("stack").into_iter().find(|(file, _)| file == "workspace-template.yaml").expect("it is there").1;
+        read("stack").into_iter().find(|(file, _)| file == "workspace-template.yaml").expect("manifest exists").1;
     assert!(covers(
         &reread::<Stack>("a template", &template)["spec"]["workspaceTemplate"],
         &template["spec"]["workspaceTemplate"]
@@ -118,7 +118,7 @@ fn every_program_field_has_a_manifest_and_is_read_without_loss() {
     }
     for (file, object) in &manifests {
         let found = reread::<Program>(file, object);
-        assert!(covers(&found, object), "{file} loses something: {found}");
+        assert!(covers(&found, object), "{file} loses fields: {found}");
     }
 }
 

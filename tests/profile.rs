@@ -27,7 +27,7 @@ async fn a_profile_names_the_busy_thread() -> Result<()> {
     let request = Request::get("/debug/pprof/profile?seconds=1").body(Body::empty())?;
     let response = metrics_router(Metrics::default(), true).oneshot(request).await?;
     end.store(true, Ordering::Relaxed);
-    busy.join().expect("it ends");
+    busy.join().expect("ends within the timeout");
     let status = response.status();
     let bytes = to_bytes(response.into_body(), 1 << 24).await?;
     assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&bytes));

@@ -77,7 +77,7 @@ impl Workspace {
         let output = self.pulumi(arguments::arguments(&operation));
         let mut run = RunSummary::default();
         for line in LineSplitter::default().push(&std::fs::read(event_log).unwrap_or_default()) {
-            run.observe(&EngineEvent::parse(&line.expect("it is short")).expect("it is an event"));
+            run.observe(&EngineEvent::parse(&line.expect("event within the size limit")).expect("valid engine event"));
         }
         (output, run)
     }
@@ -92,7 +92,7 @@ fn exit(output: &Output) -> Exit {
 }
 
 fn settled(directory: &Path, config: &Value) {
-    let project = Project::read(directory).expect("it is a project");
+    let project = Project::read(directory).expect("valid project file");
     let entry = |(key, value): (&String, &Value)| Entry {
         key: key.clone(),
         value: value.clone(),
@@ -143,7 +143,7 @@ fn a_program_reads_each_config_value_with_its_type() {
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     let seen: serde_json::Map<_, _> = run
         .outputs()
-        .expect("there are outputs")
+        .expect("outputs exist")
         .iter()
         .map(|output| (output.name.clone(), output.value.clone()))
         .collect();
@@ -154,10 +154,10 @@ fn a_program_reads_each_config_value_with_its_type() {
     assert_eq!(seen.get("kept"), Some(&json!("yes")));
     assert_eq!(seen.get("octal"), Some(&json!(8)));
 
-    let before = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("it is there");
-    assert!(before.contains("encryptionsalt"), "the CLI left no header: {before}");
+    let before = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("settings file");
+    assert!(before.contains("encryptionsalt"), "the CLI wrote no encryption salt: {before}");
     settled(&workspace.project(), &Value::Object(config));
-    let after = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("it is there");
+    let after = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("settings file");
     assert!(after.contains("encryptionsalt"), "the header is lost: {after}");
 }
 
@@ -175,11 +175,11 @@ fn a_run_reports_its_outputs_and_why_it_failed() {
     let (output, run) = workspace.run(OperationKind::Up);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     assert_eq!(run.resource_changes().get("create"), Some(&2), "{:?}", run.resource_changes());
-    let blinded = run.outputs().expect("there are outputs");
+    let blinded = run.outputs().expect("outputs exist");
     assert!(outputs::need_values(blinded) && !format!("{blinded:?}").contains("hidden"));
     let revealed = workspace.pulumi(arguments::stack_output("dev"));
-    let revealed = outputs::parse(&revealed.stdout).expect("they are JSON");
-    let found = outputs::combine(blinded, &revealed).expect("all are there");
+    let revealed = outputs::parse(&revealed.stdout).expect("valid JSON");
+    let found = outputs::combine(blinded, &revealed).expect("all outputs exist");
     let found: Vec<_> = found.iter().map(|output| (output.name.as_str(), &output.value, output.secret)).collect();
     assert_eq!(found[0].1["text"], json!("hello"));
     assert_eq!(found[1..], [("port", &json!(8080), false), ("token", &json!("hidden"), true)]);
@@ -205,7 +205,7 @@ fn a_lock_is_a_conflict_that_names_its_holder() {
     std::fs::create_dir_all(&locks).expect("a directory");
     let lock =
         json!({"pid": 42, "username": "pulumi", "hostname": "web-workspace-0", "timestamp": "2026-01-02T03:04:05Z"});
-    std::fs::write(locks.join("00000000-0000-0000-0000-000000000000.json"), lock.to_string()).expect("it is written");
+    std::fs::write(locks.join("00000000-0000-0000-0000-000000000000.json"), lock.to_string()).expect("write the lock");
     let (output, run) = workspace.run(OperationKind::Up);
     let failure = failure::classify(exit(&output), &text(&output.stdout), &text(&output.stderr), &run);
     let FailureKind::Conflict { holders } = failure.kind else { panic!("{failure:?}") };
@@ -274,7 +274,7 @@ fn a_program_object_is_refused_exactly_when_the_cli_refuses_it() {
     for (content, runs) in programs() {
         let object = json!({"metadata": {"name": "app"}, "program": content});
         let program: Program = serde_json::from_value(object).expect("a Program");
-        let rendered = program::render(&program).expect("it is rendered");
+        let rendered = program::render(&program).expect("rendered Program");
         std::fs::write(workspace.project().join("Pulumi.yaml"), rendered).expect("the program is written");
         settled(&workspace.project(), &json!({"n": 3, "given": "a value"}));
         let (output, _) = workspace.run(OperationKind::Up);

@@ -2,7 +2,7 @@
 //!
 //! The CLI handles a signal as a cancellation request only while its engine is running. Before the engine starts, a
 //! signal kills the CLI, which leaves the lock of the stack in place. The agent therefore delays the first SIGINT until
-//! the engine's first event, for at most [`HOLD_BACK`]. The second SIGINT makes the CLI abandon the operations in
+//! the engine's first event, for at most [`MAX_SIGINT_DELAY`]. The second SIGINT makes the CLI abandon the operations in
 //! flight, whose outcome is then unknown. The agent sends the second SIGINT only if the client calls `Cancel` again or
 //! the time for the graceful cancellation has passed.
 
@@ -16,7 +16,7 @@ use super::journal;
 use crate::pulumi::failure::CANCELED;
 
 /// Maximum time that the agent delays the first SIGINT until the engine's first event.
-pub const HOLD_BACK: Duration = Duration::from_secs(15);
+pub const MAX_SIGINT_DELAY: Duration = Duration::from_secs(15);
 /// Time between the second SIGINT and the SIGKILL for the CLI and all its descendants.
 pub const KILL_GRACE: Duration = Duration::from_secs(30);
 /// Part of the termination grace period that is reserved for reporting the result, waiting until the controller has
@@ -177,7 +177,7 @@ impl Cancellation {
     }
 
     /// Returns whether the CLI has received the second SIGINT, which makes the CLI abandon the operations in flight.
-    pub fn was_hard(&self) -> bool {
+    pub fn was_forced(&self) -> bool {
         matches!(self.sent, Sent::Second { .. } | Sent::Kill)
     }
 
@@ -185,7 +185,7 @@ impl Cancellation {
     pub fn due(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
         let (sent, step) = match self.sent {
             Sent::Nothing
-                if cancel_request.graceful_at.is_some_and(|at| self.engine_began || now >= at + HOLD_BACK) =>
+                if cancel_request.graceful_at.is_some_and(|at| self.engine_began || now >= at + MAX_SIGINT_DELAY) =>
             {
                 (Sent::First, Step::Interrupt)
             }
@@ -217,7 +217,7 @@ impl Liveness {
     }
 
     /// Records the current time as the time of the last activity.
-    pub fn note(&self) {
+    pub fn record(&self) {
         let since = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(since, Ordering::Relaxed);
         self.last_time.store(journal::now(), Ordering::Relaxed);

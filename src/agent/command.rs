@@ -214,7 +214,7 @@ impl CliVersion {
     }
 
     /// Queries the version after a random delay between `after` and twice `after`: the query is about a third as
-    /// expensive as a small run, and must neither slow down a new pod nor run in all pods at once.
+    /// expensive as a small run, so it must neither slow down a new pod nor run in all pods at the same time.
     pub async fn find_later(&self, after: Duration) {
         tokio::time::sleep(after.mul_f64(1.0 + fastrand::f64())).await;
         self.get().await;

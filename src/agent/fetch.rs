@@ -1,5 +1,5 @@
 //! The `fetch` role: an init container that receives one source, so that later init containers can use it. It serves
-//! the gRPC service of the agent on the agent's port and exits when the source is in place. The agent, which starts
+//! the gRPC service of the agent on the agent's port and exits when the source is installed. The agent, which starts
 //! after all init containers, uses this source.
 
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ use crate::rpc::server_tls::TlsAcceptor;
 const MAX_REQUEST: usize = 1024 * 1024;
 const STREAMS_AT_ONCE: u32 = 16;
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Maximum time until the server exits after the source is in place, so that the last reply reaches the client.
+/// Maximum time until the server exits after the source is installed, so that the last reply reaches the client.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Configuration of the `fetch` role.
@@ -47,7 +47,7 @@ pub struct FetchConfig {
     pub pod_uid: String,
 }
 
-/// Serves the gRPC service until a source is in place. Returns an error if the server stops earlier, because later init
+/// Serves the gRPC service until a source is installed. Returns an error if the server stops earlier, because later init
 /// containers need the source.
 pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -88,7 +88,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
         _ = terminate.recv() => stop.cancel(),
         _ = interrupt.recv() => stop.cancel(),
     }
-    anyhow::ensure!(done.is_cancelled(), "the pod was terminated before a source was in place");
+    anyhow::ensure!(done.is_cancelled(), "the pod was terminated before a source was installed");
     Ok(())
 }
 
@@ -97,9 +97,9 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
 struct Fetch {
     identity: Identity,
     source: Arc<Source>,
-    /// Cancelled when the pod is terminated.
+    /// Canceled when the pod is terminated.
     stop: CancellationToken,
-    /// Cancelled when the source is in place.
+    /// Canceled when the source is installed.
     done: CancellationToken,
 }
 
@@ -151,9 +151,8 @@ impl Agent for Fetch {
             }
             Ok::<_, Refusal>(unchanged)
         });
-        let unchanged = putting
-            .await
-            .map_err(|error| Status::internal(format!("failed to put the source in place: {error}")))??;
+        let unchanged =
+            putting.await.map_err(|error| Status::internal(format!("failed to install the source: {error}")))??;
         Ok(Response::new(proto::PutSourceReply { unchanged }))
     }
 

@@ -68,7 +68,7 @@ impl Layout {
     }
 
     /// Returns the directory in which archives are received and unpacked. The directory is empty while no source is
-    /// being put in place.
+    /// being installed.
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }

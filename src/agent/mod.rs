@@ -1,8 +1,8 @@
 //! The agent in the workspace pod: receives the source, runs the Pulumi CLI and records its runs in a journal. Only
 //! this module starts the CLI.
 //!
-//! [`init`] is the first process and starts [`serve`], which serves the controller through [`service`]. [`source`] puts
-//! sources in place; [`operations`] accepts runs, [`run`] executes them and [`journal`] records them. If user-defined
+//! [`init`] is the first process and starts [`serve`], which serves the controller through [`service`]. [`source`]
+//! installs sources; [`operations`] accepts runs, [`run`] executes them and [`journal`] records them. If user-defined
 //! init containers need the source, [`fetch`] receives it before the agent starts.
 
 mod bootstrap;

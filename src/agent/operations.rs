@@ -47,7 +47,7 @@ pub struct Operations {
     open: Mutex<Option<Open>>,
     /// Time between the graceful and the forced cancellation of a run.
     cancellation_grace: Duration,
-    /// Time from which a run is cancelled forcefully; set when the pod is being terminated.
+    /// Time from which a run is canceled forcefully; set when the pod is being terminated.
     forced_at: Mutex<Option<Instant>>,
     /// Name of the stack that is selected for commands that users run in the pod.
     selected: Arc<Mutex<Option<String>>>,
@@ -261,7 +261,7 @@ impl Operations {
     fn end_if_terminated(&self) {
         let Some(forced_at) = *lock(&self.forced_at) else { return };
         if let Some(open) = lock(&self.open).as_ref() {
-            tracing::info!(operation = open.id, "cancelling the operation: the pod is terminating");
+            tracing::info!(operation = open.id, "canceling the operation: the pod is terminating");
             open.cancel_request
                 .send_modify(|cancel_request| cancel_request.end(Cause::Terminated, Instant::now(), forced_at));
         }
@@ -286,13 +286,13 @@ impl Operations {
         let desired = request.artifact.clone().unwrap_or_default();
         let Some(current_source) = self.source.current_source() else {
             return Err(Refusal::Precondition(format!(
-                "no source is in place: operation {} requires {}",
+                "no source is installed: operation {} requires {}",
                 request.id, desired.digest
             )));
         };
         if (&current_source.digest, &current_source.directory) != (&desired.digest, &desired.directory) {
             return Err(Refusal::Precondition(format!(
-                "another source is in place: {} with directory {:?}; operation {} requires {} with directory {:?}",
+                "another source is installed: {} with directory {:?}; operation {} requires {} with directory {:?}",
                 current_source.digest, current_source.directory, request.id, desired.digest, desired.directory
             )));
         }
@@ -426,7 +426,9 @@ mod tests {
         };
         let _guard = operations.workspace_lock.lock_for_operation("one").unwrap();
         assert!(matches!(operations.run(request("one"), String::new()), Ok(Admission::Known)));
-        let Err(refusal) = operations.run(request("two"), String::new()) else { panic!("another one is open") };
+        let Err(refusal) = operations.run(request("two"), String::new()) else {
+            panic!("expected a refusal: another operation is open")
+        };
         assert!(refusal.to_string().contains("operation one is open"), "{refusal}");
     }
 }

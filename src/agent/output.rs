@@ -92,9 +92,9 @@ async fn copy_to(
         }
         // A secret can span two pieces of a long line: bytes that can be the start of a secret are processed together
         // with the next piece.
-        let certain = if end == End::Piece { log.redactor.certain(&line) } else { line.len() };
-        let certain = if certain == 0 { line.len() } else { certain };
-        let text = String::from_utf8_lossy(line.get(..certain).unwrap_or_default());
+        let printable_len = if end == End::Piece { log.redactor.printable_len(&line) } else { line.len() };
+        let printable_len = if printable_len == 0 { line.len() } else { printable_len };
+        let text = String::from_utf8_lossy(line.get(..printable_len).unwrap_or_default());
         see(&text);
         let (printed, kept) = without_secrets(&text, &log.redactor);
         let printed = format!("{}: {printed}\n", log.name);
@@ -106,7 +106,7 @@ async fn copy_to(
             let _ = to.flush().await;
         }
         tail.push(kept);
-        line.drain(..certain);
+        line.drain(..printable_len);
     }
     let _ = to.flush().await;
     tail

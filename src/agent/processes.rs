@@ -154,17 +154,17 @@ impl Family {
     /// SIGKILLs. There is no timeout, because a result must not be reported while a process is alive. Logs the
     /// remaining processes.
     pub async fn end(&self) -> io::Result<()> {
-        if self.gone_within(SETTLE).await? {
+        if self.exited_within(SETTLE).await? {
             return Ok(());
         }
         tracing::warn!(operation = self.operation, left = ?self.living()?, "ending the remaining processes of the run");
         self.signal(Signal::TERM)?;
-        if self.gone_within(TERMINATION_GRACE).await? {
+        if self.exited_within(TERMINATION_GRACE).await? {
             return Ok(());
         }
         loop {
             self.signal(Signal::KILL)?;
-            if self.gone_within(KILL_INTERVAL).await? {
+            if self.exited_within(KILL_INTERVAL).await? {
                 return Ok(());
             }
             tracing::error!(operation = self.operation, left = ?self.living()?, "processes of the run have not exited after SIGKILL");
@@ -173,7 +173,7 @@ impl Family {
 
     /// Returns whether all processes have ended within `limit`. Requires two consecutive checks without a process,
     /// because the environment of a process is empty during `execve`, and `/proc` may not list a new process yet.
-    async fn gone_within(&self, limit: Duration) -> io::Result<bool> {
+    async fn exited_within(&self, limit: Duration) -> io::Result<bool> {
         let end = Instant::now() + limit;
         let mut was_empty = false;
         loop {
@@ -278,7 +278,7 @@ mod tests {
         }
         assert_eq!(mark >> OPERATION_BITS, MARKED >> OPERATION_BITS);
         assert_ne!(mark, limit_of("another"));
-        assert!(mark < i64::MAX.cast_unsigned(), "the kernel does not read it as no limit");
+        assert!(mark < i64::MAX.cast_unsigned(), "the mark is not the value for no limit");
     }
 
     #[tokio::test]
@@ -296,7 +296,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), found).await.expect("the child is found");
+        tokio::time::timeout(Duration::from_secs(10), found).await.expect("the child process is found");
         let (ended, _) = tokio::join!(family.end(), child.wait());
         ended.unwrap();
         assert_eq!(family.living().unwrap(), Vec::new());

@@ -53,8 +53,8 @@ impl Redactor {
     }
 
     /// Returns the number of bytes of an incomplete text that can be printed: those before a possible start of a value.
-    pub fn certain(&self, text: &[u8]) -> usize {
-        let uncertain = self.values.iter().filter_map(|value| beginning_at_the_end(text, value.as_bytes()));
+    pub fn printable_len(&self, text: &[u8]) -> usize {
+        let uncertain = self.values.iter().filter_map(|value| partial_match_len(text, value.as_bytes()));
         text.len() - uncertain.max().unwrap_or_default()
     }
 }
@@ -88,7 +88,7 @@ fn json(value: &str) -> impl Iterator<Item = String> {
 }
 
 /// Returns the length of the longest suffix of `text` that is a proper prefix of `value`.
-fn beginning_at_the_end(text: &[u8], value: &[u8]) -> Option<usize> {
+fn partial_match_len(text: &[u8], value: &[u8]) -> Option<usize> {
     let longest = text.len().min(value.len().saturating_sub(1));
     (1..=longest).rev().find(|length| value.get(..*length).is_some_and(|beginning| text.ends_with(beginning)))
 }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_possible_prefix_of_a_secret_is_withheld() {
         let redactor = Redactor::new(["hunter22", "terrific"]);
-        for (text, certain) in [
+        for (text, printable_len) in [
             ("", ""),
             ("it is hunter22", "it is hunter22"),
             ("it is hunter2", "it is "),
@@ -113,7 +113,7 @@ mod tests {
             ("it is hunt e", "it is hunt e"),
             ("hunter2", ""),
         ] {
-            assert_eq!(redactor.certain(text.as_bytes()), certain.len(), "{text}");
+            assert_eq!(redactor.printable_len(text.as_bytes()), printable_len.len(), "{text}");
         }
     }
 
@@ -152,7 +152,11 @@ mod tests {
             assert_eq!(redactor.redact(&format!("it is {text}!")), "it is [secret]!", "{text}");
         }
         let header = STANDARD.encode(format!("user:{secret}"));
-        assert_eq!(redactor.redact(&header), "dXNlcjpw[secret]fg==", "all but what shares a group with something else");
+        assert_eq!(
+            redactor.redact(&header),
+            "dXNlcjpw[secret]fg==",
+            "only groups that the secret fills completely are redacted"
+        );
     }
 
     proptest! {
@@ -170,7 +174,7 @@ mod tests {
         #[test]
         fn redacting_never_panics(value in any::<String>(), text in any::<String>()) {
             let redactor = Redactor::new([value.as_str()]);
-            let _ = (redactor.redact(&text), redactor.certain(text.as_bytes()));
+            let _ = (redactor.redact(&text), redactor.printable_len(text.as_bytes()));
         }
     }
 }

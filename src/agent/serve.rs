@@ -49,7 +49,7 @@ const MAX_READINESS_REQUESTS: usize = 8;
 const MAX_READINESS_REQUEST: usize = 2048;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum time that the agent waits until its results are recorded.
-const LINGER: Duration = Duration::from_secs(30);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a termination message in bytes, set by Kubernetes.
 const MAX_TERMINATION_MESSAGE: usize = 4096;
 /// Maximum size of the result's message in bytes. With six bytes per character in JSON, the other fields still fit into
@@ -171,7 +171,7 @@ async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: im
                 let ready = is_ready();
                 tasks.spawn(async move {
                     // An error affects only this client.
-                    let _ = tokio::time::timeout(READINESS_TIMEOUT, answer_readiness(stream, ready)).await;
+                    let _ = tokio::time::timeout(READINESS_TIMEOUT, serve_readiness_request(stream, ready)).await;
                     drop(permit);
                 });
             }
@@ -183,7 +183,7 @@ async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: im
     }
 }
 
-async fn answer_readiness(mut stream: TcpStream, ready: bool) -> std::io::Result<()> {
+async fn serve_readiness_request(mut stream: TcpStream, ready: bool) -> std::io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 512];
     while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
@@ -220,7 +220,7 @@ struct TerminationMessage<'a> {
     interrupted: bool,
 }
 
-/// Ends the running operation and waits until all results are recorded, at most for `grace` and [`LINGER`].
+/// Ends the running operation and waits until all results are recorded, at most for `grace` and [`CLOSE_TIMEOUT`].
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();
@@ -234,7 +234,7 @@ async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
         tracing::warn!(path = %log.display(), %error, "failed to write the termination message");
     }
     tracing::info!(operations = pending.len(), "waiting for results to be recorded");
-    let end = Instant::now() + LINGER;
+    let end = Instant::now() + CLOSE_TIMEOUT;
     for record in &pending {
         let mut state = record.watch();
         if timeout_at(end, state.wait_for(|state| state.acknowledged)).await.is_err() {

@@ -70,9 +70,8 @@ impl Agent for Service {
         let source = self.operations.source.clone();
         // Runs in a separate task, because a client that disconnects must not interrupt the replacement of the source.
         let putting = self.operations.tasks.spawn(async move { source.put(parts).await });
-        let unchanged = putting
-            .await
-            .map_err(|error| Status::internal(format!("failed to put the source in place: {error}")))??;
+        let unchanged =
+            putting.await.map_err(|error| Status::internal(format!("failed to install the source: {error}")))??;
         Ok(Response::new(proto::PutSourceReply { unchanged }))
     }
 

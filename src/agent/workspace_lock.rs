@@ -1,4 +1,4 @@
-//! Exclusive lock of the workspace, which is held either by a source that is being put in place or by an operation.
+//! Exclusive lock of the workspace, which is held either by a source that is being installed or by an operation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,11 +38,11 @@ impl Drop for WorkspaceGuard {
 }
 
 impl WorkspaceLock {
-    /// Locks the workspace to put a source in place.
+    /// Locks the workspace to install a source.
     pub fn lock_for_source(&self) -> Result<WorkspaceGuard, Refusal> {
         let mut state = self.state();
         let is_closed = state.terminating;
-        self.lock(&mut state, "put a source in place", Holder::Source, is_closed)
+        self.lock(&mut state, "install a source", Holder::Source, is_closed)
     }
 
     /// Locks the workspace for an operation. Returns `None` if another call has locked it for the same operation.
@@ -61,7 +61,7 @@ impl WorkspaceLock {
             _ if state.terminating && is_closed => Some("the pod is terminating".to_owned()),
             _ if is_closed => Some("the pod is draining before its replacement".to_owned()),
             Holder::Free => None,
-            Holder::Source => Some("another source is being put in place".to_owned()),
+            Holder::Source => Some("another source is being installed".to_owned()),
             Holder::Operation(id) => Some(format!("operation {id} is open")),
         };
         if let Some(reason) = reason {
@@ -112,7 +112,7 @@ mod tests {
         let guard = workspace_lock.lock_for_operation("a").unwrap();
         assert!(
             guard.is_some() && workspace_lock.lock_for_operation("a").unwrap().is_none(),
-            "it is already locked for this operation"
+            "the operation already holds the lock"
         );
         assert!(workspace_lock.lock_for_operation("b").unwrap_err().to_string().contains("operation a is open"));
         assert!(workspace_lock.lock_for_source().unwrap_err().to_string().contains("operation a is open"));

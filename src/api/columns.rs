@@ -14,11 +14,11 @@ const SHORT_DIGEST: usize = 8;
 /// Minimum number of consecutive hexadecimal digits that are treated as a digest.
 const MIN_DIGEST: usize = 40;
 
-/// Returns the first line of `text` with shortened digests, truncated to `longest` characters.
-pub fn text(text: &str, longest: usize) -> String {
+/// Returns the first line of `text` with shortened digests, truncated to `max_length` characters.
+pub fn text(text: &str, max_length: usize) -> String {
     let short = with_short_digests(text.lines().next().unwrap_or_default());
-    match short.chars().count() > longest {
-        true => short.chars().take(longest.saturating_sub(ELLIPSIS.len())).chain(ELLIPSIS.chars()).collect(),
+    match short.chars().count() > max_length {
+        true => short.chars().take(max_length.saturating_sub(ELLIPSIS.len())).chain(ELLIPSIS.chars()).collect(),
         false => short,
     }
 }

@@ -186,12 +186,12 @@ pub fn summary(conditions: &[Condition]) -> Option<String> {
     Some(columns::text(&find(conditions, READY)?.message, columns::MAX_STATUS)).filter(|summary| !summary.is_empty())
 }
 
-/// Truncates a message to `longest` bytes. A truncated message ends with `...`.
-pub fn shorten(message: &str, longest: usize) -> String {
-    if message.len() <= longest {
+/// Truncates a message to `max_length` bytes. A truncated message ends with `...`.
+pub fn shorten(message: &str, max_length: usize) -> String {
+    if message.len() <= max_length {
         return message.to_owned();
     }
-    let end = message.floor_char_boundary(longest.saturating_sub(3));
+    let end = message.floor_char_boundary(max_length.saturating_sub(3));
     format!("{}...", message.get(..end).unwrap_or_default())
 }
 
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("in range")
+        Timestamp::from_second(second).expect("timestamp in range")
     }
 
     fn ready(status: Status, message: &str) -> Claim<'_> {

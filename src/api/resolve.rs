@@ -2,7 +2,7 @@
 
 /// Decision of a user about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Decision {
     /// Run again with the current state.
     Retry,
     /// Remove the pending creates from the state, then run again.
@@ -15,7 +15,7 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution<'a> {
     pub update: &'a str,
-    pub answer: Answer,
+    pub decision: Decision,
 }
 
 /// Maximum length of the value in bytes: the longest object name and the longest decision. The value is copied to the status.
@@ -28,15 +28,15 @@ pub fn parse(value: &str) -> Result<Resolution<'_>, &'static str> {
         return Err("must be at most 261 bytes long");
     }
     let (update, word) = value.trim().split_once('=').ok_or(FORM)?;
-    let answer = match word.trim() {
-        "retry" => Answer::Retry,
-        "clear" => Answer::Clear,
-        "abandon" => Answer::Abandon,
+    let decision = match word.trim() {
+        "retry" => Decision::Retry,
+        "clear" => Decision::Clear,
+        "abandon" => Decision::Abandon,
         _ => return Err(FORM),
     };
     match update.trim() {
         "" => Err(FORM),
-        update => Ok(Resolution { update, answer }),
+        update => Ok(Resolution { update, decision }),
     }
 }
 
@@ -46,9 +46,9 @@ mod tests {
 
     #[test]
     fn a_resolution_names_an_update_and_one_of_three_answers() {
-        let rows = [("a=retry", Answer::Retry), (" a = clear ", Answer::Clear), ("a=abandon", Answer::Abandon)];
-        for (text, answer) in rows {
-            assert_eq!(parse(text), Ok(Resolution { update: "a", answer }), "{text}");
+        let rows = [("a=retry", Decision::Retry), (" a = clear ", Decision::Clear), ("a=abandon", Decision::Abandon)];
+        for (text, decision) in rows {
+            assert_eq!(parse(text), Ok(Resolution { update: "a", decision }), "{text}");
         }
         for text in ["", "retry", "a", "a=", "=retry", "a=yes", "a=Retry", "a=b=retry"] {
             assert!(parse(text).is_err(), "{text:?}");

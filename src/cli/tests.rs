@@ -12,7 +12,7 @@ fn parse(arguments: &[&str]) -> Result<Role, String> {
 fn manager(arguments: &[&str]) -> ManagerFlags {
     match parse(arguments) {
         Ok(Role::Manager(flags)) => flags,
-        other => panic!("not the manager: {other:?}"),
+        other => panic!("expected the manager role, got {other:?}"),
     }
 }
 

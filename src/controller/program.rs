@@ -39,11 +39,11 @@ impl std::fmt::Debug for Context {
 
 /// Runs the controller until it is stopped.
 pub async fn controller(start: Start<StoreWriter<Program>>, context: Arc<Context>) {
-    start.run(cut_down, |_| (), |controller| controller, reconcile, context).await;
+    start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
 /// Removes the spec and the status. Each reconcile reads the live object, and the cache is only used to count Programs.
-fn cut_down(program: &mut Program) {
+fn strip_unused_fields(program: &mut Program) {
     program.program = ProgramSpec::default();
     program.status = None;
 }

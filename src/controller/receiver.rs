@@ -39,11 +39,11 @@ impl std::fmt::Debug for Context {
 
 /// Runs the controller until it is stopped.
 pub async fn controller(start: Start<StoreWriter<StackReceiver>>, context: Arc<Context>) {
-    start.run(cut_down, |_| (), |controller| controller, reconcile, context).await;
+    start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
 /// Removes the fields that the cache does not need. Each reconcile reads the live object.
-fn cut_down(receiver: &mut StackReceiver) {
+fn strip_unused_fields(receiver: &mut StackReceiver) {
     receiver.spec.resources.clear();
     receiver.status = None;
 }

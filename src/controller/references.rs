@@ -211,7 +211,7 @@ mod tests {
                  (config key size)"
             )
         );
-        let many = with((0..1000).map(map).collect()).expect("all are missing");
+        let many = with((0..1000).map(map).collect()).expect("missing objects");
         assert!(many.ends_with("ConfigMap \"m4\" (config key size) and 995 more"), "{many}");
     }
 

@@ -58,7 +58,7 @@ fn a_directory_that_replaces_another_is_watched() {
     let before = watch.version([directory.as_path()]);
     std::fs::remove_dir(&directory).unwrap();
     until_changed(&watch, parent.path(), before);
-    assert_eq!(watch.version([directory.as_path()]), None, "it does not exist");
+    assert_eq!(watch.version([directory.as_path()]), None, "a missing directory has no version");
     std::fs::create_dir(&directory).unwrap();
     let again = watch.version([directory.as_path()]);
     assert!(again.is_some());

@@ -34,7 +34,7 @@ use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 
 /// Capacity of a wake-up queue. Dropping a wake-up is safe, because the object is also requeued periodically.
-const WAKE_UPS: usize = 4096;
+const MAX_WAKE_UPS: usize = 4096;
 /// Concurrent reconciles of Workspaces. The number is large, because a reconcile waits for an agent, which can be slow. A separate limit
 /// applies to concurrent deliveries of sources.
 const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
@@ -76,10 +76,10 @@ impl Slots {
 /// Runs all controllers until shutdown.
 pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     let (updates, updates_writer) = update::updates();
-    let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(WAKE_UPS);
+    let (wake_workspace, woken_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(MAX_WAKE_UPS);
     let probes = workspace::AgentProbes::new(wake_workspace.clone(), parts.tasks.clone(), parts.end.clone());
     let inputs = workspace::InputWatch::new(wake_workspace.clone());
-    let (wake_update, woken_updates) = mpsc::channel::<ObjectRef<Update>>(WAKE_UPS);
+    let (wake_update, woken_updates) = mpsc::channel::<ObjectRef<Update>>(MAX_WAKE_UPS);
     let poll = references::Poll::default();
     let references = References::new(parts.reader.clone(), poll.clone());
     parts.tasks.spawn(poll.run(parts.reader.clone(), wake_update.clone(), wake_workspace.clone(), parts.end.clone()));

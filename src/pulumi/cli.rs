@@ -171,7 +171,7 @@ mod tests {
             ("v3.259.0+dirty", false),
             ("v4.0.0", false),
             ("", false),
-            ("a build of mine", false),
+            ("a custom build", false),
         ];
         for (version, expected) in rows {
             assert_eq!(is_too_old(version), expected, "{version}");

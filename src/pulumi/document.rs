@@ -321,9 +321,9 @@ mod tests {
     use super::*;
 
     fn mapping(text: &str) -> Mapping {
-        match parse(text).expect("it is valid") {
+        match parse(text).expect("valid YAML") {
             Some(Node::Mapping(mapping)) => mapping,
-            other => panic!("not a mapping: {other:?}"),
+            other => panic!("expected a mapping, got {other:?}"),
         }
     }
 
@@ -371,13 +371,14 @@ mod tests {
         for level in 1..10 {
             let _ = writeln!(text, "a{level}: &a{level} [{}]", vec![format!("*a{}", level - 1); 10].join(", "));
         }
-        let error = parse(&text).expect_err("it is too large");
+        let error = parse(&text).expect_err("should reject a large file");
         assert!(error.ends_with("exceeds the maximum of 100000 values"), "{error}");
     }
 
     #[test]
     fn a_document_that_is_nested_too_deeply_is_rejected() {
-        let error = parse(&format!("a: {}{}", "[".repeat(200), "]".repeat(200))).expect_err("it is too deep");
+        let error =
+            parse(&format!("a: {}{}", "[".repeat(200), "]".repeat(200))).expect_err("should reject deep nesting");
         assert!(error.contains("maximum nesting depth of 100"), "{error}");
     }
 
@@ -390,7 +391,7 @@ mod tests {
     #[test]
     fn json_output_preserves_numbers_and_strings() {
         let document = mapping("{\"a\": \"5\", \"b\": 5, \"c\": [true, null, \"null\"]}");
-        let value: Value = serde_json::from_str(&to_json(&document).expect("it is written")).expect("it is JSON");
+        let value: Value = serde_json::from_str(&to_json(&document).expect("JSON document")).expect("valid JSON");
         assert_eq!(value, json!({"a": "5", "b": 5, "c": [true, null, "null"]}));
     }
 

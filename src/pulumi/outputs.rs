@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn events(value: Value) -> Vec<Output> {
-        let Value::Object(outputs) = value else { panic!("not an object") };
+        let Value::Object(outputs) = value else { panic!("expected an object") };
         from_events(outputs)
     }
 
@@ -125,8 +125,8 @@ mod tests {
         let asset = json!({SIGNATURE_KEY: "c44067f5952c0a294b673a41bacd8c17", "text": "<contents elided>"});
         let outputs = events(json!({"token": masked(), "port": 8080, "asset": asset}));
         assert!(need_values(&outputs));
-        let revealed = parse(br#"{"token": {"a": 1}, "port": 9090, "asset": "real", "other": 1}"#).expect("it is JSON");
-        let combined = combine(&outputs, &revealed).expect("all are there");
+        let revealed = parse(br#"{"token": {"a": 1}, "port": 9090, "asset": "real", "other": 1}"#).expect("valid JSON");
+        let combined = combine(&outputs, &revealed).expect("all outputs exist");
         assert_eq!(
             combined,
             [
@@ -147,9 +147,9 @@ mod tests {
     #[test]
     fn a_missing_output_is_named_and_invalid_json_is_not_quoted() {
         let outputs = events(json!({"token": masked()}));
-        let error = combine(&outputs, &BTreeMap::new()).expect_err("it is missing");
+        let error = combine(&outputs, &BTreeMap::new()).expect_err("should report the missing output");
         assert_eq!(error.to_string(), "`pulumi stack output` printed no value for output \"token\"");
-        let error = parse(b"\"hunter2\"").expect_err("it is no object");
+        let error = parse(b"\"hunter2\"").expect_err("should reject a value that is no object");
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 

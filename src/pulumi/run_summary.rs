@@ -166,7 +166,7 @@ impl Tail {
 pub(crate) fn summary_of(log: &str) -> RunSummary {
     let mut run = RunSummary::default();
     for line in super::events::LineSplitter::default().push(log.as_bytes()) {
-        run.observe(&EngineEvent::parse(&line.expect("it is short")).expect("it is an event"));
+        run.observe(&EngineEvent::parse(&line.expect("event within the size limit")).expect("valid engine event"));
     }
     run
 }
@@ -187,7 +187,7 @@ mod tests {
         let run = run(include_str!("testdata/succeeded.events.jsonl"));
         assert_eq!(run.result(), Some("succeeded"));
         assert_eq!(changes(&run), [("create".to_owned(), 1), ("same".to_owned(), 1)]);
-        let outputs = run.outputs().expect("there are outputs");
+        let outputs = run.outputs().expect("outputs exist");
         let found: Vec<_> = outputs.iter().map(|output| (output.name.as_str(), output.secret)).collect();
         let expected = [
             ("file", false),

@@ -143,12 +143,12 @@ mod tests {
         for text in
             ["", "hunter2", "[]", "{\"deployment\": \"hunter2\"}", "{\"deployment\": {\"pending_operations\": {}}}"]
         {
-            let error = pending_creates(text.as_bytes()).expect_err("it is no state");
+            let error = pending_creates(text.as_bytes()).expect_err("should reject invalid JSON");
             assert!(!error.to_string().contains("hunter2"), "{error}");
-            let error = without_pending_creates(text).expect_err("it is no state");
+            let error = without_pending_creates(text).expect_err("should reject invalid JSON");
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }
-        let error = pending_creates(Broken).expect_err("it cannot be read");
+        let error = pending_creates(Broken).expect_err("should report the read error");
         assert!(matches!(error, StateError::Read(_)), "{error}");
     }
 

@@ -136,7 +136,7 @@ mod tests {
         assert_eq!([found(&directory, "/hook/2"), found(&directory, "/hook/3")], [None, some("b")]);
         // The watch restarts; b was deleted in the meantime, without an event.
         directory.apply(Event::Init);
-        assert_eq!(found(&directory, "/hook/3"), some("b"), "what is known stays until all is listed");
+        assert_eq!(found(&directory, "/hook/3"), some("b"), "known receivers stay until the list is complete");
         directory.apply(Event::InitDone);
         assert_eq!(found(&directory, "/hook/3"), None);
     }

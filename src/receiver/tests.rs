@@ -22,7 +22,7 @@ use crate::server::Limits;
 use crate::telemetry::metrics::Metrics;
 
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
-/// Upper bound of all waiting times in these tests.
+/// Timeout of every wait in these tests.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const RECEIVERS: &str = "/apis/pulumi.com/v1alpha1/stackreceivers";
 const STACKS: &str = "/apis/pulumi.com/v1/namespaces/apps/stacks";
@@ -57,7 +57,7 @@ impl Server {
         let world = Arc::new(Mutex::new(world));
         let seen = world.clone();
         let (client, log) =
-            client(move |requested| seen.lock().unwrap().answer(&requested.method, &requested.path, &requested.query));
+            client(move |requested| seen.lock().unwrap().respond(&requested.method, &requested.path, &requested.query));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (end, metrics) = (CancellationToken::new(), Metrics::default());
@@ -71,7 +71,7 @@ impl Server {
             limits,
         };
         let known = start(settings, listener, &end);
-        tokio::time::timeout(TEST_TIMEOUT, known).await.expect("the receivers are known");
+        tokio::time::timeout(TEST_TIMEOUT, known).await.expect("receivers are listed");
         Server { address, world, log, metrics, _end: end.drop_guard() }
     }
 
@@ -80,11 +80,11 @@ impl Server {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         // The server may respond and close the connection before all bytes are sent.
         let _ = stream.write_all(bytes).await;
-        let mut answer = Vec::new();
-        let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut answer)).await;
+        let mut response = Vec::new();
+        let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await;
         read.expect("the server closes the connection").unwrap_or_default();
         // The `date` header may differ between two responses.
-        let text = String::from_utf8(answer).unwrap();
+        let text = String::from_utf8(response).unwrap();
         text.split_inclusive("\r\n").filter(|line| !line.starts_with("date:")).collect()
     }
 
@@ -104,7 +104,12 @@ impl Server {
                 let annotations = &requested.body["metadata"]["annotations"];
                 let at = annotations["reconcile.fluxcd.io/requestedAt"].as_str().expect("a request");
                 at.parse::<jiff::Timestamp>().expect("a time");
-                assert_eq!(requested.body["metadata"].as_object().unwrap().len(), 2, "and the UID: {}", requested.body);
+                assert_eq!(
+                    requested.body["metadata"].as_object().unwrap().len(),
+                    2,
+                    "only annotations and the UID: {}",
+                    requested.body
+                );
                 assert_eq!(requested.body.as_object().unwrap().len(), 1, "only metadata: {}", requested.body);
                 requested.path.rsplit('/').next().unwrap().to_owned()
             })
@@ -142,7 +147,7 @@ impl Server {
 }
 
 impl World {
-    fn answer(&self, method: &str, path: &str, query: &str) -> Answer {
+    fn respond(&self, method: &str, path: &str, query: &str) -> Answer {
         let name = path.rsplit('/').next().unwrap_or_default();
         let stack = |name: &str, labels: &Value| {
             json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
@@ -222,8 +227,8 @@ fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> St
     format!("{method} {path} HTTP/1.1\r\nHost: hooks\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
 }
 
-fn is_ok(answer: &str) -> bool {
-    answer.starts_with("HTTP/1.1 200 ")
+fn is_ok(response: &str) -> bool {
+    response.starts_with("HTTP/1.1 200 ")
 }
 
 #[tokio::test]
@@ -244,7 +249,7 @@ async fn a_signed_push_requests_runs_of_the_matching_stacks() {
     assert!(is_ok(&server.call(&path("push"), &[hub, ("X-GitHub-Event", "issues")], BODY).await));
     assert_eq!(server.requested(), ["web"], "a ping and another event run nothing");
     assert!(is_ok(&server.call(&path("many"), &[("X-Signature", &signature)], BODY).await));
-    assert_eq!(server.requested(), ["api", "web", "web", "worker"], "each once, although one matches twice");
+    assert_eq!(server.requested(), ["api", "web", "web", "worker"], "each Stack once, although one matches twice");
     let lab = [("X-Gitlab-Token", "s3cret"), ("X-Gitlab-Event", "Push Hook")];
     assert!(is_ok(&server.call(&path("lab"), &lab, BODY).await));
     assert!(is_ok(&server.call(&path("plain"), &[], "").await));
@@ -267,15 +272,15 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     assert!(unknown.starts_with("HTTP/1.1 404 "), "{unknown}");
     let answers = [
         ("the root", server.call("/", &[hub], BODY).await),
-        ("another method", server.send(request("PUT", &path("push"), &[hub], BODY).as_bytes()).await),
+        ("a different method", server.send(request("PUT", &path("push"), &[hub], BODY).as_bytes()).await),
         ("wrong signature", server.call(&path("push"), &[("X-Hub-Signature-256", &wrong)], BODY).await),
         ("no signature", server.call(&path("push"), &[], BODY).await),
-        ("another body", server.call(&path("push"), &[hub], "{}").await),
+        ("a different body", server.call(&path("push"), &[hub], "{}").await),
         ("suspended", server.call(&path("held"), &[hub], BODY).await),
         ("no Secret", server.call(&path("lost"), &[hub], BODY).await),
     ];
-    for (what, answer) in answers {
-        assert_eq!(answer, unknown, "{what}");
+    for (what, response) in answers {
+        assert_eq!(response, unknown, "{what}");
     }
     assert_eq!(server.requested(), Vec::<String>::new());
     assert_eq!(server.counted("refused"), 8);
@@ -311,10 +316,10 @@ async fn rate_limited_calls_get_the_generic_refusal_and_share_secret_reads() {
     let server = Server::start(world(vec![receiver("plain", json!({"type": "generic"}))])).await;
     let path = path("plain");
     let calls = futures::future::join_all((0..40).map(|_| server.call(&path, &[], ""))).await;
-    let accepted = calls.iter().filter(|answer| is_ok(answer)).count();
+    let accepted = calls.iter().filter(|response| is_ok(response)).count();
     assert!((20..40).contains(&accepted), "{accepted} of 40 concurrent calls were accepted");
     let unknown = server.call("/hook/0", &[], "").await;
-    assert!(calls.iter().all(|answer| is_ok(answer) || *answer == unknown));
+    assert!(calls.iter().all(|response| is_ok(response) || *response == unknown));
     let reads = server.log.verbs().into_iter().filter(|verb| verb.ends_with("/secrets/hook")).count();
     assert!(reads < 10, "{reads} reads of the Secret for 40 concurrent calls");
     assert!(server.events(1).await[0].starts_with("ValidationFailed: webhook call refused: rate limit exceeded"));
@@ -328,12 +333,12 @@ async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_ones() {
     let headers = [("X-Hub-Signature-256", wrong.as_str())];
     let attacks = (0..100).map(|_| server.call(&path, &headers, BODY));
     let answers = futures::future::join_all(attacks).await;
-    assert!(!answers.iter().any(|answer| is_ok(answer)));
+    assert!(!answers.iter().any(|response| is_ok(response)));
     let reads = server.log.verbs().into_iter().filter(|verb| verb.ends_with("/secrets/hook")).count();
     assert!(reads < 20, "{reads} reads of the Secret for 100 concurrent calls");
     for _ in 0..20 {
-        let answer = server.call(&path, &[("X-Hub-Signature-256", &good)], BODY).await;
-        assert!(is_ok(&answer), "{answer}");
+        let response = server.call(&path, &[("X-Hub-Signature-256", &good)], BODY).await;
+        assert!(is_ok(&response), "{response}");
     }
 }
 
@@ -343,9 +348,9 @@ async fn a_failed_run_request_does_not_block_others_and_returns_500() {
     let mut world = world(vec![receiver("many", json!({"type": "generic", "resources": resources}))]);
     world.read_only = Some("api");
     let server = Server::start(world).await;
-    let answer = server.call(&path("many"), &[], "").await;
-    assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
-    assert_eq!(server.requested(), ["api", "web", "worker"], "all were tried");
+    let response = server.call(&path("many"), &[], "").await;
+    assert!(response.starts_with("HTTP/1.1 500 "), "{response}");
+    assert_eq!(server.requested(), ["api", "web", "worker"], "every Stack was requested");
     let events = server.events(1).await;
     assert!(
         events[0].starts_with("Failed: failed to request the run of at least one Stack: Stack apps/gone not found; "),
@@ -361,8 +366,8 @@ async fn an_oversized_body_is_rejected_for_known_and_unknown_paths() {
     let largest = "x".repeat(3 * 1024 * 1024);
     let known = server.call(&path("plain"), &[], &body).await;
     let unknown = server.call("/hook/0", &[], &body).await;
-    for answer in [known, unknown] {
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    for response in [known, unknown] {
+        assert!(response.is_empty() || response.starts_with("HTTP/1.1 413 "), "{response}");
     }
     assert_eq!(server.requested(), Vec::<String>::new());
     assert!(is_ok(&server.call(&path("plain"), &[], &largest).await));

@@ -139,9 +139,9 @@ fn time(milliseconds: &mut i64) {
 }
 
 /// Truncates a text and replaces its control characters, which could forge log lines.
-pub(super) fn cut(text: &mut String, longest: usize) {
-    if text.len() > longest {
-        text.truncate(text.floor_char_boundary(longest));
+pub(super) fn cut(text: &mut String, max_length: usize) {
+    if text.len() > max_length {
+        text.truncate(text.floor_char_boundary(max_length));
         // Free the memory of the received text, which can be much longer.
         text.shrink_to_fit();
     }

@@ -286,7 +286,7 @@ impl AgentClient {
     }
 
     /// Sends a source. The number of bytes that are read from the reader is the size in the header. Reports the
-    /// progress to `sending`. Afterwards, the source is in place or the agent still prepares it, and
+    /// progress to `sending`. Afterwards, the source is installed or the agent still prepares it, and
     /// [`AgentClient::status`] reports the progress. The call is idempotent by digest and directory.
     pub async fn put_source<R>(
         &self,

@@ -51,7 +51,7 @@ const MAX_HANDSHAKES: usize = 32;
 /// Pause after accepting a connection has failed, for example for lack of file descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum time for which data from a refused client is read; [`REFUSED_BYTES`] limits the amount of this data.
-const REFUSED_LINGER: Duration = Duration::from_secs(1);
+const REFUSED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const REFUSED_BYTES: u64 = 64 * 1024;
 /// Maximum size of a file in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -306,7 +306,7 @@ async fn close_after_alert(mut stream: TcpStream) {
         tokio::io::copy(&mut stream.take(REFUSED_BYTES), &mut tokio::io::sink()).await
     };
     // The result is irrelevant: the connection is closed in any case.
-    let _ = tokio::time::timeout(REFUSED_LINGER, listening).await;
+    let _ = tokio::time::timeout(REFUSED_CLOSE_TIMEOUT, listening).await;
 }
 
 fn read_files(directory: &Path) -> Result<Files, ServerTlsError> {

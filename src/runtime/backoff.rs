@@ -19,8 +19,8 @@ pub type ObjectKey = (String, String);
 /// Retry delays by object.
 #[derive(Debug)]
 pub struct Backoff {
-    shortest: Duration,
-    longest: Duration,
+    min_delay: Duration,
+    max_delay: Duration,
     capacity: usize,
     /// Failures of each object. The lock is held only briefly and never across an `await`.
     failures: Mutex<HashMap<ObjectKey, Failures>>,
@@ -40,12 +40,12 @@ impl Default for Backoff {
 
 impl Backoff {
     /// Creates a backoff with custom minimum and maximum delays.
-    pub fn between(shortest: Duration, longest: Duration) -> Self {
-        Backoff::new(shortest, longest, MAX_OBJECTS)
+    pub fn between(min_delay: Duration, max_delay: Duration) -> Self {
+        Backoff::new(min_delay, max_delay, MAX_OBJECTS)
     }
 
-    fn new(shortest: Duration, longest: Duration, capacity: usize) -> Self {
-        Backoff { shortest, longest, capacity, failures: Mutex::default() }
+    fn new(min_delay: Duration, max_delay: Duration, capacity: usize) -> Self {
+        Backoff { min_delay, max_delay, capacity, failures: Mutex::default() }
     }
 
     /// Records a failure and returns the retry delay, which doubles with each failure of the object up to the maximum delay.
@@ -56,7 +56,7 @@ impl Backoff {
             oldest.map(|key| failures.remove(&key));
         }
         let entry = failures.entry(key.clone()).or_insert_with(|| Failures { count: 0, last: Instant::now() });
-        let delay = self.shortest.saturating_mul(2_u32.saturating_pow(entry.count)).min(self.longest);
+        let delay = self.min_delay.saturating_mul(2_u32.saturating_pow(entry.count)).min(self.max_delay);
         *entry = Failures { count: entry.count.saturating_add(1), last: Instant::now() };
         delay
     }
@@ -103,7 +103,7 @@ mod tests {
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         assert_eq!(backoff.failed(&key("c")), MIN_DELAY * 2);
-        assert_eq!(backoff.failed(&key("a")), MIN_DELAY, "it was forgotten");
+        assert_eq!(backoff.failed(&key("a")), MIN_DELAY, "the backoff was reset");
         assert_eq!(backoff.failures.lock().unwrap().len(), 2);
     }
 }

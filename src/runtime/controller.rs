@@ -36,11 +36,11 @@ impl<S> Debug for Start<S> {
 impl<S> Start<S> {
     /// Runs the controller until `end` is canceled.
     ///
-    /// `cut_down` and `seen` have the same meaning as in [`watch::changes`]. `triggers` adds watches and wake-ups that
-    /// trigger reconciles in addition to the changes of the objects themselves.
+    /// `strip` and `seen` have the same meaning as in [`watch::changes`]. `triggers` adds watches and
+    /// wake-ups that trigger reconciles in addition to the changes of the objects themselves.
     pub async fn run<K, C, R>(
         self,
-        cut_down: impl Fn(&mut K) + Send + 'static,
+        strip: impl Fn(&mut K) + Send + 'static,
         seen: impl FnMut(&Event<K>) + Send + 'static,
         triggers: impl FnOnce(Controller<K>) -> Controller<K>,
         reconcile: impl Fn(Arc<K>, Arc<C>) -> R + Copy + Send + 'static,
@@ -54,7 +54,7 @@ impl<S> Start<S> {
     {
         let Start { client, scope, store, runner, end } = self;
         let objects = store.reader();
-        let changes = watch::changes(scope.api(client), scope.own_kinds(), cut_down, store, runner.clone(), seen);
+        let changes = watch::changes(scope.api(client), scope.own_kinds(), strip, store, runner.clone(), seen);
         triggers(Controller::for_stream(changes, objects))
             .graceful_shutdown_on(end.cancelled_owned())
             .run(

@@ -4,7 +4,7 @@
 //! A free slot is assigned to the namespace with the fewest open runs. Among namespaces with equally many open runs, it is
 //! assigned to the namespace that got a slot least recently. The last free slot of a node is reserved for namespaces without
 //! an open run on that node. The last free slot overall is reserved for namespaces without an open run, unless the limits
-//! allow one namespace to use all slots. Thus namespaces that already have open runs leave one slot for another namespace.
+//! allow one namespace to use all slots. Namespaces with open runs therefore leave one slot for other namespaces.
 //!
 //! Within a namespace, the run with the highest priority starts first. Among runs with the same priority, the run that has
 //! been pending longest starts first. Neither the priority nor the number of queued runs of a namespace delays the runs of
@@ -118,7 +118,7 @@ impl<W> FairQueue<W> {
             self.adopt(run, now);
             return Ok(());
         }
-        Err(self.why_full(run))
+        Err(self.full_reason(run))
     }
 
     /// Opens a run that has a reserved slot or was opened before this process started, regardless of the limits.
@@ -207,7 +207,7 @@ impl<W> FairQueue<W> {
         taken
     }
 
-    fn why_full(&self, run: &Run) -> Full {
+    fn full_reason(&self, run: &Run) -> Full {
         let Limits { all, each_namespace, each_node } = self.limits;
         let taken = self.taken_slots();
         let (namespace, node) = (&run.namespace, &run.node);

@@ -85,12 +85,12 @@ impl Log {
 /// Returns a client that gets its responses from `answer`, and the log of the client's requests.
 pub(crate) fn client(answer: impl Fn(&RecordedRequest) -> Answer + Send + Sync + 'static) -> (Client, Log) {
     let log = Log::default();
-    let (answer, noted) = (Arc::new(answer), log.clone());
+    let (answer, recorded) = (Arc::new(answer), log.clone());
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (answer, noted) = (answer.clone(), noted.clone());
+        let (answer, recorded) = (answer.clone(), recorded.clone());
         async move {
             let requests = read(request).await;
-            noted.0.lock().unwrap().push(requests.clone());
+            recorded.0.lock().unwrap().push(requests.clone());
             let (code, text) = answer(&requests).content().await;
             let response = Response::builder().status(code).header("content-type", "application/json");
             response.body(Body::from(text.into_bytes())).map_err(std::io::Error::other)

@@ -33,7 +33,7 @@ pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>
     for entry in entries(object) {
         let entry = if is_operators(entry) { renamed(entry.clone()) } else { entry.clone() };
         match kept.iter_mut().find(|other| is_same_manager(other, &entry)) {
-            Some(other) => unite(other, entry),
+            Some(other) => merge_fields(other, entry),
             None => kept.push(entry),
         }
     }
@@ -90,7 +90,7 @@ fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool
         && version(one) == version(other)
 }
 
-fn unite(into: &mut ManagedFieldsEntry, from: ManagedFieldsEntry) {
+fn merge_fields(into: &mut ManagedFieldsEntry, from: ManagedFieldsEntry) {
     match (&mut into.fields_v1, from.fields_v1) {
         (Some(FieldsV1(Value::Object(into))), Some(FieldsV1(Value::Object(from)))) => union(into, from),
         (into, from) => *into = into.take().or(from),
@@ -122,9 +122,9 @@ mod tests {
 
     /// Parses a list of objects that version 2.9 of the operator created in a cluster.
     fn left<K: DeserializeOwned>(list: &str) -> Vec<K> {
-        let list: Value = serde_saphyr::from_str(list).expect("it is YAML");
+        let list: Value = serde_saphyr::from_str(list).expect("valid YAML");
         let items = list["items"].as_array().expect("a list").clone();
-        items.into_iter().map(|item| serde_json::from_value(item).expect("it can be read")).collect()
+        items.into_iter().map(|item| serde_json::from_value(item).expect("valid field manager entry")).collect()
     }
 
     macro_rules! left {

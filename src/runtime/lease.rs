@@ -30,7 +30,7 @@ use crate::telemetry::chain;
 use crate::telemetry::metrics::Metrics;
 
 pub use state::Identity;
-use state::{Sighting, Step, decide, desired};
+use state::{Observation, Step, decide, desired};
 
 /// Timeout of the request that releases the Lease.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -67,7 +67,7 @@ pub struct Elector {
     identity: Identity,
     times: LeaderElection,
     until: watch::Sender<Option<Instant>>,
-    seen: Option<Sighting>,
+    seen: Option<Observation>,
     /// Whether the Lease must be read before it is written. `false` only after this process has written the Lease
     /// successfully.
     must_read: bool,
@@ -117,9 +117,9 @@ impl Elector {
         let mut logged: Option<String> = None;
         loop {
             match self.attempt().await {
-                Ok(Some(begun)) => return self.allow_writes_since(begun),
+                Ok(Some(started)) => return self.allow_writes_since(started),
                 Ok(None) => {
-                    let holder = self.seen.as_ref().and_then(Sighting::holder).map(str::to_owned);
+                    let holder = self.seen.as_ref().and_then(Observation::holder).map(str::to_owned);
                     if holder != logged {
                         tracing::info!(lease = self.name, holder, "waiting for the Lease, which another replica holds");
                         logged = holder;
@@ -149,7 +149,7 @@ impl Elector {
                 attempt = tokio::time::timeout_at(deadline, self.attempt()) => attempt,
             };
             match attempt {
-                Ok(Ok(Some(begun))) => self.allow_writes_since(begun),
+                Ok(Ok(Some(started))) => self.allow_writes_since(started),
                 Ok(Ok(None)) => return Err(self.lost("another client changed it".to_owned())),
                 Ok(Err(error)) => {
                     cause = chain(&error);
@@ -201,15 +201,15 @@ impl Elector {
     }
 
     async fn step(&mut self) -> Result<Option<Instant>, WriteError> {
-        let begun = Instant::now();
-        let step = decide(self.seen.as_ref(), &self.identity, self.times.lease_duration, begun);
+        let started = Instant::now();
+        let step = decide(self.seen.as_ref(), &self.identity, self.times.lease_duration, started);
         if step == Step::Wait {
             self.must_read = true;
             return Ok(None);
         }
         // Set before the request, because the caller may drop this future before the response arrives.
         self.must_read = true;
-        let before = self.seen.as_ref().map(Sighting::spec).unwrap_or_default();
+        let before = self.seen.as_ref().map(Observation::spec).unwrap_or_default();
         let spec = desired(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
         let granted = match self.seen.clone() {
             Some(seen) => self.write(&seen, &spec).await?,
@@ -223,11 +223,11 @@ impl Elector {
         };
         self.observe(Some(granted));
         self.must_read = false;
-        Ok(Some(begun))
+        Ok(Some(started))
     }
 
     /// Writes the spec of the Lease if the Lease is still in the observed state; otherwise, returns a conflict.
-    async fn write(&self, seen: &Sighting, spec: &impl serde::Serialize) -> Result<Lease, WriteError> {
+    async fn write(&self, seen: &Observation, spec: &impl serde::Serialize) -> Result<Lease, WriteError> {
         let patch = json!({ "metadata": { "resourceVersion": seen.lease.resource_version() }, "spec": spec });
         self.writer.merge(&self.namespace, &self.name, &patch).await
     }
@@ -244,12 +244,12 @@ impl Elector {
         self.seen = lease.map(|lease| {
             let unchanged = before.filter(|before| before.lease.spec == lease.spec);
             let since = unchanged.map_or_else(Instant::now, |before| before.since);
-            Sighting { lease, since }
+            Observation { lease, since }
         });
     }
 
     fn is_ours(&self) -> bool {
-        self.seen.as_ref().and_then(Sighting::holder) == Some(self.identity())
+        self.seen.as_ref().and_then(Observation::holder) == Some(self.identity())
     }
 
     fn new_lease(&self, spec: LeaseSpec) -> Lease {
@@ -261,8 +261,8 @@ impl Elector {
         Lease { metadata, spec: Some(spec) }
     }
 
-    fn allow_writes_since(&self, begun: Instant) {
-        self.until.send_replace(Some(begun + self.times.renew_deadline));
+    fn allow_writes_since(&self, started: Instant) {
+        self.until.send_replace(Some(started + self.times.renew_deadline));
         self.metrics.leads(&self.name, true);
     }
 
@@ -274,7 +274,7 @@ impl Elector {
     fn lost(&self, cause: String) -> LeaseLost {
         self.stop_writing();
         let lease = format!("{}/{}", self.namespace, self.name);
-        match self.seen.as_ref().and_then(Sighting::holder).filter(|holder| *holder != self.identity()) {
+        match self.seen.as_ref().and_then(Observation::holder).filter(|holder| *holder != self.identity()) {
             Some(holder) => LeaseLost::Taken { lease, holder: holder.to_owned() },
             None => LeaseLost::NotRenewed { lease, limit: self.times.renew_deadline, cause },
         }

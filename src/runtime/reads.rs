@@ -252,13 +252,16 @@ mod tests {
         let (client, log) = client(|_| Answer::refusal(404, "NotFound"));
         let reader = Reader::new(client, Duration::from_secs(1));
         for name in ["../other/secrets/state", "state?watch=true", "state#", "", "a/b", "..", "State", "-a", "%2e%2e"] {
-            assert!(reader.get_opt::<Secret>("apps", name).await.expect("no failure").is_none(), "{name}");
-            assert!(reader.get_metadata_opt::<Secret>("apps", name).await.expect("no failure").is_none(), "{name}");
-            assert!(reader.get_row_opt::<Secret>("apps", name).await.expect("no failure").is_none(), "{name}");
+            assert!(reader.get_opt::<Secret>("apps", name).await.expect("successful read").is_none(), "{name}");
+            assert!(
+                reader.get_metadata_opt::<Secret>("apps", name).await.expect("successful read").is_none(),
+                "{name}"
+            );
+            assert!(reader.get_row_opt::<Secret>("apps", name).await.expect("successful read").is_none(), "{name}");
         }
-        assert!(reader.get_opt::<Secret>("../other", "state").await.expect("no failure").is_none());
+        assert!(reader.get_opt::<Secret>("../other", "state").await.expect("successful read").is_none());
         assert!(log.all().is_empty(), "{:?}", log.verbs());
-        assert!(reader.get_opt::<Secret>("apps", "state.v1").await.expect("no failure").is_none());
+        assert!(reader.get_opt::<Secret>("apps", "state.v1").await.expect("successful read").is_none());
         assert_eq!(log.verbs(), ["GET /api/v1/namespaces/apps/secrets/state.v1"]);
     }
 }

@@ -175,8 +175,8 @@ impl ReconcileRunner {
             revision = tracing::field::Empty,
         );
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
-        self.metrics.reconciles().begun(self.controller, &key);
-        let begun = Instant::now();
+        self.metrics.reconciles().started(self.controller, &key);
+        let started = Instant::now();
         // The future is on the heap, because reconciles are large and a single task holds the futures of all reconciles.
         let work = Box::pin(tokio::time::timeout(self.timeout, work).instrument(span.clone()));
         let end = match AssertUnwindSafe(work).catch_unwind().await {
@@ -186,7 +186,7 @@ impl ReconcileRunner {
             Err(payload) => End::Panic(payload),
         };
         let (action, result) = span.in_scope(|| self.conclude(&key, end));
-        self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, begun.elapsed());
+        self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, started.elapsed());
         // The object was deleted in the meantime, possibly by this reconcile.
         if !self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
             self.forget_key(&key);
@@ -201,7 +201,7 @@ impl ReconcileRunner {
         self.forget_key(&key);
     }
 
-    /// Forgets all objects for which `exists` is false, because they were deleted without an event.
+    /// Removes all objects for which `exists` is false, because they were deleted without an event.
     pub fn retain(&self, exists: impl Fn(&str, &str) -> bool) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<ObjectKey> = known.extract_if(|(namespace, name)| !exists(namespace, name)).collect();

@@ -38,16 +38,16 @@ const REQUEST_ANNOTATIONS: [&str; 6] = [
     ANNOTATION_RESOLVE,
 ];
 
-/// Returns the objects whose change triggers a reconcile, for `Controller::for_stream`. `store` receives all objects, and
-/// `drive` forgets deleted objects.
+/// Returns the objects whose change triggers a reconcile, for `Controller::for_stream`. `store` receives all objects, and `drive`
+/// removes deleted objects.
 ///
-/// A reconcile reads its object from the API, so the store needs only the fields that lookups use. `cut_down` removes the
-/// other fields of spec and status, which would use most of the controller's memory with thousands of objects. `seen`
-/// receives every event after the store has applied it.
+/// A reconcile reads its object from the API, so the store needs only the fields that lookups use. `strip` removes the other fields of
+/// spec and status, which would use most of the controller's memory with thousands of objects. `seen` receives every event after the
+/// store has applied it.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
-    cut_down: impl Fn(&mut K) + Send + 'static,
+    strip: impl Fn(&mut K) + Send + 'static,
     mut store: impl StoreWriter<K>,
     drive: Arc<ReconcileRunner>,
     seen: impl FnMut(&Event<K>) + Send + 'static,
@@ -65,7 +65,7 @@ where
         .default_backoff()
         .modify(move |object: &mut K| {
             cut_down_metadata(object);
-            cut_down(object);
+            strip(object);
         })
         .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {
@@ -92,7 +92,7 @@ pub fn cut_down_metadata<K: Resource>(object: &mut K) {
 }
 
 /// Removes everything from an Update except the progress of its run and the data that identify the locks of the run.
-pub fn cut_down_update(update: &mut Update) {
+pub fn strip_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
         // Without `status.run`, this condition shows that the operator started the run, or that the run waits for references
         // and requires an agent that supports them.
@@ -146,7 +146,7 @@ where
     S: Hash,
 {
     let mut seen = Seen::default();
-    events.try_filter_map(move |event| std::future::ready(Ok(seen.sift(event, &state))))
+    events.try_filter_map(move |event| std::future::ready(Ok(seen.filter_changed(event, &state))))
 }
 
 /// Hash of the last state of each object, by UID.
@@ -158,7 +158,11 @@ struct Seen {
 }
 
 impl Seen {
-    fn sift<K: Resource<DynamicType = ()>, S: Hash>(&mut self, event: Event<K>, state: impl Fn(&K) -> S) -> Option<K> {
+    fn filter_changed<K: Resource<DynamicType = ()>, S: Hash>(
+        &mut self,
+        event: Event<K>,
+        state: impl Fn(&K) -> S,
+    ) -> Option<K> {
         let key = |object: &K| object.uid().unwrap_or_default();
         match event {
             Event::Apply(object) => {

@@ -26,8 +26,8 @@ use tower::ServiceExt as _;
 pub struct Limits {
     /// Maximum number of concurrent connections.
     pub connections: usize,
-    /// Maximum number of connections of one IP address that wait for their peer: for the rest of the request, or for the peer
-    /// to read the response. A further connection closes the oldest of them.
+    /// Maximum number of waiting connections per IP address. A connection waits until its peer has sent the complete request
+    /// or has read the response. A further connection closes the oldest of them.
     pub waiting_per_peer: usize,
     /// Maximum time until the request header is complete.
     pub header: Duration,
@@ -107,9 +107,9 @@ impl Connection {
             let (router, peer, wait) = (router.clone(), peer.clone(), wait.clone());
             async move {
                 drop(lock(&wait).take());
-                let answer = answer(router, request, peer.clone()).await;
+                let response = respond(router, request, peer.clone()).await;
                 *lock(&wait) = Some(peer.wait());
-                answer
+                response
             }
         });
         let connection = http1::Builder::new()
@@ -133,7 +133,7 @@ impl Connection {
 }
 
 /// Responds to a request. The connection counts as waiting while the router reads the body.
-async fn answer(router: Router, request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Infallible> {
+async fn respond(router: Router, request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Infallible> {
     let request = request.map(|body| {
         let pieces = Body::new(body).into_data_stream();
         let read = async move {

@@ -131,7 +131,7 @@ mod tests {
         let (_flag, ready) = watch::channel(true);
         let serving = serve("a test", listener, health_router(ready), endpoint_limits(false), tasks, end.clone());
         end.cancel();
-        tokio::time::timeout(Duration::from_secs(5), serving).await.expect("it ends");
+        tokio::time::timeout(Duration::from_secs(5), serving).await.expect("ends within the timeout");
     }
 
     #[tokio::test]

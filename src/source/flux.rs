@@ -211,9 +211,9 @@ impl Found {
         let origin_revision = artifact.metadata.get(ORIGIN_REVISION).filter(|origin| !origin.is_empty()).cloned();
         let content_id = content_id(&artifact.revision, status);
         let revision = artifact.revision;
-        let longest = usize::try_from(bounds::REVISION).unwrap_or(usize::MAX);
-        if revision.len().max(origin_revision.as_ref().map_or(0, String::len)) > longest {
-            return Err(refused(&format!("revision exceeds the limit of {longest} bytes")));
+        let max_length = usize::try_from(bounds::REVISION).unwrap_or(usize::MAX);
+        if revision.len().max(origin_revision.as_ref().map_or(0, String::len)) > max_length {
+            return Err(refused(&format!("revision exceeds the limit of {max_length} bytes")));
         }
         Ok(Resolved { origin: Origin::Url(artifact.url), revision, origin_revision, digest, directory, content_id })
     }

@@ -180,7 +180,11 @@ mod tests {
         let head = found(json!({"projectInfo": {"name": "app", "runtime": "nodejs"}}));
         let Origin::Made(bytes) = &head.origin else { panic!("expected bytes: {head:?}") };
         assert_eq!(head.digest, Digest::of(bytes));
-        assert_eq!(head, found(json!({"projectInfo": {"name": "app", "runtime": "nodejs"}})), "the same each time");
+        assert_eq!(
+            head,
+            found(json!({"projectInfo": {"name": "app", "runtime": "nodejs"}})),
+            "the archive is reproducible"
+        );
         assert_eq!(resolved(json!({})), Ok(None));
         assert_eq!(InPod::of(&from_init_containers().digest), Some(InPod::InitContainers));
     }

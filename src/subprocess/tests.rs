@@ -33,7 +33,7 @@ async fn run(script: &str, input: &[u8], limits: &Limits) -> Result<String, Stri
 
 #[tokio::test]
 async fn a_child_gets_limits_and_input_on_stdin_and_no_environment() {
-    assert!(std::env::vars().count() > 3, "there is something to inherit");
+    assert!(std::env::vars().count() > 3, "the test process has environment variables");
     let script =
         r#"read -r limits; echo "$limits" | grep -c '"memory":67108864'; cat; env | grep -vE '^(PWD|_|OLDPWD|SHLVL)='"#;
     let script = format!("{script}; true");
@@ -78,18 +78,18 @@ async fn a_child_is_killed_when_its_future_is_dropped() {
     let (shell, role) = (Subprocess::of("/bin/sh".into()), script.display().to_string());
     let run = shell.run(&role, b"", &LIMITS);
     tokio::select! {
-        ended = run => panic!("it has ended: {ended:?}"),
+        ended = run => panic!("the child ended: {ended:?}"),
         () = until("the child is there", || pid.exists()) => {}
     }
     let pid = std::fs::read_to_string(&pid).expect("read");
     let process = Path::new("/proc").join(pid.trim());
-    until("the child is gone", || !process.exists()).await;
+    until("the child has ended", || !process.exists()).await;
 }
 
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(20), "not so after 20 s: {what}");
+        assert!(began.elapsed() < Duration::from_secs(20), "timed out after 20 s: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

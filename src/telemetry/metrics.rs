@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 
 use crate::telemetry::process::ProcessMetrics;
 use crate::telemetry::reconciles::Reconciles;
-use crate::telemetry::stacks::{Runs, Stacks, Standing};
+use crate::telemetry::stacks::{Runs, StackState, Stacks};
 
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -212,7 +212,7 @@ impl Metrics {
     pub fn forget(&self, kind: &'static str, namespace: &str, name: &str) {
         self.reconciles.forget(kind, namespace, name);
         if kind == "Stack" {
-            self.stacks.forget(namespace, name);
+            self.stacks.remove(namespace, name);
         }
     }
 
@@ -232,8 +232,8 @@ impl Metrics {
     }
 
     /// Sets the state of a Stack.
-    pub fn stack_stands(&self, namespace: &str, name: &str, standing: Standing) {
-        self.stacks.note(namespace, name, standing);
+    pub fn record_stack(&self, namespace: &str, name: &str, state: StackState) {
+        self.stacks.record(namespace, name, state);
     }
 
     /// Sets the number of Programs.

@@ -150,7 +150,7 @@ impl Reconciles {
     }
 
     /// Records the start of a reconcile. `object` contains the namespace and the name of the object.
-    pub fn begun(&self, controller: &'static str, object: &(String, String)) {
+    pub fn started(&self, controller: &'static str, object: &(String, String)) {
         self.activity.begin(controller, object);
         self.active_workers.get_or_create(&ControllerLabels { controller }).inc();
     }

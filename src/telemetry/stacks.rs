@@ -20,7 +20,7 @@ const OTHER: &str = "Other";
 
 /// State of a Stack, according to its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct StackState {
     /// Status of the condition `Ready`.
     pub ready: String,
     /// Reason of the condition `Stalled` if it is present; otherwise, the reason of the condition `Ready`.
@@ -31,23 +31,23 @@ pub struct Standing {
 
 /// States of all Stacks by namespace and name. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Stacks(Arc<Mutex<BTreeMap<(String, String), Standing>>>);
+pub struct Stacks(Arc<Mutex<BTreeMap<(String, String), StackState>>>);
 
 impl Stacks {
-    pub fn note(&self, namespace: &str, name: &str, standing: Standing) {
-        self.lock().insert((namespace.to_owned(), name.to_owned()), standing);
+    pub fn record(&self, namespace: &str, name: &str, state: StackState) {
+        self.lock().insert((namespace.to_owned(), name.to_owned()), state);
     }
 
     /// Removes a deleted Stack.
-    pub fn forget(&self, namespace: &str, name: &str) {
+    pub fn remove(&self, namespace: &str, name: &str) {
         self.lock().remove(&(namespace.to_owned(), name.to_owned()));
     }
 
     /// Returns the number of Stacks by status and reason.
     fn counts(&self) -> BTreeMap<(String, String), i64> {
         let mut counts = BTreeMap::new();
-        for standing in self.lock().values() {
-            let key = (standing.ready.clone(), standing.reason.clone());
+        for state in self.lock().values() {
+            let key = (state.ready.clone(), state.reason.clone());
             let is_known = counts.contains_key(&key) || counts.len() < MAX_REASONS;
             let key = if is_known { key } else { (OTHER.to_owned(), OTHER.to_owned()) };
             *counts.entry(key).or_default() += 1;
@@ -55,7 +55,7 @@ impl Stacks {
         counts
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, String), Standing>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, String), StackState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,12 +64,12 @@ impl Stacks {
         &self,
         encoder: &mut DescriptorEncoder<'_>,
         (name, help): (&str, &str),
-        value: impl Fn(&Standing) -> bool,
+        value: impl Fn(&StackState) -> bool,
     ) -> Result<(), std::fmt::Error> {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for ((namespace, stack), standing) in self.lock().iter() {
+        for ((namespace, stack), state) in self.lock().iter() {
             let labels = [("namespace", namespace.as_str()), ("name", stack.as_str())];
-            ConstGauge::new(i64::from(value(standing))).encode(metric.encode_family(&labels)?)?;
+            ConstGauge::new(i64::from(value(state))).encode(metric.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -78,9 +78,9 @@ impl Stacks {
 impl Collector for Stacks {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let failing = ("stacks_failing", "1 if the Stack is stalled, not ready or its last run failed; otherwise 0");
-        self.encode_each(&mut encoder, failing, |standing| standing.is_failing)?;
+        self.encode_each(&mut encoder, failing, |state| state.is_failing)?;
         let reconciling = ("stacks_reconciling", "1 if the Stack is reconciling; otherwise 0");
-        self.encode_each(&mut encoder, reconciling, |standing| standing.is_reconciling)?;
+        self.encode_each(&mut encoder, reconciling, |state| state.is_reconciling)?;
         let help = "Number of Stacks by the status and reason of the condition Ready, or the reason of Stalled";
         let mut metric = encoder.encode_descriptor("pulumi_controller_stacks", help, None, MetricType::Gauge)?;
         for ((ready, reason), count) in self.counts() {
@@ -195,26 +195,26 @@ impl Collector for Oldest {
 mod tests {
     use super::*;
 
-    fn standing(reason: &str) -> Standing {
-        Standing { ready: "False".to_owned(), reason: reason.to_owned(), is_failing: true, is_reconciling: false }
+    fn state(reason: &str) -> StackState {
+        StackState { ready: "False".to_owned(), reason: reason.to_owned(), is_failing: true, is_reconciling: false }
     }
 
     #[test]
     fn a_reason_is_counted_until_no_stack_has_it() {
         let stacks = Stacks::default();
         let count = |reason: &str| stacks.counts().get(&("False".to_owned(), reason.to_owned())).copied();
-        stacks.note("apps", "a", standing("SpecInvalid"));
-        stacks.note("apps", "b", standing("SpecInvalid"));
-        stacks.note("apps", "b", standing("AccessDenied"));
+        stacks.record("apps", "a", state("SpecInvalid"));
+        stacks.record("apps", "b", state("SpecInvalid"));
+        stacks.record("apps", "b", state("AccessDenied"));
         assert_eq!((count("SpecInvalid"), count("AccessDenied")), (Some(1), Some(1)));
-        stacks.forget("apps", "b");
+        stacks.remove("apps", "b");
         assert_eq!((count("SpecInvalid"), count("AccessDenied")), (Some(1), None));
     }
 
     #[test]
     fn the_number_of_series_is_bounded_for_any_reasons() {
         let stacks = Stacks::default();
-        (0..1000).for_each(|n| stacks.note("apps", &format!("{n:04}"), standing(&format!("Reason{n}"))));
+        (0..1000).for_each(|n| stacks.record("apps", &format!("{n:04}"), state(&format!("Reason{n}"))));
         let counts = stacks.counts();
         assert_eq!((counts.len(), counts.values().sum::<i64>()), (MAX_REASONS + 1, 1000));
     }

@@ -9,7 +9,7 @@ const GOOD: &str = "name: example\nruntime: yaml\noutputs: {a: 1}\n";
 
 /// Runs a program and returns the result.
 async fn run(workspace: &Workspace, program: &str, change: impl Fn(&mut RunRequest)) -> proto::Result {
-    workspace.bring(&[("Pulumi.yaml", program)]).await.unwrap();
+    workspace.deliver(&[("Pulumi.yaml", program)]).await.unwrap();
     let mut request = workspace.request(&[]).await;
     change(&mut request);
     workspace.run_to_end(&request).await
@@ -19,7 +19,7 @@ fn without(name: &'static str) -> impl Fn(&mut RunRequest) {
     move |request| request.environment.retain(|variable| variable.name != name)
 }
 
-fn says(result: &proto::Result, outcome: Outcome, words: &[&str]) {
+fn assert_result(result: &proto::Result, outcome: Outcome, words: &[&str]) {
     assert_eq!(result.outcome(), outcome, "{}", result.message);
     for word in words {
         assert!(result.message.contains(word), "{word:?} is not in: {}", result.message);
@@ -33,20 +33,20 @@ async fn missing_backend_and_secrets_settings_are_reported_with_their_field() {
     }
     let workspace = Workspace::start().await;
     let result = run(&workspace, GOOD, without("PULUMI_CONFIG_PASSPHRASE")).await;
-    says(&result, Outcome::Failed, &["passphrase must be set", "spec.envSecrets"]);
+    assert_result(&result, Outcome::Failed, &["passphrase must be set", "spec.envSecrets"]);
 
     let result = run(&workspace, GOOD, |_| {}).await;
-    says(&result, Outcome::Succeeded, &[]);
+    assert_result(&result, Outcome::Succeeded, &[]);
     let wrong = |request: &mut RunRequest| {
         let other = variable("PULUMI_CONFIG_PASSPHRASE", Source::Value("another".into()));
         request.environment.push(other);
     };
     let result = run(&workspace, GOOD, wrong).await;
-    says(&result, Outcome::Failed, &["incorrect passphrase", "passphrase of the stack", "spec.envSecrets"]);
+    assert_result(&result, Outcome::Failed, &["incorrect passphrase", "passphrase of the stack", "spec.envSecrets"]);
 
     let result = run(&workspace, GOOD, without("PULUMI_BACKEND_URL")).await;
     let words = ["PULUMI_ACCESS_TOKEN must be set", "spec.backend", "spec.envRefs"];
-    says(&result, Outcome::InvalidAccessToken, &words);
+    assert_result(&result, Outcome::InvalidAccessToken, &words);
 }
 
 #[tokio::test]
@@ -73,6 +73,6 @@ async fn program_errors_are_reported_with_location_or_missing_setting() {
     ];
     for (program, words) in table {
         let result = run(&workspace, &format!("name: example\nruntime: yaml\n{program}"), |_| {}).await;
-        says(&result, Outcome::Failed, words);
+        assert_result(&result, Outcome::Failed, words);
     }
 }

@@ -49,7 +49,7 @@ async fn sigterm_makes_the_agent_cancel_the_run_and_report_its_result() {
     let lingering = Instant::now();
     client.acknowledge(&request.id).await.unwrap();
     assert_eq!(workspace.ended().await, Some(0));
-    assert!(lingering.elapsed() < Duration::from_secs(20), "it lingered for {:?}", lingering.elapsed());
+    assert!(lingering.elapsed() < Duration::from_secs(20), "the process lingered for {:?}", lingering.elapsed());
     let reported = std::fs::read(workspace.path("termination-log")).unwrap();
     let reported: serde_json::Value = serde_json::from_slice(&reported).unwrap();
     assert_eq!(
@@ -64,7 +64,7 @@ async fn an_idle_agent_exits_immediately_on_sigterm() {
     let reported = Instant::now();
     workspace.terminate();
     assert_eq!(workspace.ended().await, Some(0));
-    assert!(reported.elapsed() < Duration::from_secs(10), "it took {:?}", reported.elapsed());
+    assert!(reported.elapsed() < Duration::from_secs(10), "took {:?}", reported.elapsed());
     assert!(!workspace.path("termination-log").exists());
 }
 

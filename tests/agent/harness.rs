@@ -69,7 +69,7 @@ impl Workspace {
         workspace
     }
 
-    /// Starts a workspace with a script in place of the CLI and a command line prefix for the agent.
+    /// Starts a workspace with a script instead of the CLI and a command line prefix for the agent.
     pub async fn start_with(cli: Option<&str>, wrapper: &[&str]) -> Self {
         let mut workspace = Self::prepare();
         workspace.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
@@ -83,7 +83,7 @@ impl Workspace {
         Self::start_fetch_with(None).await
     }
 
-    /// Starts the init container that receives the source, with a script in place of the CLI for the later agent.
+    /// Starts the init container that receives the source, with a script instead of the CLI for the later agent.
     pub async fn start_fetch_with(cli: Option<&str>) -> Self {
         let mut workspace = Self::prepare();
         workspace.replace_cli(cli);
@@ -185,7 +185,7 @@ impl Workspace {
         self.agent = Some(agent);
         let end = Instant::now() + TEST_TIMEOUT;
         while self.try_connect().await.is_err() {
-            assert!(Instant::now() < end, "the agent does not answer; its log:\n{}", self.log());
+            assert!(Instant::now() < end, "the agent does not respond; log:\n{}", self.log());
             tokio::time::sleep(POLL).await;
         }
     }
@@ -209,9 +209,9 @@ impl Workspace {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(self.health_address).await.unwrap();
         stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: pod\r\n\r\n").await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer.lines().next().unwrap_or_default().to_owned()
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response.lines().next().unwrap_or_default().to_owned()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -226,7 +226,7 @@ impl Workspace {
     pub async fn until_logged(&self, words: &str) {
         let end = Instant::now() + TEST_TIMEOUT;
         while !self.log().contains(words) {
-            assert!(Instant::now() < end, "not logged: {words}; the log of the pod:\n{}", self.log());
+            assert!(Instant::now() < end, "not logged: {words}; log of the pod:\n{}", self.log());
             tokio::time::sleep(POLL).await;
         }
     }
@@ -258,7 +258,7 @@ impl Workspace {
                 self.agent = None;
                 return status.code();
             }
-            assert!(Instant::now() < end, "the agent does not end; its log:\n{}", self.log());
+            assert!(Instant::now() < end, "the agent does not exit; log:\n{}", self.log());
             tokio::time::sleep(POLL).await;
         }
     }

@@ -76,9 +76,9 @@ async fn a_change_to_any_key_of_a_mounted_secret_changes_its_digest() {
     secret.exchange(&[("id", "one"), ("secret", "two")]);
     let [second, same] = words().await;
     assert_ne!(second, first);
-    assert_eq!(same, region, "each has a word of its own");
+    assert_eq!(same, region, "each input has its own hash");
     secret.exchange(&[("id", "one"), ("secret", "one")]);
-    assert_eq!(words().await, [first, region], "what is taken back is as it was");
+    assert_eq!(words().await, [first, region], "a reverted input has its previous hash");
 }
 
 #[tokio::test]
@@ -87,13 +87,13 @@ async fn only_changes_to_config_inputs_change_the_config_digest() {
     let mut secret = Mount::new(workspace.path("secrets/keys"));
     let mut map = Mount::new(workspace.path("secrets/map"));
     let files = [secret.file("token"), map.file("greeting")];
-    assert_eq!(word(&workspace, &[]).await, "", "there are no inputs");
+    assert_eq!(word(&workspace, &[]).await, "", "no inputs, no hash");
     let absent = word(&workspace, &files).await;
     assert_eq!(absent.len(), 64);
     secret.exchange(&[("token", "one"), ("other", "one")]);
     map.exchange(&[("greeting", "hello")]);
     let first = word(&workspace, &files).await;
-    assert_ne!(first, absent, "what was missing is there");
+    assert_ne!(first, absent, "the missing key exists now");
     assert_eq!(word(&workspace, &files).await, first);
     secret.exchange(&[("token", "one"), ("other", "two")]);
     assert_eq!(word(&workspace, &files).await, first, "nothing refers to the other key");
@@ -108,7 +108,7 @@ async fn only_changes_to_config_inputs_change_the_config_digest() {
     workspace.ended().await;
     map.exchange(&[("greeting", "hello")]);
     workspace.start_agent().await;
-    assert_eq!(word(&workspace, &files).await, second, "what has changed while there was no agent is seen as well");
+    assert_eq!(word(&workspace, &files).await, second, "changes while the agent was down are detected");
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn a_run_waits_until_its_referenced_inputs_are_mounted() {
     let strict = RunRequest { required_directories: vec![directory], ..request.clone() };
     let mut begun = std::pin::pin!(workspace.run(&strict));
     let early = tokio::time::timeout(Duration::from_secs(1), &mut begun).await;
-    assert!(early.is_err(), "nothing has run: {early:?}");
+    assert!(early.is_err(), "no run has started: {early:?}");
     secret.exchange(&[("REGION", "eu")]);
     begun.await.unwrap();
     workspace.result(&strict.id).await;
@@ -137,7 +137,7 @@ async fn a_run_waits_until_its_referenced_inputs_are_mounted() {
     let allowed = RunRequest { id: uuid::Uuid::new_v4().to_string(), ..request };
     workspace.run_to_end(&allowed).await;
     assert_eq!(seen(), "region: eu\nregion: \n", "an object without keys may be empty");
-    assert!(workspace.run(&strict).await.unwrap(), "a run that is known is not waited for");
+    assert!(workspace.run(&strict).await.unwrap(), "a known run does not wait for inputs");
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn a_run_after_an_input_digest_change_uses_the_new_value() {
     map.exchange(&[("greeting", "hello")]);
     let before = word(&workspace, &files).await;
     assert_eq!(run().await, "\"hello\"");
-    assert_eq!(word(&workspace, &files).await, before, "a run changes none of them");
+    assert_eq!(word(&workspace, &files).await, before, "a run changes no input hash");
     map.exchange(&[("greeting", "good morning")]);
     assert_ne!(word(&workspace, &files).await, before);
     assert_eq!(run().await, "\"good morning\"");

@@ -86,7 +86,9 @@ async fn an_install_waits_until_its_referenced_inputs_are_mounted() {
     };
     let sending = Sending::default();
     workspace.connect().await.put_source(header, std::io::Cursor::new(archive), &sending).await.unwrap();
-    workspace.until("it waits", |status| status.candidate.as_ref().is_some_and(|c| c.doing.contains("mounted"))).await;
+    workspace
+        .until("waiting for the input", |status| status.candidate.as_ref().is_some_and(|c| c.doing.contains("mounted")))
+        .await;
     assert_eq!(fake_agent.installs(), 0);
     fs::write(directory.join("token"), "value").unwrap();
     workspace.until_in_place(&artifact).await.unwrap();
@@ -124,22 +126,22 @@ async fn npm_dependencies_are_reused_only_if_the_lockfile_is_equal() {
     let version = ["node", "-p", "require('pads')"];
     let files = [NODE, ("package.json", old.as_str()), ("package-lock.json", old_lock.as_str())];
 
-    workspace.bring(&files).await.unwrap();
+    workspace.deliver(&files).await.unwrap();
     assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &version).as_str()), (1, "1.0.0"));
     let installed_at = fs::read_to_string(fake_agent.path("installs")).unwrap();
     assert_eq!(installed_at.trim(), workspace.path("share/workspace").to_str().unwrap());
     let before = inode(&workspace, "node_modules");
 
-    workspace.bring(&[&files[..], &[("index.js", "1")]].concat()).await.unwrap();
+    workspace.deliver(&[&files[..], &[("index.js", "1")]].concat()).await.unwrap();
     assert_eq!((fake_agent.installs(), inode(&workspace, "node_modules")), (1, before), "{}", workspace.log());
     assert_eq!(printed(&workspace, "workspace", &version), "1.0.0");
     assert!(!workspace.path("share/previous/node_modules").exists());
 
     let files = [NODE, ("package.json", new.as_str()), ("package-lock.json", new_lock.as_str())];
-    workspace.bring(&files).await.unwrap();
+    workspace.deliver(&files).await.unwrap();
     assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &version).as_str()), (2, "1.1.0"));
     assert_ne!(inode(&workspace, "node_modules"), before);
-    assert_eq!(printed(&workspace, "previous", &version), "1.0.0", "the source before has what it had");
+    assert_eq!(printed(&workspace, "previous", &version), "1.0.0", "the previous source keeps its dependencies");
     assert!(workspace.log().contains("copying the dependencies of the previous source"), "{}", workspace.log());
 }
 
@@ -163,7 +165,7 @@ async fn local_path_dependencies_are_reinstalled_despite_an_equal_lockfile() {
             shared,
             ("shared/index.js", program.as_str()),
         ];
-        workspace.bring(&files).await.unwrap();
+        workspace.deliver(&files).await.unwrap();
         assert_eq!(fake_agent.installs(), number + 1);
         assert_eq!(printed(&workspace, "workspace", &["node", "-p", "require('shared')"]), content);
     }
@@ -185,15 +187,15 @@ async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
     let workspace = fake_agent.start().await;
     let program = ["venv/bin/pads"];
     let pinned = ("requirements.txt", "pads==1.0.0\nother==1.0.0\n");
-    workspace.bring(&[PYTHON, pinned]).await.unwrap();
+    workspace.deliver(&[PYTHON, pinned]).await.unwrap();
     assert_eq!(printed(&workspace, "workspace", &program), "1.0.0", "installed programs work in the directory");
     let before = inode(&workspace, "venv");
 
-    workspace.bring(&[PYTHON, pinned, ("__main__.py", "1")]).await.unwrap();
+    workspace.deliver(&[PYTHON, pinned, ("__main__.py", "1")]).await.unwrap();
     assert_eq!((fake_agent.installs(), inode(&workspace, "venv")), (1, before), "{}", workspace.log());
     assert_eq!(printed(&workspace, "workspace", &program), "1.0.0");
 
-    workspace.bring(&[PYTHON, ("requirements.txt", "pads==1.1.0\n")]).await.unwrap();
+    workspace.deliver(&[PYTHON, ("requirements.txt", "pads==1.1.0\n")]).await.unwrap();
     assert_eq!((fake_agent.installs(), printed(&workspace, "workspace", &program).as_str()), (2, "1.1.0"));
     assert!(
         !workspace.path("share/workspace/venv/bin/other").exists(),
@@ -201,8 +203,8 @@ async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
     );
 
     let floating = ("requirements.txt", "pads>=1.0.0\n");
-    workspace.bring(&[PYTHON, floating]).await.unwrap();
-    workspace.bring(&[PYTHON, floating, ("__main__.py", "1")]).await.unwrap();
+    workspace.deliver(&[PYTHON, floating]).await.unwrap();
+    workspace.deliver(&[PYTHON, floating, ("__main__.py", "1")]).await.unwrap();
     assert_eq!(fake_agent.installs(), 4, "requirements without a pin are installed each time");
     assert_eq!(printed(&workspace, "workspace", &program), "1.1.0");
 }
@@ -212,12 +214,12 @@ async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     let fake_agent = FakeAgent::new("mkdir -p node_modules; cp package.json node_modules/installed");
     let workspace = fake_agent.start().await;
     let files = |manifest| [NODE, ("package.json", manifest), ("package-lock.json", manifest)];
-    let good = workspace.bring(&files("{}")).await.unwrap();
+    let good = workspace.deliver(&files("{}")).await.unwrap();
     let before = inode(&workspace, "node_modules");
 
     fs::write(fake_agent.path("broken"), "").unwrap();
     let (broken, _) = archive(&files("{\"name\": \"broken\"}"));
-    let failure = workspace.bring(&files("{\"name\": \"broken\"}")).await.unwrap_err();
+    let failure = workspace.deliver(&files("{\"name\": \"broken\"}")).await.unwrap_err();
     assert!(failure.contains("`pulumi install` failed: ") && failure.contains("no such package"), "{failure}");
     assert!(!failure.contains(TOKEN) && failure.contains("the token is [secret]"), "{failure}");
     let log = workspace.log();
@@ -230,18 +232,18 @@ async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     let request = workspace.request(&[]).await;
     assert_eq!(request.artifact, Some(good));
     while let Err(refusal) = workspace.run(&request).await {
-        assert!(refusal.message.contains("another source is being put in place"), "{refusal}");
+        assert!(refusal.message.contains("another source is being installed"), "{refusal}");
     }
     workspace.result(&request.id).await;
 
     fs::remove_file(fake_agent.path("broken")).unwrap();
-    workspace.until("it was tried again", |status| status.artifact.as_ref() == Some(&broken)).await;
+    workspace.until("the installation is retried", |status| status.artifact.as_ref() == Some(&broken)).await;
     assert!(!workspace.path("share/workspace/node_modules/half").exists(), "{}", workspace.log());
 
     fs::write(fake_agent.path("broken"), "").unwrap();
-    workspace.bring(&files("{\"name\": \"broken again\"}")).await.unwrap_err();
+    workspace.deliver(&files("{\"name\": \"broken again\"}")).await.unwrap_err();
     fs::remove_file(fake_agent.path("broken")).unwrap();
-    let mended = workspace.bring(&files("{\"name\": \"mended\"}")).await.unwrap();
+    let mended = workspace.deliver(&files("{\"name\": \"mended\"}")).await.unwrap();
     assert_eq!(workspace.status().await.artifact, Some(mended));
     assert!(fs::read_to_string(workspace.path("share/workspace/node_modules/installed")).unwrap().contains("mended"));
 }
@@ -253,21 +255,24 @@ const ENDLESS: &str =
 /// Installs a source with dependencies, and then sends a source whose installation never ends.
 async fn installing(fake_agent: &FakeAgent) -> (Workspace, proto::Artifact) {
     let workspace = fake_agent.start().await;
-    let good = workspace.bring(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();
+    let good = workspace.deliver(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();
     let (artifact, bytes) =
         archive(&[NODE, ("package.json", "{}"), ("package-lock.json", "{\"a\": 1}"), ("endless", "")]);
-    assert!(!workspace.put_archive(artifact.clone(), bytes).await.unwrap(), "the answer does not wait for the end");
+    assert!(
+        !workspace.put_archive(artifact.clone(), bytes).await.unwrap(),
+        "the response does not wait for the installation"
+    );
     let half = workspace.path("share/workspace/node_modules/half");
     let is_installing = |status: &proto::StatusReply| {
         let candidate = status.candidate.as_ref();
         candidate.is_some_and(|candidate| candidate.doing == "installing its dependencies") && half.exists()
     };
-    let status = workspace.until("it installs", is_installing).await;
+    let status = workspace.until("the installation runs", is_installing).await;
     assert_eq!(status.candidate.unwrap().artifact, Some(artifact));
-    assert_eq!(status.artifact.as_ref(), Some(&good), "until then the old one counts");
+    assert_eq!(status.artifact.as_ref(), Some(&good), "until then the previous source is reported");
     let request = workspace.request(&[]).await;
     let refusal = workspace.run(&request).await.unwrap_err();
-    assert!(refusal.message.contains("another source is being put in place"), "{refusal}");
+    assert!(refusal.message.contains("another source is being installed"), "{refusal}");
     (workspace, good)
 }
 
@@ -316,7 +321,7 @@ async fn sigterm_during_an_install_restores_the_old_source() {
 async fn a_new_source_cancels_the_install_of_the_previous_one() {
     let fake_agent = FakeAgent::new(ENDLESS);
     let (workspace, good) = installing(&fake_agent).await;
-    let newer = workspace.bring(&[YAML]).await.unwrap();
+    let newer = workspace.deliver(&[YAML]).await.unwrap();
     assert_eq!(workspace.status().await.artifact, Some(newer));
     assert_eq!(installers(&workspace), Vec::<u32>::new());
     drop(workspace);
@@ -325,7 +330,7 @@ async fn a_new_source_cancels_the_install_of_the_previous_one() {
     let (workspace, back) = installing(&fake_agent).await;
     let (_, bytes) = archive(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]);
     assert_eq!(back, good);
-    assert!(workspace.put_archive(back.clone(), bytes).await.unwrap(), "the old one is in place again");
+    assert!(workspace.put_archive(back.clone(), bytes).await.unwrap(), "the previous source is installed again");
     let status = workspace.status().await;
     assert_eq!((status.artifact, status.candidate), (Some(back), None));
     assert_eq!(installers(&workspace), Vec::<u32>::new());
@@ -336,17 +341,17 @@ async fn a_changed_cli_version_reinstalls_dependencies() {
     let fake_agent = FakeAgent::new("mkdir -p node_modules");
     let mut workspace = fake_agent.start().await;
     let files = [NODE, ("package.json", "{}"), ("package-lock.json", "{}")];
-    workspace.bring(&files).await.unwrap();
+    workspace.deliver(&files).await.unwrap();
     workspace.terminate();
     workspace.ended().await;
     workspace.start_agent().await;
-    workspace.bring(&[&files[..], &[("index.js", "1")]].concat()).await.unwrap();
-    assert_eq!(fake_agent.installs(), 1, "another agent knows what was installed");
+    workspace.deliver(&[&files[..], &[("index.js", "1")]].concat()).await.unwrap();
+    assert_eq!(fake_agent.installs(), 1, "a new agent finds the installed dependencies");
     fs::write(fake_agent.path("version"), "v3.260.0").unwrap();
     workspace.terminate();
     workspace.ended().await;
     workspace.start_agent().await;
-    workspace.bring(&[&files[..], &[("index.js", "2")]].concat()).await.unwrap();
+    workspace.deliver(&[&files[..], &[("index.js", "2")]].concat()).await.unwrap();
     assert_eq!(fake_agent.installs(), 2);
 }
 
@@ -354,7 +359,7 @@ async fn a_changed_cli_version_reinstalls_dependencies() {
 async fn a_source_that_awaits_install_is_installed_in_place() {
     let fake_agent = FakeAgent::new("mkdir -p node_modules");
     let mut workspace = fake_agent.start().await;
-    let artifact = workspace.bring(&[NODE, ("package.json", "{}")]).await.unwrap();
+    let artifact = workspace.deliver(&[NODE, ("package.json", "{}")]).await.unwrap();
     workspace.terminate();
     workspace.ended().await;
     let record = workspace.path("share/source.json");
@@ -365,10 +370,10 @@ async fn a_source_that_awaits_install_is_installed_in_place() {
     workspace.start_agent().await;
     let failure = workspace.until_in_place(&artifact).await.unwrap_err();
     assert!(failure.contains("no such package"), "{failure}");
-    assert_eq!(workspace.status().await.artifact, None, "it does not count yet");
+    assert_eq!(workspace.status().await.artifact, None, "the source is not reported before its installation");
     fs::remove_file(fake_agent.path("broken")).unwrap();
-    workspace.until("it is installed", |status| status.artifact.as_ref() == Some(&artifact)).await;
-    assert!(workspace.path("share/workspace/made-in-the-pod").exists(), "it was not exchanged");
+    workspace.until("the source is installed", |status| status.artifact.as_ref() == Some(&artifact)).await;
+    assert!(workspace.path("share/workspace/made-in-the-pod").exists(), "the source directory is not exchanged");
 }
 
 #[tokio::test]

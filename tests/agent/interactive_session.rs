@@ -21,7 +21,7 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
     assert!(why.starts_with(&words), "{why}");
     assert!(
         workspace.connect().await.attach(&request.id, 0).await.unwrap_err().is_not_found(),
-        "nothing is journalled"
+        "interactive sessions are not in the journal"
     );
     let (artifact, bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
     workspace.put_archive(artifact.clone(), bytes).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_session_in_its_own_container_is_detected_in_any_directory() {
     let root = std::path::Path::new("/");
     let elsewhere = workspace.session_by(&[], root, &["up"]);
     let first = children(workspace.init_pid())[0].to_string();
-    assert_eq!(workspace.status().await.interactive_session, None, "it is in another container");
+    assert_eq!(workspace.status().await.interactive_session, None, "sessions in other containers are not detected");
     let session = workspace.session_by(&["nsenter", "--target", &first, "--pid"], root, &["--stack", "dev", "import"]);
     let status = workspace.until("the session is detected", |status| status.interactive_session.is_some()).await;
     assert_eq!(status.interactive_session.unwrap().command, "pulumi import");
@@ -75,7 +75,7 @@ async fn a_session_in_its_own_container_is_detected_in_any_directory() {
     drop(elsewhere);
 }
 
-/// A script in place of the CLI that waits and then reports a lock, until the lock is removed.
+/// A script that replaces the CLI, waits and then reports a lock, until the lock is removed.
 const LOCKED: &str = r#"
 case "$*" in
     *cancel*) touch "$HOME/removed" ;;
@@ -130,7 +130,7 @@ async fn interactive_commands_find_project_stack_and_backend_after_a_run() {
     let result = workspace.run_to_end(&request).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
     assert_eq!(workspace.exec("pulumi stack --show-name").trim(), "dev");
-    assert!(workspace.exec("pulumi stack ls").contains("dev*"), "it is the selected one");
+    assert!(workspace.exec("pulumi stack ls").contains("dev*"), "the stack is selected");
     assert_eq!(workspace.exec("pulumi config get size").trim(), "big");
     assert_eq!(workspace.exec("pulumi stack output one").trim(), "1");
     let import = "pulumi import testing:index:Step mine some-id --yes --generate-code=false --protect=false";

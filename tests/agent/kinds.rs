@@ -71,7 +71,7 @@ async fn unexpected_drift_is_reported_until_a_refresh_adopts_it() {
         let result = workspace.run_to_end(&drifted).await;
         assert_eq!(result.outcome(), Outcome::Failed);
         assert!(result.message.contains("no changes were expected"), "{}", result.message);
-        assert!(!result.interrupted, "nothing was changed");
+        assert!(!result.interrupted, "the run was not interrupted");
     }
     let refresh = gone(request(&workspace, OperationKind::Refresh, RunOptions::default()).await);
     let result = workspace.run_to_end(&refresh).await;

@@ -58,7 +58,7 @@ async fn a_run_with_occasional_output_is_not_idle() {
     let request = RunRequest { idle_timeout_seconds: 5, ..workspace.request(&[]).await };
     let result = workspace.run_to_end(&request).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
-    assert!(result.ended - result.started > 7000, "it took longer than it may be silent");
+    assert!(result.ended - result.started > 7000, "the run took longer than the idle timeout");
     let text: Vec<_> = result.last_output.lines().collect();
     assert_eq!((text.first(), text.last(), text.len()), (Some(&"1"), Some(&"20"), 20));
 }
@@ -77,8 +77,8 @@ async fn a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period() {
     let start = std::time::Instant::now();
     workspace.connect().await.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
-    assert!(start.elapsed() >= Duration::from_secs(8), "it was ended after {:?}", start.elapsed());
+    assert!(start.elapsed() >= Duration::from_secs(8), "the run ended after {:?}", start.elapsed());
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
-    assert!(result.interrupted, "a step was left");
+    assert!(result.interrupted, "a resource step was interrupted");
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
 }

@@ -17,10 +17,7 @@ async fn with_dead_lock(workspace: &Workspace) -> u32 {
     let start = std::time::Instant::now();
     signal(cli, "STOP");
     while !workspace.has_complete_state() {
-        assert!(
-            start.elapsed() < std::time::Duration::from_secs(20),
-            "the state is incomplete whenever the CLI is stopped"
-        );
+        assert!(start.elapsed() < std::time::Duration::from_secs(20), "the state was incomplete in all attempts");
         signal(cli, "CONT");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         signal(cli, "STOP");
@@ -44,7 +41,7 @@ async fn the_lock_of_a_known_dead_run_is_removed_if_lock_recovery_is_enabled() {
     let result = workspace.run_to_end(&manual).await;
     assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
     assert_eq!(result.holders.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [cli]);
-    assert_eq!(workspace.locks().len(), 1, "no request removed it");
+    assert_eq!(workspace.locks().len(), 1, "no request removed the lock");
 
     let automatic = RunRequest { lock_recovery: true, ..workspace.request(&[]).await };
     let result = workspace.run_to_end(&automatic).await;
@@ -96,10 +93,10 @@ async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_proof() {
     };
     let early = DeadRun { ended: time("2026-01-01T00:00:10Z"), ..dead.clone() };
     for (dead_runs, why) in [
-        (vec![], "there is no proof"),
+        (vec![], "no evidence"),
         (
             vec![DeadRun { pid: 4712, ..dead.clone() }, DeadRun { host: "other-0".into(), ..dead.clone() }],
-            "others are dead",
+            "other runs are dead",
         ),
         (vec![early], "the lock is younger than the run"),
     ] {
@@ -107,7 +104,7 @@ async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_proof() {
         assert_eq!(workspace.locks().len(), 1, "{why}");
     }
     workspace.put_lock("laptop", 7, "2026-01-01T00:00:40Z");
-    assert_eq!(run(vec![dead.clone()]).await, Outcome::Conflict, "another one holds the stack, too");
+    assert_eq!(run(vec![dead.clone()]).await, Outcome::Conflict, "another lock remains");
     assert_eq!(workspace.locks().len(), 2);
     let foreign = |lock: &std::path::PathBuf| std::fs::read_to_string(lock).unwrap().contains("laptop");
     std::fs::remove_file(workspace.locks().into_iter().find(foreign).unwrap()).unwrap();

@@ -39,9 +39,9 @@ async fn pending_creates_block_the_run_until_they_are_cleared() {
         let urn = "urn:pulumi:dev::example::testing:index:Step::step";
         assert_eq!(result.pending_creates, [urn]);
         assert!(result.message.contains(urn) && result.message.contains("nothing was run"), "{}", result.message);
-        assert!(result.interrupted, "the doubt stays");
+        assert!(result.interrupted, "the pending creates remain");
         assert!(!was_started(&progress));
-        assert_eq!(workspace.locks().len(), 1, "the dead run's lock: nothing was run");
+        assert_eq!(workspace.locks().len(), 1, "locked by the dead run: no CLI run started");
     }
     let clear = request(&workspace, PendingCreates::Clear).await;
     let result = workspace.run_to_end(&clear).await;
@@ -50,7 +50,7 @@ async fn pending_creates_block_the_run_until_they_are_cleared() {
     assert!(!result.interrupted);
     let stop = request(&workspace, PendingCreates::Stop).await;
     let result = workspace.run_to_end(&stop).await;
-    assert_eq!(result.outcome(), Outcome::Succeeded, "nothing is in doubt any more: {}", result.message);
+    assert_eq!(result.outcome(), Outcome::Succeeded, "no pending creates remain: {}", result.message);
     assert!(!workspace.path("share/operations").join(&stop.id).join("state.json").exists());
 }
 
@@ -72,10 +72,10 @@ async fn a_missing_stack_has_no_pending_creates() {
     if !has_pulumi("a_missing_stack_has_no_pending_creates") {
         return;
     }
-    for answer in [PendingCreates::Stop, PendingCreates::Clear] {
+    for response in [PendingCreates::Stop, PendingCreates::Clear] {
         let workspace = Workspace::start().await;
         workspace.put("name: example\nruntime: yaml\noutputs: {one: 1}\n").await;
-        let first = request(&workspace, answer).await;
+        let first = request(&workspace, response).await;
         let result = workspace.run_to_end(&first).await;
         assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
     }

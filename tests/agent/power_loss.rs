@@ -10,7 +10,7 @@ use crate::harness::{Workspace, has_programs};
 const FILES: usize = 40;
 const YAML: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: yaml\n");
 const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
-/// A script in place of the CLI that installs a tree of files.
+/// A script that replaces the CLI and installs a tree of files.
 const CLI: &str = "case \"$*\" in *version*) echo v3.259.0;; *install*)\n\
                    mkdir -p node_modules/left-pad; for n in $(seq 40); do echo \"module $n\" >node_modules/left-pad/$n.js; done;; esac";
 
@@ -36,7 +36,7 @@ impl Disk {
             Ok(()) => run("umount", &[&probe.display().to_string()]).map(|()| disk).ok(),
             Err(why) => {
                 // Skipped in CI too, because mounting depends on root permissions and the kernel and not on an installed program.
-                eprintln!("NOT RUN: {test}: loop devices cannot be mounted: {why}");
+                eprintln!("NOT RUN: {test}: cannot mount loop devices: {why}");
                 None
             }
         }
@@ -91,7 +91,7 @@ async fn an_installed_source_is_intact_after_a_power_loss() {
     let modules = modules();
     let mut files: Vec<(&str, &str)> = modules.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
     files.push(YAML);
-    let artifact = workspace.bring(&files).await.unwrap();
+    let artifact = workspace.deliver(&files).await.unwrap();
 
     let left = disk.after_power_loss();
     let record = fs::read_to_string(left.join("source.json")).unwrap();
@@ -106,7 +106,7 @@ async fn an_installed_source_is_intact_after_a_power_loss() {
 async fn dependencies_of_an_installed_source_are_intact_after_a_power_loss() {
     let Some(mut disk) = Disk::new("dependencies_of_an_installed_source_are_intact_after_a_power_loss") else { return };
     let workspace = Workspace::start_on(Some(CLI), |share| disk.mount_at(share)).await;
-    let artifact = workspace.bring(&[NODE, ("package.json", "{}")]).await.unwrap();
+    let artifact = workspace.deliver(&[NODE, ("package.json", "{}")]).await.unwrap();
 
     let left = disk.after_power_loss();
     let record = fs::read_to_string(left.join("source.json")).unwrap();

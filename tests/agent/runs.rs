@@ -54,7 +54,7 @@ async fn a_first_run_creates_the_stack_and_returns_outputs_with_secrets() {
 
     let again = workspace.request(&[("size", "\"big\"")]).await;
     let result = workspace.run_to_end(&again).await;
-    assert_eq!(outputs(&result)["password"], ("\"hunter22\"", true), "an update without changes has outputs as well");
+    assert_eq!(outputs(&result)["password"], ("\"hunter22\"", true), "an update without changes returns outputs");
     assert_eq!(result.changes.get("same"), Some(&1), "{:?}", result.changes);
 }
 
@@ -98,7 +98,7 @@ async fn an_open_run_accepts_only_its_own_id_and_canceling_releases_the_lock() {
     let request = workspace.request(&[]).await;
     assert!(!workspace.run(&request).await.unwrap());
     workspace.until_working(&request.id).await;
-    assert!(workspace.run(&request).await.unwrap(), "the same id is known");
+    assert!(workspace.run(&request).await.unwrap(), "the run is known by its ID");
     assert_eq!(workspace.status().await.open_operation, request.id);
     assert_eq!(workspace.locks().len(), 1);
 
@@ -115,7 +115,7 @@ async fn an_open_run_accepts_only_its_own_id_and_canceling_releases_the_lock() {
     workspace.connect().await.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
-    assert!(!result.interrupted, "its steps came to an end");
+    assert!(!result.interrupted, "the resource steps completed");
     assert!(result.last_output.contains("Duration: "), "{}", result.last_output);
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
     assert_eq!(workspace.status().await.artifact, Some(artifact));
@@ -139,7 +139,7 @@ async fn a_second_cancel_ends_a_run_whose_steps_ignore_the_first() {
     client.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
-    assert!(result.interrupted, "a step was left");
+    assert!(result.interrupted, "a resource step was interrupted");
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
 }
 
@@ -171,7 +171,7 @@ async fn a_run_is_refused_unless_its_pod_agent_and_inputs_match() {
     let workspace = Workspace::start().await;
     let empty = workspace.request(&[]).await;
     let refusal = workspace.run(&empty).await.unwrap_err();
-    assert!(refusal.message.contains("no source is in place"), "{refusal}");
+    assert!(refusal.message.contains("no source is installed"), "{refusal}");
     workspace.put(OUTPUTS).await;
     let good = workspace.request(&[]).await;
     let artifact = |digest: &str, directory: &str| {

@@ -80,10 +80,10 @@ async fn secrets_are_encrypted_once_and_reach_the_program_undisclosed() {
     assert_eq!(first.matches("secure:").count(), 3, "{first}");
 
     run().await;
-    assert_eq!(settings_file(), first, "nothing is encrypted again");
+    assert_eq!(settings_file(), first, "no value is encrypted again");
     workspace.put(&format!("{PROGRAM}  more: 1\n")).await;
     run().await;
-    assert_eq!(encrypted(&settings_file()), encrypted(&first), "it goes along into the next source");
+    assert_eq!(encrypted(&settings_file()), encrypted(&first), "encrypted values are copied to the next source");
 
     std::fs::write(&token, "rotated-token").unwrap();
     let result = run().await;
@@ -122,7 +122,7 @@ async fn secrets_arrive_unchanged_and_never_on_a_command_line() {
     }
     let commands = std::fs::read_to_string(workspace.path("home/commands")).unwrap();
     let sets = |key: &str| commands.matches(&format!("config set --secret --stack=dev {key}")).count();
-    assert_eq!((sets("-- token"), sets("--path -- list[0]")), (7, 1), "each is encrypted when it changes");
+    assert_eq!((sets("-- token"), sets("--path -- list[0]")), (7, 1), "a value is encrypted when it changes");
     assert!(!commands.contains("hidden") && commands.len() < large.len(), "{commands}");
 }
 

@@ -25,7 +25,7 @@ async fn a_source_with_a_wrong_digest_is_refused_and_the_old_one_is_kept() {
     assert_eq!((status.project_name.as_str(), status.protocol_version), ("example", PROTOCOL_VERSION));
     assert!(!workspace.path("share/workspace/more").exists());
     let (_, bytes) = archive(&[("Pulumi.yaml", YAML)]);
-    assert!(workspace.put_archive(before, bytes).await.unwrap(), "what is in place is unchanged");
+    assert!(workspace.put_archive(before, bytes).await.unwrap(), "the installed source is unchanged");
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn the_agent_finds_the_source_fetched_by_the_init_container() {
     bytes.reverse();
     let refusal = workspace.put_archive(wrong.clone(), bytes).await.unwrap_err();
     assert!(refusal.is_refusal() && refusal.message.contains(&wrong.digest), "{refusal}");
-    assert!(workspace.is_running(), "it waits for another source");
+    assert!(workspace.is_running(), "the agent waits for another source");
 
     let artifact = workspace.put(YAML).await;
     assert_eq!(workspace.ended().await, Some(0));
@@ -87,18 +87,18 @@ async fn the_agent_installs_dependencies_of_a_source_older_than_the_cli() {
     assert!(!workspace.path("share/workspace/node_modules").exists(), "the init container has no CLI");
 
     workspace.start_agent().await;
-    assert_eq!(workspace.status().await.artifact, None, "it cannot be worked with yet");
+    assert_eq!(workspace.status().await.artifact, None, "no source is reported before its installation");
     let failure = workspace.until_in_place(&artifact).await.unwrap_err();
     assert!(failure.contains("no such package: left-pad"), "{failure}");
     std::fs::write(workspace.path("share/workspace/mended"), "").unwrap();
     workspace.until("the dependencies are installed", |status| status.artifact.as_ref() == Some(&artifact)).await;
     assert!(workspace.path("share/workspace/node_modules").is_dir());
-    assert!(workspace.path("share/workspace/mended").exists(), "the tree was not exchanged");
+    assert!(workspace.path("share/workspace/mended").exists(), "the source tree was not exchanged");
 
     workspace.terminate();
     assert_eq!(workspace.ended().await, Some(0));
     workspace.start_agent().await;
-    assert_eq!(workspace.status().await.artifact, Some(artifact), "it is remembered");
+    assert_eq!(workspace.status().await.artifact, Some(artifact), "the source is recorded");
 }
 
 /// Returns the descriptor of a source in the pod, without an archive.
@@ -123,7 +123,7 @@ async fn an_image_directory_is_a_source_and_is_set_again_after_a_restart() {
     std::fs::create_dir_all(&place).unwrap();
     std::fs::write(place.join("Pulumi.yaml"), PROGRAM).unwrap();
     assert!(!workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap());
-    assert!(workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap(), "it is unchanged");
+    assert!(workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap(), "the source is unchanged");
     assert_eq!(workspace.status().await.artifact, Some(artifact.clone()));
     let request = workspace.request(&[("greeting", "\"one\"")]).await;
     workspace.run(&request).await.unwrap();
@@ -131,12 +131,12 @@ async fn an_image_directory_is_a_source_and_is_set_again_after_a_restart() {
     assert_eq!(result.outcome(), proto::Outcome::Succeeded, "{}", result.message);
     assert!(
         std::fs::read_to_string(place.join("Pulumi.dev.yaml")).unwrap().contains("one"),
-        "settings are written there"
+        "settings are written to the project directory"
     );
     workspace.terminate();
     workspace.ended().await;
     workspace.start_agent().await;
-    assert_eq!(workspace.status().await.artifact, None, "the container has its image as it was");
+    assert_eq!(workspace.status().await.artifact, None, "the image of the container is unchanged");
     workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap();
     assert_eq!(workspace.status().await.artifact, Some(artifact));
 }
@@ -155,16 +155,16 @@ async fn files_prepared_by_init_containers_are_a_source() {
     std::fs::write(place.join("package.json"), "{}").unwrap();
     assert!(!workspace.put_archive(artifact.clone(), Vec::new()).await.unwrap());
     workspace.until_in_place(&artifact).await.unwrap();
-    assert!(place.join("node_modules").is_dir(), "its dependencies are installed where it is");
+    assert!(place.join("node_modules").is_dir(), "dependencies are installed in the project directory");
     let (other, bytes) = archive(&[("Pulumi.yaml", YAML)]);
     let refusal = workspace.put_archive(other, bytes).await.unwrap_err();
     assert!(refusal.is_refusal() && refusal.message.contains("another source requires another pod"), "{refusal}");
-    assert!(place.join("package.json").is_file(), "nothing takes the place of what init containers have made");
+    assert!(place.join("package.json").is_file(), "the output of the init containers is not replaced");
 
     workspace.terminate();
     workspace.ended().await;
     workspace.start_agent().await;
-    assert_eq!(workspace.status().await.artifact, Some(artifact), "it is remembered");
+    assert_eq!(workspace.status().await.artifact, Some(artifact), "the source is recorded");
 }
 
 #[tokio::test]
@@ -193,5 +193,5 @@ async fn destroy_needs_only_the_project_file() {
     workspace.run(&destroy).await.unwrap();
     let (gone, _) = workspace.result(&destroy.id).await;
     assert_eq!(gone.outcome(), proto::Outcome::Succeeded, "{}", gone.message);
-    assert_eq!(gone.changes.get("delete"), Some(&2), "the stack's own resource, too: {:?}", gone.changes);
+    assert_eq!(gone.changes.get("delete"), Some(&2), "including the stack resource: {:?}", gone.changes);
 }

@@ -56,7 +56,7 @@ impl Backend {
         list.query_mut().insert("list-type", "2");
         list.query_mut().insert("prefix", prefix.to_owned());
         let text = get(list.sign(SIGNATURE_VALIDITY).as_str()).await;
-        keys_in(&text).unwrap_or_else(|| panic!("the list of {prefix} is not whole:\n{text}"))
+        keys_in(&text).unwrap_or_else(|| panic!("the list of {prefix} is incomplete:\n{text}"))
     }
 }
 

@@ -23,7 +23,7 @@ pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     Facts {
         stack: name.to_owned(),
         events: provider_log::events(&member.pulumi_stack).await,
-        removed_by_hand: member.removed_by_hand.clone(),
+        removed_manually: member.removed_manually.clone(),
         state: backend.state(&member.pulumi_stack).await,
         locks: backend.locks(&member.pulumi_stack).await,
         latest: stage.latest(member).clone(),
@@ -36,14 +36,14 @@ pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
 
 /// Returns the reason why a Stack has not reached the latest revision.
 fn stuck(stack: Option<&Stack>) -> Option<String> {
-    let Some(stack) = stack else { return Some("it is gone, and was not created again".to_owned()) };
+    let Some(stack) = stack else { return Some("the Stack was deleted and not created again".to_owned()) };
     if is_done(stack) {
         return None;
     }
     let conditions = stack.status.iter().flat_map(|status| &status.conditions);
     let text: Vec<String> =
         conditions.map(|c| format!("{}={} {}: {}", c.type_, c.status, c.reason, c.message)).collect();
-    Some(if text.is_empty() { "it says nothing".to_owned() } else { text.join("; ") })
+    Some(if text.is_empty() { "no condition has a message".to_owned() } else { text.join("; ") })
 }
 
 /// Returns the latest state of every run of the Stack. The watch may have missed the latest state, so `there` has priority.

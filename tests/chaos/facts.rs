@@ -43,7 +43,7 @@ pub struct Event {
 
 /// A resource that a user removed from the provider after the log contained these events.
 #[derive(Clone, Debug)]
-pub struct RemovedByHand {
+pub struct RemovedManually {
     pub urn: String,
     pub after: u64,
     pub at: Timestamp,
@@ -95,7 +95,7 @@ pub struct Facts {
     pub stack: String,
     /// Events in order.
     pub events: Vec<Event>,
-    pub removed_by_hand: Vec<RemovedByHand>,
+    pub removed_manually: Vec<RemovedManually>,
     pub state: State,
     pub locks: Vec<String>,
     pub latest: LatestRevision,

@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 use pulumi_controller::api::pulumi::Stack;
 use tokio::time::{Duration, sleep};
 
-use crate::harness::{Absence, AwayApiServer, Controller, Look, WaitLimit, api_call, wait_until};
+use crate::harness::{Absence, Controller, Look, StoppedApiServer, WaitLimit, api_call, wait_until};
 use crate::plan::{API_SERVER_AWAY, Act, Kind};
 use crate::processes::{Process, Role, find};
 use crate::stage::Stage;
@@ -103,20 +103,20 @@ fn one_of(mut found: Vec<Process>, pick: usize) -> Option<Process> {
 async fn without_api_server(stage: &mut Stage<'_>, pick: usize) -> String {
     let pods = stage.pods().await;
     let absence = if pick.is_multiple_of(2) { Absence::Stopped } else { Absence::Paused };
-    let away = AwayApiServer::take(absence).await;
+    let away = StoppedApiServer::take(absence).await;
     sleep(IN_ITS_ABSENCE).await;
     let killed = kill_one(stage, &pods, Role::Pulumi, pick);
     sleep(API_SERVER_AWAY.saturating_sub(IN_ITS_ABSENCE)).await;
     away.bring_back().await;
-    until_it_answers(stage).await;
+    until_reachable(stage).await;
     match killed {
-        Some(stack) => format!("{absence:?}; in the meantime `pulumi` of {stack} was killed"),
+        Some(stack) => format!("{absence:?}; `pulumi` of {stack} was killed meanwhile"),
         None => format!("{absence:?}"),
     }
 }
 
-async fn until_it_answers(stage: &Stage<'_>) {
-    wait_until("the API server to answer again", WaitLimit::Reaction, async || {
+async fn until_reachable(stage: &Stage<'_>) {
+    wait_until("the API server to be reachable again", WaitLimit::Reaction, async || {
         match stage.scene.api::<Stack>().list(&Default::default()).await {
             Ok(_) => Look::Found(()),
             Err(error) => Look::NotYet(error.to_string()),

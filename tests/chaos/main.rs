@@ -42,14 +42,14 @@ use std::time::Duration;
 use futures::FutureExt;
 use jiff::Timestamp;
 
-use crate::harness::{AwayApiServer, Controller, Scene, client, in_scene, not_run, run_alone};
+use crate::harness::{Controller, Scene, StoppedApiServer, client, in_scene, not_run, run_alone};
 
 /// Default duration of the fault injection in seconds; `CHAOS_SECONDS` overrides it.
 const SECONDS: u64 = 120;
 
 #[test]
 fn random_faults_lose_and_duplicate_nothing() {
-    if !AwayApiServer::is_possible() {
+    if !StoppedApiServer::is_possible() {
         not_run("chaos", "the processes of an existing cluster cannot be killed");
         return;
     }

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::fake_agent::{FakeAgent, Manner};
 use crate::fake_nodes;
 use crate::harness::{
-    AwayApiServer, Controller, FluxObject, Program, Scene, api_call, client, in_scene, is_done, not_run, run_alone,
+    Controller, FluxObject, Program, Scene, StoppedApiServer, api_call, client, in_scene, is_done, not_run, run_alone,
 };
 use crate::progress::until_count;
 
@@ -34,7 +34,7 @@ const PREFIX: &str = "many-";
 
 #[test]
 fn five_hundred_open_runs_block_no_stack_and_survive_a_restart() {
-    if !AwayApiServer::is_possible() {
+    if !StoppedApiServer::is_possible() {
         not_run("five hundred open runs", "an existing cluster has no fake nodes");
         return;
     }
@@ -68,8 +68,8 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
 
     // This Stack has a real agent on the real node.
     let prompt_source = scene.source("prompt").await;
-    let saying = |text: &str| Program::new("prompt").step("step", json!({"value": text}));
-    let first = prompt_source.push(&saying("one").files()).await;
+    let with_text = |text: &str| Program::new("prompt").step("step", json!({"value": text}));
+    let first = prompt_source.push(&with_text("one").files()).await;
     let prompt = scene.start(scene.stack("prompt", &prompt_source)).await;
     prompt.until_applied(&first).await;
 
@@ -79,9 +79,9 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
         until_count("runs are open", RUNS, LIMIT, async || (runs.open(), fake_agent.calls())),
     );
     until_count("runs are followed", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
-    let second = prompt_source.push(&saying("two").files()).await;
+    let second = prompt_source.push(&with_text("two").files()).await;
     prompt.until_applied(&second).await;
-    assert_eq!(runs.open(), RUNS, "another Stack's change was run while all of them were open");
+    assert_eq!(runs.open(), RUNS, "a change of another Stack ran while all runs were open");
 
     let followed = fake_agent.attachments();
     controller.kill().await;
@@ -90,7 +90,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     until_count("runs are followed again", RUNS, LIMIT, async || (again(), fake_agent.calls())).await;
     until_count("runs are followed now", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
     assert_eq!(runs.open(), RUNS, "none of them ended with the controller");
-    let third = prompt_source.push(&saying("three").files()).await;
+    let third = prompt_source.push(&with_text("three").files()).await;
     prompt.until_applied(&third).await;
 
     fake_agent.finish_all();
@@ -99,7 +99,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     until_count("results are acknowledged", RUNS, LIMIT, async || (acknowledged(), fake_agent.calls())).await;
     until_count("Stacks are Ready", RUNS, LIMIT, async || (ready(scene).await, String::new())).await;
     assert_eq!(runs.with_two_ends(), Vec::<String>::new(), "each result is recorded once");
-    assert_eq!((fake_agent.runs(), fake_agent.acknowledged()), (RUNS as u64, RUNS as u64), "each ran once");
+    assert_eq!((fake_agent.runs(), fake_agent.acknowledged()), (RUNS as u64, RUNS as u64), "each run started once");
     remove(scene).await;
 }
 
@@ -143,9 +143,9 @@ async fn remove(scene: &Scene) {
         .buffer_unordered(AT_ONCE)
         .for_each(|()| std::future::ready(()))
         .await;
-    until_count("no Stack is left", 1, LIMIT, async || {
+    until_count("all Stacks are deleted", 1, LIMIT, async || {
         let left = scene.list::<Stack>().await.len();
-        (usize::from(left == 0), format!("{left} are left"))
+        (usize::from(left == 0), format!("{left} Stacks remain"))
     })
     .await;
 }

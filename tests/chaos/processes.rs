@@ -91,7 +91,7 @@ mod tests {
         for role in [Role::Controller, Role::Agent, Role::Pulumi, Role::Provider] {
             assert!(find(&foreign, role).is_empty());
         }
-        assert!(child.try_wait().unwrap().is_none(), "and nothing was done to others");
+        assert!(child.try_wait().unwrap().is_none(), "other processes are not killed");
         child.kill().unwrap();
         child.wait().unwrap();
     }

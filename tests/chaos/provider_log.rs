@@ -9,13 +9,13 @@ use crate::harness::Environment;
 /// HTTP client that ignores the proxy settings of the environment.
 static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30));
-    client.build().expect("an HTTP client can be made")
+    client.build().expect("HTTP client")
 });
 
 /// Sends a GET request to a test service and returns the body of the response. Panics on failure.
 pub async fn get(url: &str) -> String {
-    let answer = async { CLIENT.get(url).send().await?.error_for_status()?.text().await };
-    answer.await.unwrap_or_else(|error| panic!("asking {url}: {error:?}"))
+    let response = async { CLIENT.get(url).send().await?.error_for_status()?.text().await };
+    response.await.unwrap_or_else(|error| panic!("asking {url}: {error:?}"))
 }
 
 /// Returns all provider events of a Pulumi stack in order.

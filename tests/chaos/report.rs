@@ -21,7 +21,7 @@ pub struct Tally {
     /// Interrupted runs that were followed by a successful run of the Stack.
     pub recovered: usize,
     /// Number of decisions by the user.
-    pub in_doubt: usize,
+    pub resolved: usize,
     pub settled_after: Option<Duration>,
     pub broken: Vec<Broken>,
     /// Unjustified requests for a decision.
@@ -41,10 +41,10 @@ impl Tally {
             runs: aftermath.facts.iter().map(|facts| facts.runs.len()).sum(),
             interrupted,
             recovered,
-            in_doubt: aftermath.answers.len(),
+            resolved: aftermath.resolutions.len(),
             settled_after: aftermath.settled_after,
             broken,
-            baseless: aftermath.answers.iter().filter_map(|answer| answer.baseless.clone()).collect(),
+            baseless: aftermath.resolutions.iter().filter_map(|resolution| resolution.baseless.clone()).collect(),
         }
     }
 
@@ -74,7 +74,7 @@ impl Tally {
         row("**runs**".to_owned(), self.runs.to_string());
         row("interrupted".to_owned(), self.interrupted.to_string());
         row("recovered".to_owned(), self.recovered.to_string());
-        row("in doubt, resolved by the user".to_owned(), self.in_doubt.to_string());
+        row("unknown outcomes resolved by the user".to_owned(), self.resolved.to_string());
         row("**lost**".to_owned(), self.lost().to_string());
         row("**doubled**".to_owned(), self.doubled().to_string());
         let settled = self

@@ -10,7 +10,7 @@ use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
-use crate::facts::{LatestRevision, RemovedByHand, called, resources_of};
+use crate::facts::{LatestRevision, RemovedManually, called, resources_of};
 use crate::harness::{File, Scene, Source, api_call};
 
 /// Number of Stacks.
@@ -43,7 +43,7 @@ pub struct Member {
     pub is_leaving: bool,
     pub hits: Vec<Timestamp>,
     hits_on_revision: usize,
-    pub removed_by_hand: Vec<RemovedByHand>,
+    pub removed_manually: Vec<RemovedManually>,
     /// Updates that the user has resolved.
     pub answered: BTreeSet<String>,
 }
@@ -205,6 +205,6 @@ mod tests {
         for (name, resource) in resources {
             assert_eq!(resource["properties"]["name"], json!(format!("{name}@7")));
         }
-        assert_ne!(resources_of(7), resources_of(8), "one comes and one goes");
+        assert_ne!(resources_of(7), resources_of(8), "one resource is added and one removed");
     }
 }

@@ -17,10 +17,10 @@ use crate::plan::{Kind, plan};
 use crate::processes::{Role, find};
 use crate::report::Tally;
 use crate::stage::Stage;
-use crate::user::{Answer, answer_all};
+use crate::user::{Resolution, resolve_all};
 
 /// Interval at which the simulated user checks the Stacks.
-const LOOK_AFTER: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Timeout until all Stacks are Ready after the last fault. The kubelet restarts a container with several restarts
 /// only after minutes.
 const CALM: Duration = Duration::from_secs(480);
@@ -37,7 +37,7 @@ pub struct Happening {
 pub struct Aftermath {
     pub facts: Vec<Facts>,
     pub happenings: Vec<Happening>,
-    pub answers: Vec<Answer>,
+    pub resolutions: Vec<Resolution>,
     /// Time until all Stacks were Ready, or `None` after the timeout.
     pub settled_after: Option<Duration>,
     /// Start time of the scene, for its timeline.
@@ -48,19 +48,19 @@ pub struct Aftermath {
 pub async fn run(scene: &Scene, controller: &Controller, seed: u64, length: Duration, began: Timestamp) -> Aftermath {
     let mut stage = Stage::set(scene).await;
     let mut aftermath =
-        Aftermath { facts: Vec::new(), happenings: Vec::new(), answers: Vec::new(), settled_after: None, began };
+        Aftermath { facts: Vec::new(), happenings: Vec::new(), resolutions: Vec::new(), settled_after: None, began };
     until_the_first_run(&stage).await;
     let begin = Instant::now();
     for act in plan(seed, length) {
-        while Instant::now() + LOOK_AFTER < begin + act.at {
-            look_after(&mut stage, &mut aftermath).await;
-            sleep(LOOK_AFTER.min((begin + act.at).saturating_duration_since(Instant::now()))).await;
+        while Instant::now() + POLL_INTERVAL < begin + act.at {
+            observe(&mut stage, &mut aftermath).await;
+            sleep(POLL_INTERVAL.min((begin + act.at).saturating_duration_since(Instant::now()))).await;
         }
         sleep_until(begin + act.at).await;
         let at = Timestamp::now();
         match perform(&mut stage, controller, act).await {
             Some(target) => aftermath.note(at, Some(act.kind), format!("{}: {target}", act.kind)),
-            None => aftermath.note(at, None, format!("no target for this act: {}", act.kind)),
+            None => aftermath.note(at, None, format!("no target for the fault {}", act.kind)),
         }
     }
     settle(&mut stage, &mut aftermath).await;
@@ -99,20 +99,20 @@ async fn until_the_first_run(stage: &Stage<'_>) {
 }
 
 /// Resolves waiting Stacks and creates deleted Stacks again. Returns all Stacks.
-async fn look_after(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Stack> {
+async fn observe(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Stack> {
     let stacks = stage.scene.list::<Stack>().await;
     for name in stage.create_again(&stacks).await {
         aftermath.note(Timestamp::now(), None, format!("{name} was deleted; created it again"));
     }
-    for answer in answer_all(stage, &stacks).await {
-        let Answer { stack, removed, baseless } = &answer;
+    for resolution in resolve_all(stage, &stacks).await {
+        let Resolution { stack, removed, baseless } = &resolution;
         let what = match (baseless, removed.is_empty()) {
-            (Some(why), _) => format!("the user was asked about {stack} without a reason: {why}"),
-            (None, true) => format!("the user has resolved {stack}: no resource exists"),
-            (None, false) => format!("the user has resolved {stack} and removed {}", removed.join(", ")),
+            (Some(why), _) => format!("{stack} asked for a decision without a reason: {why}"),
+            (None, true) => format!("the user resolved {stack}: no resource exists"),
+            (None, false) => format!("the user resolved {stack} and removed {}", removed.join(", ")),
         };
         aftermath.note(Timestamp::now(), None, what);
-        aftermath.answers.push(answer);
+        aftermath.resolutions.push(resolution);
     }
     stacks
 }
@@ -120,9 +120,9 @@ async fn look_after(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Sta
 /// Waits until each Stack exists and is Ready at the latest revision.
 async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
     let (begin, mut last_report) = (Instant::now(), Instant::now());
-    aftermath.note(Timestamp::now(), None, "the storm has ended".to_owned());
+    aftermath.note(Timestamp::now(), None, "all faults are injected".to_owned());
     while begin.elapsed() < CALM {
-        let stacks = look_after(stage, aftermath).await;
+        let stacks = observe(stage, aftermath).await;
         let open: Vec<&String> = stage.stacks.keys().filter(|name| !is_settled(&*stage, name, &stacks)).collect();
         if open.is_empty() {
             aftermath.settled_after = Some(begin.elapsed());
@@ -136,7 +136,7 @@ async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
                 open.len()
             );
         }
-        sleep(LOOK_AFTER).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

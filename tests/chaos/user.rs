@@ -6,9 +6,9 @@ use pulumi_controller::api::conditions::{STALLED, find, is_true};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::checks::look_into;
+use crate::checks::find_pending_creates;
 use crate::evidence;
-use crate::facts::{RemovedByHand, name_of};
+use crate::facts::{RemovedManually, name_of};
 use crate::stage::Stage;
 
 /// Annotation with the decision.
@@ -27,7 +27,7 @@ struct Question {
 
 /// A decision of the user, or the reason why the request for a decision was not justified.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct Resolution {
     pub stack: String,
     /// Existing resources that are missing in the state: the user removed them.
     pub removed: Vec<String>,
@@ -36,40 +36,40 @@ pub struct Answer {
 }
 
 /// Resolves every Stack that waits for a decision, once per run.
-pub async fn answer_all(stage: &mut Stage<'_>, stacks: &[Stack]) -> Vec<Answer> {
-    let mut answers = Vec::new();
+pub async fn resolve_all(stage: &mut Stage<'_>, stacks: &[Stack]) -> Vec<Resolution> {
+    let mut resolutions = Vec::new();
     for question in stacks.iter().filter_map(question) {
         let is_new = |member: &crate::stage::Member| !member.answered.contains(&question.update);
         if stage.stacks.get(&question.stack).is_some_and(is_new) {
-            answers.push(answer(stage, question).await);
+            resolutions.push(resolve(stage, question).await);
         }
     }
-    answers
+    resolutions
 }
 
-async fn answer(stage: &mut Stage<'_>, question: Question) -> Answer {
+async fn resolve(stage: &mut Stage<'_>, question: Question) -> Resolution {
     let facts = evidence::of(stage, &question.stack, &[]).await;
     let last = facts.events.last().map_or(0, |event| event.sequence);
-    let (found, baseless) = match look_into(&facts) {
+    let (found, baseless) = match find_pending_creates(&facts) {
         Ok(found) => (found.exist, None),
         // If the outcome of a run is unknown, the state need not contain pending operations.
         Err(_) if question.reason == RUN_OUTCOME_UNKNOWN => (Vec::new(), None),
         Err(why) => {
-            (Vec::new(), Some(format!("{} was asked about ({}), but {why}", question.update, question.message)))
+            (Vec::new(), Some(format!("{} asked for a decision ({}), but {why}", question.update, question.message)))
         }
     };
-    let answer = json!({"metadata": {"annotations": {RESOLVE: format!("{}=clear", question.update)}}});
-    stage.scene.patch::<Stack>(&question.stack, answer).await;
+    let resolution = json!({"metadata": {"annotations": {RESOLVE: format!("{}=clear", question.update)}}});
+    stage.scene.patch::<Stack>(&question.stack, resolution).await;
     let removed: Vec<String> = found.iter().map(|urn| name_of(urn).to_owned()).collect();
     if let Some(member) = stage.stacks.get_mut(&question.stack) {
-        member.removed_by_hand.extend(found.into_iter().map(|urn| RemovedByHand {
+        member.removed_manually.extend(found.into_iter().map(|urn| RemovedManually {
             urn,
             after: last,
             at: Timestamp::now(),
         }));
         member.answered.insert(question.update);
     }
-    Answer { stack: question.stack, removed, baseless }
+    Resolution { stack: question.stack, removed, baseless }
 }
 
 /// Returns the decision that a Stack waits for, if any.
@@ -114,10 +114,10 @@ mod tests {
     #[test]
     fn a_stack_that_awaits_a_user_decision_names_the_run() {
         let examples = [
-            ("PendingCreates", "answer for s-1", None, Some("s-1")),
-            ("PendingCreates", "answer for s-1", Some("s-2"), Some("s-1")),
-            ("RunOutcomeUnknown", "unknown end", Some("s-2"), Some("s-2")),
-            ("RunOutcomeUnknown", "unknown end", None, Some("s-1")),
+            ("PendingCreates", "resolution of s-1", None, Some("s-1")),
+            ("PendingCreates", "resolution of s-1", Some("s-2"), Some("s-1")),
+            ("RunOutcomeUnknown", "unknown outcome", Some("s-2"), Some("s-2")),
+            ("RunOutcomeUnknown", "unknown outcome", None, Some("s-1")),
             ("UpdateFailed", "given up", None, None),
         ];
         for (reason, message, current, update) in examples {

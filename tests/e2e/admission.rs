@@ -64,10 +64,10 @@ impl Policy {
     async fn until_obeyed(&self, scene: &Scene, probe: &Value, is_obeyed: impl Fn(Result<String, String>) -> bool) {
         let create =
             ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];
-        wait_until(format!("the {} to be obeyed", self.kind), WaitLimit::Reaction, async || {
-            let answer = try_kubectl(&create, &probe.to_string()).await;
-            let message = format!("{answer:?}");
-            if is_obeyed(answer) { Look::Found(()) } else { Look::NotYet(message) }
+        wait_until(format!("the {} to be applied", self.kind), WaitLimit::Reaction, async || {
+            let response = try_kubectl(&create, &probe.to_string()).await;
+            let message = format!("{response:?}");
+            if is_obeyed(response) { Look::Found(()) } else { Look::NotYet(message) }
         })
         .await;
     }
@@ -76,7 +76,7 @@ impl Policy {
 /// Checks that a Stack whose writes a policy rejects runs once the policy is removed.
 async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
     let policy = Policy::rejecting(resource);
-    let is_frozen = |answer: Result<String, String>| answer.is_err_and(|problem| problem.contains(FROZEN));
+    let is_frozen = |response: Result<String, String>| response.is_err_and(|problem| problem.contains(FROZEN));
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("frozen").output("text", json!("hello")).files()).await;
     finally(
@@ -90,7 +90,7 @@ async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: V
             })
             .await;
             policy.delete(scene).await;
-            policy.until_obeyed(scene, &probe, |answer| !is_frozen(answer)).await;
+            policy.until_obeyed(scene, &probe, |response| !is_frozen(response)).await;
             // Triggers a reconcile, since the next retry is minutes away.
             main.annotate(ANNOTATION_REQUESTED_AT, "thawed").await;
             let annotations = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: "thawed"}}});
@@ -138,7 +138,7 @@ fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
         finally(
             async || {
                 policy.apply(scene).await;
-                let is_rewritten = |answer: Result<String, String>| answer.is_ok_and(|text| text.contains("other"));
+                let is_rewritten = |response: Result<String, String>| response.is_ok_and(|text| text.contains("other"));
                 policy.until_obeyed(scene, &probe, is_rewritten).await;
                 let main = scene.start(scene.stack("main", &source)).await;
                 main.until_applied(&commit).await;
@@ -154,7 +154,11 @@ fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
                 let before = version().await.expect("the Service").resource_version;
                 let commit = source.push(&Program::new("rewritten").output("text", json!("again")).files()).await;
                 main.until_applied(&commit).await;
-                assert_eq!(version().await.expect("the Service").resource_version, before, "it is left alone");
+                assert_eq!(
+                    version().await.expect("the Service").resource_version,
+                    before,
+                    "the Service is not changed"
+                );
             },
             async || policy.delete(scene).await,
         )

@@ -8,16 +8,16 @@ use pulumi_controller::artifact::Digest;
 use serde_json::json;
 
 use crate::harness::{
-    FaultServer, GitRepository, Look, Program, Scene, WaitLimit, api_call, archive, condition, is_done, once, run,
-    says, wait_until, waits_for_source,
+    FaultServer, GitRepository, Look, Program, Scene, WaitLimit, api_call, archive, condition, has_condition, is_done,
+    once, run, wait_until, waits_for_source,
 };
 
 #[test]
 fn a_wrong_digest_is_refused_and_the_old_source_is_kept() {
     run("wrong-digest", async |scene| {
         let source = scene.source("app").await;
-        let saying = |text: &str| Program::new("wrong-digest").step("step", json!({"value": text}));
-        let first = source.push(&saying("one").files()).await;
+        let with_text = |text: &str| Program::new("wrong-digest").step("step", json!({"value": text}));
+        let first = source.push(&with_text("one").files()).await;
         let first_artifact = source.artifact_of(&first).await;
         create_source_that_flux_leaves_alone(scene, "by-hand").await;
         serve(scene, "by-hand", &first_artifact).await;
@@ -25,20 +25,20 @@ fn a_wrong_digest_is_refused_and_the_old_source_is_kept() {
         main.until_applied(&first).await;
         let pod = main.pod_and_restarts().await;
 
-        let second = source.push(&saying("two").files()).await;
+        let second = source.push(&with_text("two").files()).await;
         let artifact = source.artifact_of(&second).await;
         let wrong = wrong_digest(&artifact.digest);
         serve(scene, "by-hand", &SourceArtifact { digest: wrong.clone(), ..artifact.clone() }).await;
-        main.until("to refuse what the digest does not fit", WaitLimit::Reaction, |stack| {
+        main.until("to reject an artifact that does not match the digest", WaitLimit::Reaction, |stack| {
             let names_it = condition(stack, READY).is_some_and(|ready| ready.message.contains(&wrong));
             waits_for_source(stack) && names_it
         })
         .await;
-        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
         assert_eq!(
             (placed.digest.to_string(), placed.revision),
             (first_artifact.digest, first.revision()),
-            "the old source stays"
+            "the previous source remains installed"
         );
         assert_eq!(main.updates().await.len(), 1);
         assert_eq!(main.log.sentences().await, once(&["create step"]));
@@ -54,8 +54,8 @@ fn a_wrong_digest_is_refused_and_the_old_source_is_kept() {
 fn a_repacked_archive_is_installed_without_a_run() {
     run("packed-again", async |scene| {
         let source = scene.source("app").await;
-        let saying = |text: &str| Program::new("packed-again").step("step", json!({"value": text}));
-        let first = source.push(&saying("one").files()).await;
+        let with_text = |text: &str| Program::new("packed-again").step("step", json!({"value": text}));
+        let first = source.push(&with_text("one").files()).await;
         let artifact = source.artifact_of(&first).await;
         create_source_that_flux_leaves_alone(scene, "by-hand").await;
         serve(scene, "by-hand", &artifact).await;
@@ -64,8 +64,8 @@ fn a_repacked_archive_is_installed_without_a_run() {
         let pod = main.pod_and_restarts().await;
         let seen_before = scene.timeline.states_of::<Stack>().len();
 
-        let uploaded = FaultServer::of(scene).upload("again.tar.gz", archive(&saying("one").files())).await;
-        assert_ne!(uploaded.digest, artifact.digest, "it is packed otherwise");
+        let uploaded = FaultServer::of(scene).upload("again.tar.gz", archive(&with_text("one").files())).await;
+        assert_ne!(uploaded.digest, artifact.digest, "the archive has another digest");
         serve(scene, "by-hand", &SourceArtifact { revision: artifact.revision.clone(), ..uploaded.clone() }).await;
         let digest: Digest = uploaded.digest.parse().expect("a digest");
         main.until("to have recorded the new digest", WaitLimit::Reaction, |stack| {
@@ -84,12 +84,12 @@ fn a_repacked_archive_is_installed_without_a_run() {
         let states = scene.timeline.states_of::<Stack>();
         assert!(states.iter().skip(seen_before).all(is_done), "the Stack stays Ready");
 
-        let second = source.push(&saying("two").files()).await;
+        let second = source.push(&with_text("two").files()).await;
         let artifact = source.artifact_of(&second).await;
         serve(scene, "by-hand", &artifact).await;
         main.until_applied(&second).await;
         assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
-        assert_eq!(main.updates().await.len(), 2, "one run for each commit");
+        assert_eq!(main.updates().await.len(), 2, "one run per commit");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
     });
 }
@@ -105,8 +105,8 @@ fn a_stack_waits_for_an_artifact_that_does_not_exist() {
         assert_ne!(url, artifact.url);
         serve(scene, "by-hand", &SourceArtifact { url, ..artifact.clone() }).await;
         let main = scene.start(scene.stack_on("main", "by-hand")).await;
-        main.until("to say that the artifact is not there", WaitLimit::Reaction, |stack| {
-            says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+        main.until("to report that the artifact does not exist", WaitLimit::Reaction, |stack| {
+            has_condition(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains("404"))
         })
         .await;
@@ -127,7 +127,7 @@ fn an_artifact_on_a_host_outside_flux_is_never_requested() {
         let url = "http://kubernetes.default.svc.cluster.local/secrets.tar.gz".to_owned();
         serve(scene, "by-hand", &SourceArtifact { url, ..artifact }).await;
         let main = scene.start(scene.stack_on("main", "by-hand")).await;
-        main.until("to name the host that it does not ask", WaitLimit::Reaction, |stack| {
+        main.until("to report the host that is not allowed", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| {
                 ready.status == "False" && ready.message.contains("kubernetes.default.svc.cluster.local")
             })

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::harness::{Look, Program, Scene, WaitLimit, api_call, condition, once, run, wait_until};
 
-fn saying(text: &str) -> Program {
+fn with_text(text: &str) -> Program {
     Program::new("backoff").step("step", json!({"value": text}))
 }
 
@@ -20,7 +20,7 @@ fn saying(text: &str) -> Program {
 fn a_stack_with_an_interval_reruns_without_changes() {
     run("interval", async |scene| {
         let source = scene.source("app").await;
-        let commit = source.push(&saying("one").files()).await;
+        let commit = source.push(&with_text("one").files()).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.interval = Some("3s".to_owned());
         let main = scene.start(stack).await;
@@ -28,7 +28,7 @@ fn a_stack_with_an_interval_reruns_without_changes() {
         main.change(json!({"spec": {"interval": "0s"}})).await;
         main.until_applied(&commit).await;
         assert_eq!(whys[..3], ["Initial stack update", "Resync time elapsed: 3s", "Resync time elapsed: 3s"]);
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing had drifted");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "the resync changes no resource");
     });
 }
 
@@ -51,10 +51,10 @@ fn a_failing_stack_is_retried_indefinitely_without_stalling() {
             })
             .await;
         let retrying = condition(&failed, RECONCILING).map(|condition| condition.message.clone()).unwrap_or_default();
-        assert!(retrying.starts_with("5 update failure(s)"), "it agrees with the status: {retrying}");
+        assert!(retrying.starts_with("5 update failure(s)"), "the condition agrees with the status: {retrying}");
         let stalled = |stack: &Stack| condition(stack, STALLED).is_some();
-        assert!(!scene.timeline.states_of::<Stack>().iter().any(stalled), "it is never stalled");
-        let mended = source.push(&saying("one").files()).await;
+        assert!(!scene.timeline.states_of::<Stack>().iter().any(stalled), "the Stack is never stalled");
+        let mended = source.push(&with_text("one").files()).await;
         main.until_applied(&mended).await;
     });
 }
@@ -72,8 +72,8 @@ fn a_failed_stack_is_retried_after_its_retry_interval() {
         })
         .await;
         let stalled = |stack: &Stack| condition(stack, STALLED).is_some();
-        assert!(!scene.timeline.states_of::<Stack>().iter().any(stalled), "it is never stalled");
-        let mended = source.push(&saying("one").files()).await;
+        assert!(!scene.timeline.states_of::<Stack>().iter().any(stalled), "the Stack is never stalled");
+        let mended = source.push(&with_text("one").files()).await;
         main.until_applied(&mended).await;
     });
 }
@@ -95,14 +95,14 @@ async fn until_requested(scene: &Scene, expected: usize) -> Vec<String> {
 fn reclaim_policy_delete_removes_the_workspace_between_runs() {
     run("reclaim", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push(&saying("one").files()).await;
+        let first = source.push(&with_text("one").files()).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.workspace_reclaim_policy = WorkspaceReclaimPolicy::Delete;
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
         until_reclaimed(scene).await;
-        let second = source.push(&saying("two").files()).await;
+        let second = source.push(&with_text("two").files()).await;
         main.until_applied(&second).await;
         until_reclaimed(scene).await;
         let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await;
@@ -112,7 +112,7 @@ fn reclaim_policy_delete_removes_the_workspace_between_runs() {
             .filter(|event| event.reason.as_deref() == Some("WorkspaceDeleted"))
             .map(|event| event.count.unwrap_or(1))
             .sum();
-        assert_eq!(reported, 2, "once for each");
+        assert_eq!(reported, 2, "one event per failure");
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "update step", "delete step"]));

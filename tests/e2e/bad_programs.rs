@@ -7,7 +7,7 @@ use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
-use crate::harness::{File, Program, Scene, StackHandle, WaitLimit, condition, once, run, says};
+use crate::harness::{File, Program, Scene, StackHandle, WaitLimit, condition, has_condition, once, run};
 
 #[test]
 fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
@@ -22,27 +22,27 @@ fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
         let typed = Program::new("uncompiled").step("step", json!({"value": "${stpe.value}"}));
         source.push(&typed.files()).await;
         let failed = main
-            .until("to name the missing value", WaitLimit::Run, |stack| {
-                says(stack, READY, "False", stack_reason::UPDATE_FAILED)
+            .until("to report the missing value", WaitLimit::Run, |stack| {
+                has_condition(stack, READY, "False", stack_reason::UPDATE_FAILED)
                     && condition(stack, READY)
                         .is_some_and(|ready| ["stpe", "not found"].iter().all(|w| ready.message.contains(w)))
             })
             .await;
-        assert!(says(&failed, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE));
+        assert!(has_condition(&failed, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE));
         let status = failed.status.unwrap_or_default();
         assert_eq!(status.outputs.get("result"), Some(&json!("one")));
         assert_eq!(status.last_applied_revision, Some(first.revision()));
 
         let unknown = "name: uncompiled\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Stpe\n";
         source.push(&[File { path: "Pulumi.yaml".to_owned(), content: unknown.to_owned() }]).await;
-        main.until("to name the unknown type", WaitLimit::Run, |stack| {
+        main.until("to report the unknown type", WaitLimit::Run, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.status == "False" && ready.message.contains("Stpe"))
         })
         .await;
 
         let last = source.push(&good.files()).await;
         main.until_applied(&last).await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was lost on the way");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "no resource is lost");
     });
 }
 
@@ -56,7 +56,7 @@ fn a_program_that_prints_a_hundred_megabytes_completes() {
         let main = scene.start(scene.stack("main", &source)).await;
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         let (_, restarts) = main.pod_and_restarts().await;
-        assert_eq!(restarts, 0, "nothing ran out of memory");
+        assert_eq!(restarts, 0, "no container ran out of memory");
         assert_eq!(main.log.sentences().await, once(&["create step"]));
         let size = serde_json::to_vec(&stack).expect("a Stack can be written").len();
         assert!(size < 64 * 1024, "the Stack has {size} bytes");
@@ -64,8 +64,8 @@ fn a_program_that_prints_a_hundred_megabytes_completes() {
         let loud_and_failing = Program::new("loud").step("step", json!({"printMegabytes": 100, "failOn": "update"}));
         source.push(&loud_and_failing.files()).await;
         let failed = main
-            .until("to say why it failed, not what it printed", WaitLimit::Long, |stack| {
-                says(stack, READY, "False", stack_reason::UPDATE_FAILED)
+            .until("to report the cause, not the output", WaitLimit::Long, |stack| {
+                has_condition(stack, READY, "False", stack_reason::UPDATE_FAILED)
                     && condition(stack, READY).is_some_and(|ready| ready.message.contains("the input failOn is update"))
             })
             .await;
@@ -87,31 +87,31 @@ fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
         let names = |stack: &Stack, words: &[&str]| {
             condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
         };
-        main.until("to name the Secret", WaitLimit::Run, |stack| {
-            says(stack, READY, "Unknown", stack_reason::NOT_READY_IN_PROGRESS)
+        main.until("to report the missing Secret", WaitLimit::Run, |stack| {
+            has_condition(stack, READY, "Unknown", stack_reason::NOT_READY_IN_PROGRESS)
                 && names(stack, &["Secret \"credentials\" (environment variable TOKEN): not found"])
         })
         .await;
         let pod = main.pod_and_restarts().await;
 
         scene.create::<Secret>(json!({"metadata": {"name": "credentials"}, "stringData": {"other": "value"}})).await;
-        main.until("to name the key", WaitLimit::Long, |stack| {
-            says(stack, READY, "False", stack_reason::UPDATE_FAILED)
-                && says(stack, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE)
+        main.until("to report the missing key", WaitLimit::Long, |stack| {
+            has_condition(stack, READY, "False", stack_reason::UPDATE_FAILED)
+                && has_condition(stack, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE)
                 && names(stack, &["TOKEN", "\"token\"", "\"credentials\"", "no such key"])
         })
         .await;
 
         scene.patch::<Secret>("credentials", json!({"stringData": {"token": "secret-word"}})).await;
-        bring_into_the_pod(scene, &main, "1").await;
+        install_source(scene, &main, "1").await;
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         assert_eq!(condition(&stack, STALLED), None);
-        assert_eq!(main.pod_and_restarts().await, pod, "it is the same pod");
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
     });
 }
 
 /// Changes an annotation of the pod, because the kubelet syncs a changed pod immediately and other pods about every minute.
-async fn bring_into_the_pod(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
+async fn install_source(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
     let patch = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": value}}});
     scene.patch::<Pod>(&workspace_pod(&stack.name), patch).await;
 }

@@ -95,7 +95,7 @@ pub async fn until_ready(scene: &Scene, name: &str) -> Workspace {
 
 /// Waits until a Workspace is stalled with a message that contains all `words`.
 pub async fn until_stalled(scene: &Scene, name: &str, words: &[&str]) -> Workspace {
-    let what = format!("to be stalled and to say {words:?}");
+    let what = format!("to be stalled with {words:?}");
     until_workspace(scene, name, &what, WaitLimit::Run, |workspace| is(workspace, STALLED, "True", words)).await
 }
 

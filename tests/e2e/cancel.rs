@@ -7,11 +7,12 @@ use pulumi_controller::api::names::{ANNOTATION_CANCEL, ANNOTATION_REQUESTED_AT};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Program, WaitLimit, condition, run, says};
+use crate::harness::{Program, WaitLimit, condition, has_condition, run};
 use crate::runs_parts::{failure, progress, running_update, slow, until_update};
 
 fn is_canceled(stack: &Stack) -> bool {
-    says(stack, READY, "False", stack_reason::CANCELED) && says(stack, STALLED, "True", stack_reason::CANCELED)
+    has_condition(stack, READY, "False", stack_reason::CANCELED)
+        && has_condition(stack, STALLED, "True", stack_reason::CANCELED)
 }
 
 fn outcomes(stack: &Stack) -> Vec<String> {
@@ -45,7 +46,11 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
         assert_eq!(status.handled_cancel.as_deref(), Some(update.as_str()));
         assert_eq!(status.last_update.and_then(|last| last.name), Some(update.clone()));
         assert_eq!(outcomes(&canceled), ["Canceled"]);
-        assert_eq!(main.log.sentences().await, ["create slow begin", "create slow cancelled"], "in order");
+        assert_eq!(
+            main.log.sentences().await,
+            ["create slow begin", "create slow cancelled"],
+            "ended without interruption"
+        );
         let updates = main.updates().await;
         let recorded: Vec<_> = updates.iter().map(|update| (update.name_any(), failure(update))).collect();
         assert_eq!(recorded, [(update, Some(update_reason::CANCELED))], "the record is kept");
@@ -102,7 +107,7 @@ fn a_queued_run_is_canceled_too() {
         until_update(scene, "ahead", "to run", WaitLimit::Run, is_running).await;
 
         main.annotate(ANNOTATION_REQUESTED_AT, "queued").await;
-        main.until("to have asked for a run", WaitLimit::Reaction, |stack| {
+        main.until("to have requested a run", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().is_some_and(|status| status.current_update.is_some())
         })
         .await;

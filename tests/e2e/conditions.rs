@@ -5,7 +5,7 @@ use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reas
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Program, Scene, WaitLimit, condition, run, says};
+use crate::harness::{Program, Scene, WaitLimit, condition, has_condition, run};
 
 #[test]
 fn a_new_stack_has_observed_generation_minus_one() {
@@ -27,8 +27,8 @@ fn conditions_match_the_documented_table_in_every_phase() {
         let source = scene.source("app").await;
         let main = scene.start(scene.stack("main", &source)).await;
         let waiting = |stack: &Stack| {
-            says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
-                && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
+            has_condition(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+                && has_condition(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
                 && condition(stack, STALLED).is_none()
         };
         main.until("to wait for its source", WaitLimit::Reaction, waiting).await;
@@ -37,14 +37,14 @@ fn conditions_match_the_documented_table_in_every_phase() {
         let commit = source.push(&program.files()).await;
         main.log.wait_for("create", "slow", "begin").await;
         let running = main.get().await;
-        assert!(says(&running, READY, "Unknown", stack_reason::NOT_READY_IN_PROGRESS), "{running:#?}");
-        assert!(says(&running, RECONCILING, "True", stack_reason::STACK_PROCESSING), "{running:#?}");
+        assert!(has_condition(&running, READY, "Unknown", stack_reason::NOT_READY_IN_PROGRESS), "{running:#?}");
+        assert!(has_condition(&running, RECONCILING, "True", stack_reason::STACK_PROCESSING), "{running:#?}");
         assert_eq!(condition(&running, STALLED), None);
         let message = condition(&running, RECONCILING).map(|c| c.message.clone()).unwrap_or_default();
-        assert!(message.contains(&commit.revision()), "it names the revision: {message}");
+        assert!(message.contains(&commit.revision()), "the message contains the revision: {message}");
 
         let done = main.until_applied(&commit).await;
-        assert!(says(&done, READY, "True", stack_reason::PROCESSING_COMPLETED), "{done:#?}");
+        assert!(has_condition(&done, READY, "True", stack_reason::PROCESSING_COMPLETED), "{done:#?}");
         assert_eq!((condition(&done, RECONCILING), condition(&done, STALLED)), (None, None));
         let generation = done.metadata.generation;
         assert_eq!(condition(&done, READY).and_then(|ready| ready.observed_generation), generation);
@@ -68,18 +68,18 @@ fn an_invalid_spec_stalls_until_it_is_fixed() {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("invalid").output("text", json!("hello")).files()).await;
         let mut stack = scene.stack("main", &source);
-        let reference = stack.spec.env_refs.get_mut("PROVIDER_LOG_URL").expect("it is there");
+        let reference = stack.spec.env_refs.get_mut("PROVIDER_LOG_URL").expect("object exists");
         let literal = reference.literal.take();
         let main = scene.start(stack).await;
         let stack = main
             .until("to be stalled", WaitLimit::Reaction, |stack| {
-                says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
-                    && says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+                has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+                    && has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                     && condition(stack, RECONCILING).is_none()
             })
             .await;
         let message = condition(&stack, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
-        assert!(message.contains("PROVIDER_LOG_URL"), "it names what is wrong: {message}");
+        assert!(message.contains("PROVIDER_LOG_URL"), "the message contains the variable: {message}");
 
         main.change(json!({"spec": {"envRefs": {"PROVIDER_LOG_URL": {"literal": literal}}}})).await;
         main.until_applied(&commit).await;

@@ -45,12 +45,12 @@ impl<'a> View<'a> {
             ),
             (
                 "FAIL0005",
-                "Reconciling and Stalled are both there",
+                "Reconciling and Stalled are both present",
                 NEGATIVE.iter().all(|kind| find(self.conditions, kind).is_some()),
             ),
             ("FAIL0006", "observedGeneration is greater than the generation", self.observed > Some(self.generation)),
-            ("WARN0003", "Reconciling is False and still there", is_there_as(RECONCILING, "False")),
-            ("WARN0004", "Stalled is False and still there", is_there_as(STALLED, "False")),
+            ("WARN0003", "Reconciling is False instead of absent", is_there_as(RECONCILING, "False")),
+            ("WARN0004", "Stalled is False instead of absent", is_there_as(STALLED, "False")),
             (
                 "WARN0005",
                 "a condition has no observedGeneration",
@@ -75,7 +75,7 @@ impl<'a> View<'a> {
         let older = |condition: &Condition| condition.observed_generation.is_some_and(|g| g < self.generation);
         let other = |condition: &Condition| condition.observed_generation.is_some_and(|g| Some(g) != self.observed);
         [
-            ("FAIL0001", "a condition of bad news is True while Ready is True", ready && negative),
+            ("FAIL0001", "a negative condition is True while Ready is True", ready && negative),
             (
                 "FAIL0003",
                 "Reconciling is True but Ready is not False",
@@ -83,7 +83,7 @@ impl<'a> View<'a> {
             ),
             (
                 "WARN0001",
-                "a condition of bad news is there while Ready is True",
+                "a negative condition exists while Ready is True",
                 ready && NEGATIVE.iter().any(|kind| find(self.conditions, kind).is_some()),
             ),
             ("FAIL0007", "Ready is True for an older generation", ready && self.observed < Some(self.generation)),
@@ -197,9 +197,9 @@ mod tests {
 
     #[test]
     fn only_the_rules_for_intermediate_states_apply_to_them() {
-        assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "it was not reconciled yet");
-        assert_eq!(of_states(&[stack(1, &["Ready=True@1"])]), Vec::<String>::new(), "its spec was edited a moment ago");
-        assert_eq!(of_states(&[stack(1, &["Ready=True@"])]), Vec::<String>::new(), "the operator's");
+        assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "not reconciled yet");
+        assert_eq!(of_states(&[stack(1, &["Ready=True@1"])]), Vec::<String>::new(), "the spec has just changed");
+        assert_eq!(of_states(&[stack(1, &["Ready=True@"])]), Vec::<String>::new(), "an object of the operator");
         assert_eq!(numbers(&of_states(&[stack(2, &["Ready=Unknown@2"])])), ["FAIL0011:"]);
     }
 }

@@ -27,7 +27,7 @@ fn deleting_a_stack_with_destroy_on_finalize_destroys() {
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
-        until_nothing_of_ours_is_left(scene).await;
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -40,8 +40,8 @@ fn deleting_a_stack_without_destroy_on_finalize_keeps_resources() {
         main.until_applied(&commit).await;
         main.delete().await;
         main.until_gone().await;
-        until_nothing_of_ours_is_left(scene).await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was destroyed");
+        until_objects_are_deleted(scene).await;
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "no resource is destroyed");
     });
 }
 
@@ -51,13 +51,13 @@ fn a_stack_that_never_ran_is_deleted_immediately() {
         let mut stack = scene.stack_on("main", "not-there");
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
-        main.until("to say that its source is not there", WaitLimit::Reaction, |stack| {
+        main.until("to report that its source does not exist", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.reason == stack_reason::SOURCE_UNAVAILABLE)
         })
         .await;
         main.delete().await;
         main.until_gone().await;
-        until_nothing_of_ours_is_left(scene).await;
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -76,9 +76,9 @@ fn a_stack_deleted_during_a_run_is_destroyed_after_the_run() {
         assert_eq!(
             main.log.sentences().await,
             once(&["create slow", "delete slow"]),
-            "the run was not cut, and what it made is gone"
+            "the run completes and its resources are deleted"
         );
-        until_nothing_of_ours_is_left(scene).await;
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -93,7 +93,7 @@ fn a_failed_destroy_keeps_the_stack_and_reports_the_reason() {
         let main = scene.start(stack).await;
         main.until_applied(&commit).await;
         main.delete().await;
-        main.until("to say why it cannot be destroyed", WaitLimit::Run, |stack| {
+        main.until("to report why it cannot be destroyed", WaitLimit::Run, |stack| {
             condition(stack, READY)
                 .is_some_and(|ready| ready.status == "False" && ready.message.contains("failOn is delete"))
         })
@@ -107,7 +107,7 @@ fn a_failed_destroy_keeps_the_stack_and_reports_the_reason() {
         // The user decides to keep the resources.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         main.until_gone().await;
-        until_nothing_of_ours_is_left(scene).await;
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -128,14 +128,14 @@ fn a_failed_destroy_backs_off_until_destroy_on_finalize_is_disabled() {
                 last.kind.as_deref() == Some("destroy") && last.failures == 2
             })
             .await;
-        assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is not let go");
-        let retry = condition(&stack, RECONCILING).expect("it continues").message.clone();
+        assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "the finalizer is kept");
+        let retry = condition(&stack, RECONCILING).expect("Reconciling condition").message.clone();
         assert!(retry.contains("2 destroy failure(s); next retry at 20"), "{retry}");
         // A destroy does not run the program, so a push cannot fix the failure. The user keeps the
         // resources instead.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         main.until_gone().await;
-        until_nothing_of_ours_is_left(scene).await;
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -147,7 +147,7 @@ fn a_stack_with_a_deleted_source_is_destroyed_with_the_copy_in_its_pod() {
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
-        until_nothing_of_ours_is_left(scene).await;
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -164,10 +164,10 @@ fn a_stack_without_source_and_workspace_is_destroyed_from_its_state() {
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
         let runs = scene.timeline.states_of::<Update>();
-        let destroy = runs.iter().find(|update| update.spec.kind == UpdateKind::Destroy).expect("it was seen");
+        let destroy = runs.iter().find(|update| update.spec.kind == UpdateKind::Destroy).expect("the destroy Update");
         let source = destroy.spec.artifact.as_ref().map(|artifact| artifact.revision.as_str());
         assert_eq!(source, Some("state-alone"));
-        until_nothing_of_ours_is_left(scene).await;
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -178,7 +178,7 @@ fn foreground_deletion_destroys_before_any_object_is_deleted() {
         delete_as(scene, "main", &DeleteParams::foreground()).await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
-        until_nothing_of_ours_is_left(scene).await;
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -194,8 +194,8 @@ fn foreground_deletion_during_a_run_destroys_after_the_run() {
         main.log.wait_for("create", "slow", "begin").await;
         delete_as(scene, "main", &DeleteParams::foreground()).await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create slow", "delete slow"]), "the run was not cut");
-        until_nothing_of_ours_is_left(scene).await;
+        assert_eq!(main.log.sentences().await, once(&["create slow", "delete slow"]), "the run is not interrupted");
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -207,7 +207,7 @@ fn orphan_deletion_destroys_and_leaves_no_owned_objects() {
         delete_as(scene, "main", &orphan).await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
-        until_nothing_of_ours_is_left(scene).await;
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -217,15 +217,15 @@ fn a_deleted_suspended_stack_is_destroyed_when_it_is_resumed() {
         let main = applied(scene, "delete-suspended").await;
         main.change(json!({"spec": {"suspend": true}})).await;
         main.delete().await;
-        main.until("to say that it waits", WaitLimit::Reaction, |stack| {
+        main.until("to wait for the open run", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.message.contains("to destroy the resources"))
         })
         .await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was started");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "no destroy has started");
         main.change(json!({"spec": {"suspend": false}})).await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
-        until_nothing_of_ours_is_left(scene).await;
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -287,16 +287,20 @@ fn deletion_waits_only_for_dependents_that_are_also_being_deleted() {
 
         base.delete().await;
         top.delete().await;
-        base.until("to wait for what needs it", WaitLimit::Reaction, |stack| {
+        base.until("to wait for its dependents", WaitLimit::Reaction, |stack| {
             condition(stack, READY)
                 .is_some_and(|ready| ready.message.contains("waiting for the deletion of dependent Stacks: top"))
         })
         .await;
-        assert_eq!(base.log.sentences().await, once(&["create step"]), "not before the other one is destroyed");
+        assert_eq!(
+            base.log.sentences().await,
+            once(&["create step"]),
+            "the base is not destroyed before its dependent"
+        );
         top.until_gone().await;
         base.until_gone().await;
         assert_eq!(base.log.sentences().await, once(&["create step", "delete step"]));
-        assert_eq!(stays.log.sentences().await, once(&["create step"]), "it was not deleted");
+        assert_eq!(stays.log.sentences().await, once(&["create step"]), "the Stack was not deleted");
         assert!(stays.get().await.metadata.deletion_timestamp.is_none());
     });
 }
@@ -310,18 +314,18 @@ fn a_stack_in_a_terminating_namespace_stalls_and_is_kept() {
         let doing = format!("deleting the namespace {}", scene.namespace);
         api_call(doing, namespaces.delete(&scene.namespace, &DeleteParams::default())).await;
         let stack = main
-            .until("to say that its namespace is terminating", WaitLimit::Run, |stack| {
+            .until("to report that its namespace is terminating", WaitLimit::Run, |stack| {
                 condition(stack, STALLED).is_some_and(|stalled| stalled.reason == stack_reason::NAMESPACE_TERMINATING)
             })
             .await;
-        assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is kept");
+        assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "the finalizer is kept");
         assert_eq!(main.log.sentences().await, once(&["create step"]), "no run can start");
-        let text = condition(&stack, STALLED).expect("it is there").message.clone();
+        let text = condition(&stack, STALLED).expect("object exists").message.clone();
         assert!(text.contains("remove the finalizer") || text.contains("terminating namespace"), "{text}");
 
         // The user decides to keep the resources.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
-        wait_until("the namespace to be gone", WaitLimit::Run, async || {
+        wait_until("the namespace to be deleted", WaitLimit::Run, async || {
             match namespaces.get_opt(&scene.namespace).await {
                 Ok(None) => Look::Found(()),
                 Ok(Some(namespace)) => Look::NotYet(format!("{:?}", namespace.status)),
@@ -341,7 +345,7 @@ fn a_foreign_workspace_of_the_same_name_is_not_changed_or_deleted() {
         let mut stack = scene.stack("main", &source);
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
-        main.until("to say whose name it has", WaitLimit::Reaction, |stack| {
+        main.until("to report the name conflict", WaitLimit::Reaction, |stack| {
             condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("does not belong to this Stack"))
         })
         .await;
@@ -369,8 +373,8 @@ async fn delete_as(scene: &Scene, name: &str, how: &DeleteParams) {
     api_call(format!("deleting the Stack {name}"), scene.api::<Stack>().delete(name, how)).await;
 }
 
-async fn until_nothing_of_ours_is_left(scene: &Scene) {
-    wait_until("everything that was made for the Stack to be gone", WaitLimit::Reaction, async || {
+async fn until_objects_are_deleted(scene: &Scene) {
+    wait_until("all objects of the Stack to be deleted", WaitLimit::Reaction, async || {
         let mut left = Vec::new();
         left.extend(scene.list::<Workspace>().await.iter().map(|o| format!("Workspace {}", o.name_any())));
         left.extend(scene.list::<Update>().await.iter().map(|o| format!("Update {}", o.name_any())));

@@ -20,7 +20,7 @@ fn a_failed_dependency_installation_is_reported_until_the_next_source() {
         let file = |path: &str, content: &str| File { path: path.to_owned(), content: content.to_owned() };
         source.push(&[file("Pulumi.yaml", project), file("index.js", "")]).await;
         let stack = main
-            .until("to say that the dependencies cannot be installed", WaitLimit::Reaction, |stack| {
+            .until("to report that the dependencies cannot be installed", WaitLimit::Reaction, |stack| {
                 is_stalled(stack, stack_reason::WORKSPACE_FAILED)
                     && condition(stack, READY)
                         .is_some_and(|ready| ready.message.contains(workspace_reason::INSTALLATION_FAILED))
@@ -28,12 +28,16 @@ fn a_failed_dependency_installation_is_reported_until_the_next_source() {
             .await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("`pulumi install` failed") && message.contains("nodejs"), "{message}");
-        assert_eq!(main.workspace().await.status.and_then(|status| status.artifact), placed, "the old source stays");
-        assert!(main.pod_log("pulumi").await.contains("install: "), "the pod's log shows what was said");
+        assert_eq!(
+            main.workspace().await.status.and_then(|status| status.artifact),
+            placed,
+            "the previous source remains installed"
+        );
+        assert!(main.pod_log("pulumi").await.contains("install: "), "the log of the pod contains the output");
 
         let third = source.push(&program.step("step", json!({"value": "two"})).files()).await;
         main.until_applied(&third).await;
-        assert_eq!(main.updates().await.len(), 2, "nothing ran on the source in between");
+        assert_eq!(main.updates().await.len(), 2, "no run uses the failed source");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
     });
 }

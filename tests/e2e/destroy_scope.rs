@@ -5,12 +5,12 @@ use pulumi_controller::api::conditions::{READY, stack_reason};
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
-use crate::harness::{Program, Scene, WaitLimit, once, run, says};
+use crate::harness::{Program, Scene, WaitLimit, has_condition, once, run};
 use crate::runs_parts::{in_pod, slow};
 
 /// Moves the URL of the backend from the spec to a Secret that only the agent reads.
 async fn with_backend_in_a_secret(scene: &Scene, mut stack: Stack) -> Stack {
-    let url = stack.spec.backend.take().expect("the tests name a backend");
+    let url = stack.spec.backend.take().expect("the test environment sets a backend");
     scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
     let secret = Some(SecretSelector { namespace: None, name: "backend".to_owned(), key: "url".to_owned() });
     let reference = ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() };
@@ -32,7 +32,7 @@ fn a_stack_that_changed_nothing_destroys_no_resources_of_another() {
         stack.spec.stack.clone_from(&owner.get().await.spec.stack);
         stack.spec.destroy_on_finalize = Some(true);
         let other = scene.start(stack).await;
-        let failed = |stack: &Stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED);
+        let failed = |stack: &Stack| has_condition(stack, READY, "False", stack_reason::UPDATE_FAILED);
         other.until("to have failed", WaitLimit::Run, failed).await;
         other.delete().await;
         other.until_gone().await;

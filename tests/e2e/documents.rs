@@ -27,7 +27,7 @@ fn every_object_in_the_docs_passes_a_server_side_dry_run() {
             }
         }
         assert!(broken.is_empty(), "{}", broken.join("\n"));
-        assert!(objects > 40, "only {objects} blocks were found: are they fenced otherwise?");
+        assert!(objects > 40, "found only {objects} code blocks with objects");
     });
 }
 

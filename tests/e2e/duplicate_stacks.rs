@@ -5,7 +5,7 @@ use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
-use crate::harness::{Program, Scene, WaitLimit, condition, is_done, once, run, says};
+use crate::harness::{Program, Scene, WaitLimit, condition, has_condition, is_done, once, run};
 
 #[test]
 fn a_duplicate_stack_stalls_until_the_first_is_gone() {
@@ -21,16 +21,16 @@ fn a_duplicate_stack_stalls_until_the_first_is_gone() {
         second.spec.stack.clone_from(&same);
         second.spec.destroy_on_finalize = Some(true);
         let second = scene.start(second).await;
-        let gives_way = |stack: &Stack| says(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
-        let stalled = second.until("to give way", WaitLimit::Run, gives_way).await;
-        assert!(says(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
+        let gives_way = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        let stalled = second.until("to report the conflict", WaitLimit::Run, gives_way).await;
+        assert!(has_condition(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
         let message = condition(&stalled, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
         for word in
             [same.as_str(), "project duplicates is already managed by Stack", &format!("{}/first", scene.namespace)]
         {
-            assert!(message.contains(word), "no {word} in {message}");
+            assert!(message.contains(word), "{word} is missing in {message}");
         }
-        assert!(second.updates().await.is_empty(), "nothing has run");
+        assert!(second.updates().await.is_empty(), "no run has started");
 
         // A preview of the same Pulumi stack is not a duplicate.
         let mut preview = scene.stack("preview", &source);
@@ -44,7 +44,7 @@ fn a_duplicate_stack_stalls_until_the_first_is_gone() {
         third.spec.stack.clone_from(&same);
         third.spec.destroy_on_finalize = Some(true);
         let third = scene.start(third).await;
-        third.until("to give way", WaitLimit::Run, gives_way).await;
+        third.until("to report the conflict", WaitLimit::Run, gives_way).await;
         third.delete().await;
         third.until_gone().await;
         assert_eq!(first.log.sentences().await, once(&["create step"]));
@@ -55,7 +55,7 @@ fn a_duplicate_stack_stalls_until_the_first_is_gone() {
         assert_eq!(
             first.log.sentences().await,
             once(&["create step"]),
-            "what the first has left is as the source says"
+            "the state of the first Stack matches the source"
         );
         second.delete().await;
         second.until_gone().await;
@@ -81,7 +81,11 @@ fn a_same_named_stack_in_another_namespace_is_not_blocked() {
         second.until_applied(&commit).await;
         second.delete().await;
         second.until_gone().await;
-        assert_eq!(first.log.sentences().await, once(&["create step", "delete step"]), "what was applied is destroyed");
+        assert_eq!(
+            first.log.sentences().await,
+            once(&["create step", "delete step"]),
+            "the applied resources are destroyed"
+        );
         other.remove().await;
     });
 }
@@ -101,11 +105,11 @@ fn a_duplicate_is_kept_until_it_can_destroy_its_other_resources() {
         second.until_applied(&commit).await;
 
         second.change(json!({"spec": {"stack": managed}})).await;
-        let gives_way = |stack: &Stack| says(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
-        second.until("to give way", WaitLimit::Reaction, gives_way).await;
+        let gives_way = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        second.until("to report the conflict", WaitLimit::Reaction, gives_way).await;
         second.delete().await;
         second
-            .until("to say where its resources are", WaitLimit::Reaction, |stack| {
+            .until("to report the location of its resources", WaitLimit::Reaction, |stack| {
                 gives_way(stack)
                     && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("restore spec.stack"))
             })
@@ -113,7 +117,7 @@ fn a_duplicate_is_kept_until_it_can_destroy_its_other_resources() {
         second.change(json!({"spec": {"stack": own}})).await;
         second.until_gone().await;
         assert_eq!(second.log.sentences().await, once(&["create step", "delete step"]));
-        assert_eq!(first.log.sentences().await, once(&["create step"]), "the other one's resources remain");
+        assert_eq!(first.log.sentences().await, once(&["create step"]), "the resources of the other Stack remain");
     });
 }
 
@@ -126,7 +130,7 @@ fn a_duplicate_with_its_backend_in_a_secret_cannot_destroy() {
         let first = scene.start(scene.stack("first", &source)).await;
         let managed = first.until_applied(&commit).await.spec.stack;
         let mut stack = scene.stack("second", &source);
-        let url = stack.spec.backend.take().expect("the tests name a backend");
+        let url = stack.spec.backend.take().expect("the test environment sets a backend");
         scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
         let secret = Some(SecretSelector { namespace: None, name: "backend".to_owned(), key: "url".to_owned() });
         let reference = ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() };
@@ -135,8 +139,8 @@ fn a_duplicate_with_its_backend_in_a_secret_cannot_destroy() {
         stack.spec.destroy_on_finalize = Some(true);
         let second = scene.start(stack).await;
         // Only the agent knows the backend, so the conflict is detected after the first run.
-        let gives_way = |stack: &Stack| says(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
-        second.until("to give way", WaitLimit::Run, gives_way).await;
+        let gives_way = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
+        second.until("to report the conflict", WaitLimit::Run, gives_way).await;
         second.delete().await;
         second
             .until("to be kept", WaitLimit::Reaction, |stack| {

@@ -3,7 +3,7 @@
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
 use serde_json::json;
 
-use crate::harness::{File, Program, WaitLimit, condition, run, says};
+use crate::harness::{File, Program, WaitLimit, condition, has_condition, run};
 
 #[test]
 fn a_failing_program_is_reported_until_the_next_good_commit() {
@@ -14,9 +14,9 @@ fn a_failing_program_is_reported_until_the_next_good_commit() {
         let main = scene.start(scene.stack("main", &source)).await;
 
         let stack = main
-            .until("to say that its update failed", WaitLimit::Run, |stack| {
-                says(stack, READY, "False", stack_reason::UPDATE_FAILED)
-                    && says(stack, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE)
+            .until("to report that its update failed", WaitLimit::Run, |stack| {
+                has_condition(stack, READY, "False", stack_reason::UPDATE_FAILED)
+                    && has_condition(stack, RECONCILING, "True", stack_reason::RETRYING_AFTER_FAILURE)
             })
             .await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
@@ -26,7 +26,7 @@ fn a_failing_program_is_reported_until_the_next_good_commit() {
         assert_eq!(first.last_attempted_commit, Some(bad.revision()));
 
         let stack = main
-            .until("to have tried again", WaitLimit::Run, |stack| {
+            .until("to have retried", WaitLimit::Run, |stack| {
                 stack
                     .status
                     .as_ref()
@@ -36,10 +36,7 @@ fn a_failing_program_is_reported_until_the_next_good_commit() {
             .await;
         let second = stack.status.and_then(|status| status.last_update).expect("a run has ended");
         let wait = second.last_resync_time.expect("a time").0.duration_since(first.last_resync_time.expect("a time").0);
-        assert!(
-            wait.as_secs() >= 10,
-            "the second run ended {wait} after the first, which has to be followed by a pause of 10 s"
-        );
+        assert!(wait.as_secs() >= 10, "the second run ended {wait} after the first, expected a delay of 10 s");
 
         let good = source.push(&program("").files()).await;
         let status = main.until_applied(&good).await.status.expect("a status");
@@ -57,7 +54,7 @@ fn an_unreadable_project_file_reports_the_reason() {
         let broken = File { path: "Pulumi.yaml".to_owned(), content: "name: [unreadable\nruntime: yaml\n".to_owned() };
         source.push(&[broken]).await;
         let main = scene.start(scene.stack("main", &source)).await;
-        main.until("to name the file that is wrong", WaitLimit::Run, |stack| {
+        main.until("to report the invalid file", WaitLimit::Run, |stack| {
             condition(stack, READY)
                 .is_some_and(|ready| ready.status == "False" && ready.message.contains("Pulumi.yaml"))
         })
@@ -74,7 +71,7 @@ fn a_repository_without_a_project_reports_the_missing_file() {
         let source = scene.source("app").await;
         source.push(&[File { path: "README.md".to_owned(), content: "nothing else\n".to_owned() }]).await;
         let main = scene.start(scene.stack("main", &source)).await;
-        main.until("to say that there is no project", WaitLimit::Run, |stack| {
+        main.until("to report that there is no project", WaitLimit::Run, |stack| {
             condition(stack, READY)
                 .is_some_and(|ready| ready.status == "False" && ready.message.contains("Pulumi.yaml"))
         })

@@ -6,7 +6,7 @@ use pulumi_controller::api::names::PULUMI_CONTAINER;
 use pulumi_controller::api::pulumi::FluxSource;
 use serde_json::json;
 
-use crate::harness::{Controller, Look, Program, WaitLimit, api_call, condition, once, run, says, wait_until};
+use crate::harness::{Controller, Look, Program, WaitLimit, api_call, condition, has_condition, once, run, wait_until};
 
 #[test]
 fn a_first_run_produces_outputs() {
@@ -65,8 +65,8 @@ fn a_secret_output_is_only_in_a_secret_not_in_log_or_status() {
 
         let log = main.pod_log(PULUMI_CONTAINER).await;
         let update = updates[0].metadata.name.clone().unwrap_or_default();
-        assert!(log.contains(&update), "the CLI's output, marked with {update}, is in the log of the pod: {log}");
-        assert!(!log.contains(PASSWORD), "the pod's log has the secret: {log}");
+        assert!(log.contains(&update), "the log of the pod contains the CLI output with {update}: {log}");
+        assert!(!log.contains(PASSWORD), "the log of the pod contains the secret: {log}");
         let objects = format!("{:?} {updates:?} {:?}", stack.status, main.workspace().await);
         assert!(!objects.contains(PASSWORD), "{objects}");
         let controller = Controller::new(&scene.client).log_lines(PASSWORD).await;
@@ -133,12 +133,13 @@ fn a_run_has_the_permissions_of_its_stacks_service_account() {
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
         main.until_applied(&commit).await;
-        let object = api_call("reading what the run made", scene.api::<ConfigMap>().get("made-by-pulumi")).await;
+        let object =
+            api_call("reading the object that the run created", scene.api::<ConfigMap>().get("made-by-pulumi")).await;
         assert_eq!(json!(object.data), json!({"greeting": "hello"}));
 
         main.delete().await;
         main.until_gone().await;
-        wait_until("what the run made to be gone", WaitLimit::Call, async || {
+        wait_until("the object that the run created to be deleted", WaitLimit::Call, async || {
             match scene.api::<ConfigMap>().get_opt("made-by-pulumi").await {
                 Ok(None) => Look::Found(()),
                 other => Look::NotYet(format!("{other:?}")),
@@ -160,8 +161,8 @@ fn a_missing_permission_is_named_and_granting_it_fixes_the_run() {
         stack.spec.service_account_name = Some("deployer".to_owned());
         let main = scene.start(stack).await;
         let stack = main
-            .until("to say that its update failed", WaitLimit::Run, |stack| {
-                says(stack, READY, "False", stack_reason::UPDATE_FAILED)
+            .until("to report that its update failed", WaitLimit::Run, |stack| {
+                has_condition(stack, READY, "False", stack_reason::UPDATE_FAILED)
             })
             .await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
@@ -176,6 +177,6 @@ fn a_missing_permission_is_named_and_granting_it_fixes_the_run() {
 
         scene.allow_config_maps("deployer").await;
         main.until_applied(&commit).await;
-        api_call("reading what the run made", scene.api::<ConfigMap>().get("made-by-pulumi")).await;
+        api_call("reading the object that the run created", scene.api::<ConfigMap>().get("made-by-pulumi")).await;
     });
 }

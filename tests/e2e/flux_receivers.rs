@@ -51,7 +51,7 @@ fn a_webhook_push_runs_the_stack_through_its_git_repository() {
             let commit = source.push_unseen(&program(kind)).await;
             if kind != "generic" {
                 let unsigned = scene.call_webhook(&path, &[], BODY).await;
-                assert_eq!(unsigned, 400, "{kind}: a call without a signature is refused");
+                assert_eq!(unsigned, 400, "{kind}: a call without a signature is rejected");
             }
             assert_eq!(scene.call_webhook(&path, &headers, BODY).await, 200, "{kind}");
             main.until_applied(&commit).await;

@@ -6,9 +6,9 @@ use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, ANNOTATIO
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{File, Program, WaitLimit, condition, is_stalled, once, run, says};
+use crate::harness::{File, Program, WaitLimit, condition, has_condition, is_stalled, once, run};
 
-fn saying(text: &str) -> Vec<File> {
+fn with_text(text: &str) -> Vec<File> {
     Program::new("git").step("step", json!({"value": text})).output("result", json!("${step.value}")).files()
 }
 
@@ -16,20 +16,20 @@ fn saying(text: &str) -> Vec<File> {
 fn a_push_to_a_followed_repository_runs_in_the_same_pod() {
     run("git-push", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push_unseen(&saying("one")).await;
+        let first = source.push_unseen(&with_text("one")).await;
         let main = scene.start(scene.stack_on_repository("main", &source)).await;
         let stack = main.until_applied(&first).await;
         let last = stack.status.and_then(|status| status.last_update).expect("a run has ended");
-        assert_eq!(last.last_successful_commit.as_deref(), Some(first.sha.as_str()), "as the operator has it");
+        assert_eq!(last.last_successful_commit.as_deref(), Some(first.sha.as_str()), "as recorded by the operator");
         let pod = main.pod_and_restarts().await;
 
-        let second = source.push_unseen(&saying("two")).await;
+        let second = source.push_unseen(&with_text("two")).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "a webhook").await;
         let stack = main.until_applied(&second).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
         assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
-        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
         assert_eq!(placed.revision, second.revision());
     });
 }
@@ -38,10 +38,10 @@ fn a_push_to_a_followed_repository_runs_in_the_same_pod() {
 fn a_push_is_detected_by_polling() {
     run("git-poll", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push_unseen(&saying("one")).await;
+        let first = source.push_unseen(&with_text("one")).await;
         let main = scene.start(scene.stack_on_repository("main", &source)).await;
         main.until_applied(&first).await;
-        let second = source.push_unseen(&saying("two")).await;
+        let second = source.push_unseen(&with_text("two")).await;
         main.until_applied(&second).await;
     });
 }
@@ -50,8 +50,8 @@ fn a_push_is_detected_by_polling() {
 fn the_commit_can_move_forward_and_back_in_the_same_pod() {
     run("git-commit", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push_unseen(&saying("one")).await;
-        let second = source.push_unseen(&saying("two")).await;
+        let first = source.push_unseen(&with_text("one")).await;
+        let second = source.push_unseen(&with_text("two")).await;
         let mut stack = scene.stack_on_repository("main", &source);
         stack.spec.branch = None;
         stack.spec.commit = Some(first.sha.clone());
@@ -85,7 +85,7 @@ fn a_commit_outside_the_selected_paths_updates_only_the_revision() {
 
         let unseen = source.push_unseen(&files("one", "b")).await;
         main.until_applied(&unseen).await;
-        assert_eq!(main.updates().await.len(), 1, "nothing has run");
+        assert_eq!(main.updates().await.len(), 1, "no run has started");
         let touching = source.push_unseen(&files("two", "b")).await;
         main.annotate(ANNOTATION_RECONCILIATION_REQUEST, "look").await;
         main.until_applied(&touching).await;
@@ -97,34 +97,34 @@ fn a_commit_outside_the_selected_paths_updates_only_the_revision() {
 fn repository_errors_are_reported_and_the_last_good_state_is_kept() {
     run("git-bad-days", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push_unseen(&saying("one")).await;
+        let first = source.push_unseen(&with_text("one")).await;
         let main = scene.start(scene.stack_on_repository("main", &source)).await;
         main.until_applied(&first).await;
-        let says_that = |stack: &Stack, words: &str| {
+        let reports = |stack: &Stack, words: &str| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE)
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains(words))
         };
         main.change(json!({"spec": {"branch": "dev"}})).await;
         let stack = main
-            .until("to say that the branch is missing", WaitLimit::Reaction, |stack| {
-                says_that(stack, "no branch or tag dev: its branches are main")
+            .until("to report that the branch is missing", WaitLimit::Reaction, |stack| {
+                reports(stack, "no branch or tag dev: its branches are main")
             })
             .await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "one"}));
         main.change(json!({"spec": {"branch": "main", "gitAuthSecret": "git"}})).await;
-        main.until("to say that the Secret is missing", WaitLimit::Reaction, |stack| {
-            says_that(stack, "git: not found")
+        main.until("to report that the Secret is missing", WaitLimit::Reaction, |stack| {
+            reports(stack, "git: not found")
         })
         .await;
         main.change(json!({"spec": {"gitAuthSecret": null}})).await;
         main.until_applied(&first).await;
         main.change(json!({"spec": {"commit": first.sha}})).await;
-        main.until("to report two references", WaitLimit::Reaction, |stack| {
-            says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+        main.until("to report that two references are set", WaitLimit::Reaction, |stack| {
+            has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains("mutually exclusive"))
         })
         .await;
         let stacks: Api<Stack> = scene.api();
-        assert!(stacks.get("main").await.is_ok(), "it is still there");
+        assert!(stacks.get("main").await.is_ok(), "the Stack still exists");
     });
 }

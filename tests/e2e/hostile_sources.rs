@@ -12,8 +12,8 @@ use pulumi_controller::api::pulumi::{SourceArtifact, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    FaultServer, File, FluxObject, Program, Scene, StackHandle, WaitLimit, condition, is_done, is_stalled, once, run,
-    says, waits_for_source,
+    FaultServer, File, FluxObject, Program, Scene, StackHandle, WaitLimit, condition, has_condition, is_done,
+    is_stalled, once, run, waits_for_source,
 };
 
 /// A Stack that has run a valid artifact, and the source that then serves other artifacts.
@@ -75,7 +75,7 @@ impl<'a> Place<'a> {
         let digest = placed.map(|artifact| artifact.digest.to_string());
         assert_eq!(digest.as_ref(), Some(&self.good.digest), "{of}: the pod keeps its source");
         assert_eq!(self.stack.pod_and_restarts().await, self.pod, "{of}: the pod stays");
-        assert_eq!(self.stack.updates().await.len(), 1, "{of}: nothing has run");
+        assert_eq!(self.stack.updates().await.len(), 1, "{of}: no run has started");
     }
 
     /// Serves a valid artifact and checks that the Stack recovers in the same pod.
@@ -101,15 +101,15 @@ fn archive(files: &[File]) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_size(file.content.len() as u64);
         header.set_mode(0o644);
-        builder.append_data(&mut header, &file.path, file.content.as_bytes()).expect("memory takes it");
+        builder.append_data(&mut header, &file.path, file.content.as_bytes()).expect("write to memory");
     }
-    compressed(&builder.into_inner().expect("memory takes it"))
+    compressed(&builder.into_inner().expect("write to memory"))
 }
 
 fn compressed(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes).expect("memory takes it");
-    encoder.finish().expect("memory takes it")
+    encoder.write_all(bytes).expect("write to memory");
+    encoder.finish().expect("write to memory")
 }
 
 /// Returns a malicious archive from the seeds of `tests/fuzz_corpora`, which test its rejection without a cluster.
@@ -194,7 +194,7 @@ fn a_stack_with_a_hostile_new_source_is_destroyed_with_the_old_one() {
         place.source.offer(&bad).await;
         place
             .stack
-            .until("to refuse the archive", WaitLimit::Reaction, |stack| {
+            .until("to reject the archive", WaitLimit::Reaction, |stack| {
                 condition(stack, READY).is_some_and(|ready| ready.message.contains("../evil"))
             })
             .await;
@@ -275,7 +275,7 @@ fn retry_after_of_a_server_is_respected() {
             place.source.request().await;
         }
         place.stack.until_revision(&better.revision).await;
-        assert_eq!(place.server.requests("better").await, 2, "the one that was refused, and the one after the wait");
+        assert_eq!(place.server.requests("better").await, 2, "the rejected request and the request after the delay");
         assert_eq!(place.server.requests("slow-down").await, 1);
     });
 }
@@ -337,14 +337,14 @@ fn a_missing_or_escaping_directory_is_named() {
         place.expect_refusal(&better, &["no Pulumi.yaml", "README.md, infra"]).await;
         let dir = |dir: Value| json!({"spec": {"fluxSource": {"dir": dir}}});
         place.stack.change(dir(json!("infrastructure"))).await;
-        place.expect_stalled("a directory that is not there", &["\"infrastructure\"", "README.md, infra"]).await;
+        place.expect_stalled("a directory that does not exist", &["\"infrastructure\"", "README.md, infra"]).await;
         for (outside, word) in [("../secrets", "\"..\""), ("/etc", "relative")] {
             place.stack.change(dir(json!(outside))).await;
             let stack = place
                 .stack
                 .until(&format!("to be stalled by {outside}"), WaitLimit::Reaction, |stack| {
-                    says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
-                        && says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+                    has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+                        && has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                         && condition(stack, STALLED)
                             .is_some_and(|c| c.message.contains(outside) && c.message.contains(word))
                 })

@@ -28,14 +28,14 @@ fn nothing_is_written_while_nothing_changes() {
         // A change of the certificate authority would renew the certificates of all pods.
         let _alone = AUTHORITY_IS_LEFT_ALONE.lock().await;
         let source = scene.source("app").await;
-        let saying = |text: &str| Program::new("at-rest").step("step", json!({"value": text})).files();
-        let commit = source.push(&saying("one")).await;
+        let with_text = |text: &str| Program::new("at-rest").step("step", json!({"value": text})).files();
+        let commit = source.push(&with_text("one")).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
         let before = until_at_rest(scene).await;
         // Create another Stack in the same namespace, so that the controller is active.
         let other = scene.source("other").await;
-        let pushed = other.push(&saying("two")).await;
+        let pushed = other.push(&with_text("two")).await;
         scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
         let after = versions(scene).await;
         for object in &before {
@@ -48,8 +48,8 @@ fn nothing_is_written_while_nothing_changes() {
 fn foreign_writes_and_explicit_zero_values_are_preserved() {
     run("others", async |scene| {
         let source = scene.source("app").await;
-        let saying = |text: &str| Program::new("others").step("step", json!({"value": text})).files();
-        let first = source.push(&saying("one")).await;
+        let with_text = |text: &str| Program::new("others").step("step", json!({"value": text})).files();
+        let first = source.push(&with_text("one")).await;
         let mut written = json!(scene.stack("main", &source));
         // A client that omits empty fields would remove these explicit zero values.
         for (field, value) in [
@@ -62,11 +62,11 @@ fn foreign_writes_and_explicit_zero_values_are_preserved() {
             written["spec"][field] = value;
         }
         let created = scene.create_as_it_is(&written).await;
-        let main = scene.found("main", &serde_json::from_value(written).expect("it is a Stack"));
+        let main = scene.found("main", &serde_json::from_value(written).expect("valid Stack"));
         main.until_applied(&first).await;
 
         let condition = json!({
-            "type": "Audited", "status": "True", "reason": "Looked", "message": "by the team",
+            "type": "Audited", "status": "True", "reason": "Looked", "message": "written by the team",
             "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": created.metadata.generation,
         });
         let theirs = json!({"status": {"conditions": [condition]}});
@@ -76,7 +76,7 @@ fn foreign_writes_and_explicit_zero_values_are_preserved() {
         scene.apply_as_the_team::<Workspace>("main", None).await;
         scene.apply_as_the_team::<Service>(&object, None).await;
         scene.apply_as_the_team::<StatefulSet>(&object, None).await;
-        let second = source.push(&saying("two")).await;
+        let second = source.push(&with_text("two")).await;
         let stack = main.until_applied(&second).await;
         let managed = managed_by_the_controller(&stack);
         assert_eq!(managed, BTreeSet::from(["f:metadata.f:finalizers", "f:status"].map(str::to_owned)));
@@ -124,7 +124,7 @@ async fn versions(scene: &Scene) -> Vec<String> {
 async fn until_at_rest(scene: &Scene) -> Vec<String> {
     let mut last = Vec::new();
     let mut same = 0;
-    wait_until("everything to be at rest", WaitLimit::Reaction, async || {
+    wait_until("all Stacks to be idle", WaitLimit::Reaction, async || {
         let now = versions(scene).await;
         same = if now == last { same + 1 } else { 0 };
         last = now;
@@ -139,7 +139,7 @@ where
 {
     let object = api_call(format!("reading {name}"), scene.api::<K>().get(name)).await;
     let label = object.labels().get("team").map(String::as_str);
-    assert_eq!(label, Some("a"), "{} {name} has lost what others wrote", K::kind(&()));
+    assert_eq!(label, Some("a"), "{} {name} has lost fields of other field managers", K::kind(&()));
     let managed = object.meta().managed_fields.iter().flatten();
     assert!(managed.into_iter().any(|entry| entry.manager.as_deref() == Some(TEAM)), "{} {name}", K::kind(&()));
 }
@@ -154,7 +154,7 @@ impl Scene {
         let mut stack = stack.clone();
         stack["apiVersion"] = json!(Stack::api_version(&()));
         stack["kind"] = json!(Stack::kind(&()));
-        let object: DynamicObject = serde_json::from_value(stack).expect("it is an object");
+        let object: DynamicObject = serde_json::from_value(stack).expect("valid object");
         api_call("creating a Stack", stacks_as_they_are(self).create(&PostParams::default(), &object)).await
     }
 

@@ -35,17 +35,17 @@ fn deleting_the_ca_secret_during_a_run_recreates_it_uninterrupted() {
 
         let doing = format!("deleting the Secret {NAMESPACE}/{SECRET}");
         api_call(doing, secrets(scene).delete(SECRET, &DeleteParams::default())).await;
-        wait_until("the authority's Secret to be there again", WaitLimit::Reaction, async || {
+        wait_until("the Secret of the authority to be restored", WaitLimit::Reaction, async || {
             match secrets(scene).get_opt(SECRET).await {
                 Ok(Some(found)) if found.uid() != before.uid() => {
-                    assert!(found.data == before.data, "it holds the authority of before");
+                    assert!(found.data == before.data, "the Secret contains the previous authority");
                     Look::Found(())
                 }
                 other => Look::NotYet(format!("{:?}", other.map(|found| found.and_then(|secret| secret.uid())))),
             }
         })
         .await;
-        running.went_on().await;
+        running.continues().await;
         running.ends_and_the_next_push_runs("two", 1).await;
     });
 }
@@ -61,7 +61,7 @@ fn replacing_the_ca_during_a_run_interrupts_nothing() {
         let data = json!({"ca.crt": base64(other.certificate_pem()), "ca.key": base64(&other.key_pem())});
         change(scene, json!({ "data": data })).await;
         running.until_certified_by(&other, before.certificate_pem()).await;
-        running.went_on().await;
+        running.continues().await;
         // At this point, the kubelet may not have synced the new files to the pod yet.
         running.ends_and_the_next_push_runs("two", 1).await;
 
@@ -89,7 +89,7 @@ fn a_requested_rotation_distributes_the_next_ca_before_it_signs() {
             secret.annotations().contains_key("pulumi.com/promote-at") && text(secret, "next.crt").is_some()
         })
         .await;
-        assert_eq!(text(&announced, "ca.crt"), text(&before, "ca.crt"), "it does not sign yet");
+        assert_eq!(text(&announced, "ca.crt"), text(&before, "ca.crt"), "the next authority does not sign yet");
         assert!(!announced.annotations().contains_key("pulumi.com/rotate"), "the request is answered");
         let next = text(&announced, "next.crt").expect("a next authority");
         running.until_certified_by(&authority(&before), &next).await;
@@ -101,7 +101,7 @@ fn a_requested_rotation_distributes_the_next_ca_before_it_signs() {
             text(secret, "ca.crt").as_ref() == Some(&next)
         })
         .await;
-        assert_eq!(text(&promoted, "previous.crt"), text(&before, "ca.crt"), "the one before is still trusted");
+        assert_eq!(text(&promoted, "previous.crt"), text(&before, "ca.crt"), "the previous authority is still trusted");
         running.until_certified_by(&authority(&promoted), authority(&before).certificate_pem()).await;
         running.ends_and_the_next_push_runs("two", 1).await;
     });
@@ -124,14 +124,14 @@ fn agents_accept_only_the_controller_and_cannot_impersonate_peers() {
         let agents = |clients: &[Issued]| Agents::new(clients, &trusted).expect("the certificates can be used");
 
         status(&agents(&[client(&authority)]), &running.stack, scene).await.expect("the controller can call");
-        for (clients, answer) in [
+        for (clients, response) in [
             (vec![], "requires a client certificate, but none was presented"),
             (vec![own], "rejected the presented certificate as invalid for this side of a connection"),
             (vec![expired], "rejected the presented certificate as expired"),
             (vec![client(&stranger)], "does not trust the authority of the presented certificate"),
         ] {
-            let refused = status(&agents(&clients), &running.stack, scene).await.expect_err(answer);
-            assert!(refused.contains("the agent ") && refused.contains(answer), "{answer}: {refused}");
+            let refused = status(&agents(&clients), &running.stack, scene).await.expect_err(response);
+            assert!(refused.contains("the agent ") && refused.contains(response), "{response}: {refused}");
         }
         let address = AgentAddress {
             server_name: workspace_server_name("another", &scene.namespace),
@@ -139,7 +139,7 @@ fn agents_accept_only_the_controller_and_cannot_impersonate_peers() {
         };
         let refused = agents(&[client(&authority)]).connect(&address).await.map(|_| ()).expect_err("another workspace");
         assert!(refused.message.contains("certificate belongs to another workspace"), "{refused}");
-        running.went_on().await;
+        running.continues().await;
         running.ends_and_the_next_push_runs("two", 1).await;
     });
 }
@@ -164,19 +164,19 @@ impl<'a> Running<'a> {
         Running { scene, name, seconds, source, stack, pod }
     }
 
-    async fn went_on(&self) {
-        assert_eq!(self.stack.log.sentences().await, ["create slow begin"], "the run is open all the time");
+    async fn continues(&self) {
+        assert_eq!(self.stack.log.sentences().await, ["create slow begin"], "the run stays open");
     }
 
     /// Checks that the open run and each later run executed once, and that the next push runs in the same pod.
     async fn ends_and_the_next_push_runs(&self, text: &str, runs_before: usize) {
         let updates = self.stack.updates().await;
         assert_eq!(updates.len(), runs_before, "no run was repeated");
-        self.stack.until("to have ended what runs", WaitLimit::Run, crate::harness::is_done).await;
+        self.stack.until("to have ended the open run", WaitLimit::Run, crate::harness::is_done).await;
         let second = self.source.push(&program(self.name, self.seconds, text).files()).await;
         self.stack.until_applied(&second).await;
         assert_eq!(self.stack.updates().await.len(), runs_before + 1);
-        assert_eq!(self.stack.pod_and_restarts().await, self.pod, "it is the same pod");
+        assert_eq!(self.stack.pod_and_restarts().await, self.pod, "the pod is not replaced");
         let mut steps = vec!["create slow", "create result"];
         steps.extend(std::iter::repeat_n("update result", runs_before));
         assert_eq!(self.stack.log.sentences().await, once(&steps));
@@ -185,7 +185,7 @@ impl<'a> Running<'a> {
     /// Waits until the Secret of the workspace has a certificate of `authority` and also trusts the certificate `trusted`.
     async fn until_certified_by(&self, authority: &Authority, trusted: &str) {
         let name = workspace_tls_secret(&self.stack.name);
-        wait_until(format!("the Secret {name} to be of the other authority"), WaitLimit::Reaction, async || {
+        wait_until(format!("the Secret {name} to be signed by the other authority"), WaitLimit::Reaction, async || {
             let secret = match self.scene.api::<Secret>().get(&name).await {
                 Ok(secret) => secret,
                 Err(error) => return Look::NotYet(error.to_string()),

@@ -6,7 +6,9 @@ use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reas
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
-use crate::harness::{File, Look, Program, Scene, WaitLimit, condition, is_stalled, once, run, says, wait_until};
+use crate::harness::{
+    File, Look, Program, Scene, WaitLimit, condition, has_condition, is_stalled, once, run, wait_until,
+};
 
 /// Returns a program that outputs the content of a file, which an init container generates from a file of the source.
 fn files(project: &str, word: &str) -> Vec<File> {
@@ -48,7 +50,7 @@ fn init_containers(pod: &Pod) -> Vec<String> {
     containers.map(|container| container.name.clone()).collect()
 }
 
-fn says_of_the_pod(stack: &Stack, words: &[&str]) -> bool {
+fn has_pod_problem(stack: &Stack, words: &[&str]) -> bool {
     is_stalled(stack, stack_reason::WORKSPACE_FAILED)
         && condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
 }
@@ -70,7 +72,7 @@ fn init_containers_can_read_the_source_and_a_new_source_gets_a_new_pod() {
         let second = source.push(&files("init", "two")).await;
         let stack = main.until_applied(&second).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "TWO"}));
-        assert_ne!(main.pod().await.uid(), pod.uid(), "the work of the init container was for the source before");
+        assert_ne!(main.pod().await.uid(), pod.uid(), "the init container runs again for another source");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
     });
 }
@@ -106,8 +108,8 @@ fn a_failing_init_container_is_named_and_recovers_when_fixed() {
         let make = container(scene, "make", MAKE);
         set_template(&mut stack, &[fail]);
         let main = scene.start(stack).await;
-        main.until("to name the init container", WaitLimit::Run, |stack| {
-            says_of_the_pod(stack, &["init container make", "exit code 3", "there is no database"])
+        main.until("to report the init container", WaitLimit::Run, |stack| {
+            has_pod_problem(stack, &["init container make", "exit code 3", "there is no database"])
         })
         .await;
 
@@ -129,8 +131,8 @@ fn a_source_that_fails_its_init_container_is_fixed_by_the_next_push() {
         let make = container(scene, "make", &script);
         set_template(&mut stack, &[make]);
         let main = scene.start(stack).await;
-        main.until("to name the init container", WaitLimit::Run, |stack| {
-            says_of_the_pod(stack, &["init container make", "exit code 4"])
+        main.until("to report the init container", WaitLimit::Run, |stack| {
+            has_pod_problem(stack, &["init container make", "exit code 4"])
         })
         .await;
 
@@ -193,14 +195,14 @@ fn an_outdated_cli_stalls_the_stack_until_the_image_has_a_newer_one() {
             json!([{"name": "PATH", "value": "/share/old:/usr/local/bin:/usr/bin:/bin"}]);
         let main = scene.start(stack).await;
         let stalled = main
-            .until("to say that the CLI is too old", WaitLimit::Long, |stack| {
-                says(stack, STALLED, "True", stack_reason::PULUMI_VERSION_TOO_LOW)
+            .until("to report that the CLI is too old", WaitLimit::Long, |stack| {
+                has_condition(stack, STALLED, "True", stack_reason::PULUMI_VERSION_TOO_LOW)
             })
             .await;
         let message = condition(&stalled, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
         assert!(message.starts_with("IncompatibleConfiguration: ") && message.contains("v3.104.2"), "{message}");
         assert!(
-            says(&stalled, READY, "False", stack_reason::NOT_READY_STALLED)
+            has_condition(&stalled, READY, "False", stack_reason::NOT_READY_STALLED)
                 && condition(&stalled, RECONCILING).is_none()
         );
         main.change(json!({"spec": {"workspaceTemplate": {"spec": {"env": null}}}})).await;

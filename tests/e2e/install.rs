@@ -65,6 +65,6 @@ async fn may(scene: &Scene, user: &str, verb: &str, group: &str, resource: &str)
     let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
     let reviews: Api<SubjectAccessReview> = Api::all(scene.client.clone());
     let doing = format!("asking whether {user} may {verb} {resource}");
-    let answer = api_call(doing, reviews.create(&PostParams::default(), &review)).await;
-    answer.status.is_some_and(|status| status.allowed)
+    let response = api_call(doing, reviews.create(&PostParams::default(), &review)).await;
+    response.status.is_some_and(|status| status.allowed)
 }

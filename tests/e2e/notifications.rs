@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{READY, stack_reason};
 use pulumi_controller::api::pulumi::SourceArtifact;
 use serde_json::{Value, json};
 
-use crate::harness::{Call, Program, Scene, WaitLimit, is_done, run, says};
+use crate::harness::{Call, Program, Scene, WaitLimit, has_condition, is_done, run};
 
 fn program(value: &str, failing: &str) -> Program {
     Program::new("alerts").step("step", json!({"value": value, "failOn": failing}))
@@ -50,12 +50,14 @@ fn an_alert_reports_start_success_failure_and_recovery_once_each() {
         assert_eq!(start.body["involvedObject"]["name"], "main");
         assert_eq!(start.body["involvedObject"]["namespace"], json!(scene.namespace));
         let success = scene.until_called("the success", of("ProcessingCompleted", &revision)).await;
-        assert!(message(&success).contains("2 created"), "what it did is summed up: {}", message(&success));
+        assert!(message(&success).contains("2 created"), "the message contains the summary: {}", message(&success));
 
         let bad = source.push(&program("two", "update").files()).await;
-        main.until("to have failed", WaitLimit::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
-            .await;
-        main.until("to have tried again", WaitLimit::Run, |stack| {
+        main.until("to have failed", WaitLimit::Run, |stack| {
+            has_condition(stack, READY, "False", stack_reason::UPDATE_FAILED)
+        })
+        .await;
+        main.until("to have retried", WaitLimit::Run, |stack| {
             stack.status.as_ref().and_then(|s| s.last_update.as_ref()).is_some_and(|last| last.failures > 1)
         })
         .await;
@@ -88,8 +90,10 @@ fn each_commit_gets_the_commit_status_of_its_run() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&good).await;
         let bad = source.push(&program("two", "update").files()).await;
-        main.until("to have failed", WaitLimit::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
-            .await;
+        main.until("to have failed", WaitLimit::Run, |stack| {
+            has_condition(stack, READY, "False", stack_reason::UPDATE_FAILED)
+        })
+        .await;
 
         for (commit, state) in [(&good, "success"), (&bad, "failure")] {
             let path = format!("/api/v3/repos/{}/app/statuses/{}", scene.namespace, commit.sha);

@@ -28,7 +28,7 @@ fn each_run_has_an_outputs_secret_and_status_drops_removed_outputs() {
         assert_eq!(secret.annotations().get(names::ANNOTATION_SECRETS).map(String::as_str), Some("[\"token\"]"));
         assert_eq!(secret.labels().get(names::LABEL_COMPONENT).map(String::as_str), Some("update"));
         assert_eq!(secret.labels().get(names::LABEL_UPDATE_NAME), Some(&update.name_any()));
-        let owner = secret.owner_references().first().expect("it goes with its Update");
+        let owner = secret.owner_references().first().expect("owner reference to the Update");
         assert_eq!((owner.kind.as_str(), Some(&owner.uid)), ("Update", update.metadata.uid.as_ref()));
         let values = |secret: &Secret| -> Value {
             let data = secret.data.clone().unwrap_or_default();
@@ -47,8 +47,12 @@ fn each_run_has_an_outputs_secret_and_status_drops_removed_outputs() {
         let status = main.until_applied(&none).await.status.expect("a status");
         assert_eq!(json!(status.outputs), json!({}));
         let updates = main.updates().await;
-        assert_eq!(updates[2].status.as_ref().and_then(|status| status.outputs.clone()), None, "nothing to keep");
-        assert_eq!(values(&outputs_of(scene, &updates[0]).await), kept, "that of a run before stays as it is");
+        assert_eq!(updates[2].status.as_ref().and_then(|status| status.outputs.clone()), None, "no outputs");
+        assert_eq!(
+            values(&outputs_of(scene, &updates[0]).await),
+            kept,
+            "the outputs of the previous run are unchanged"
+        );
     });
 }
 
@@ -62,8 +66,8 @@ async fn outputs_of(scene: &crate::harness::Scene, update: &Update) -> Secret {
 fn failing_to_store_outputs_is_reported_without_failing_the_run() {
     run("outputs-refused", async |scene| {
         let source = scene.source("app").await;
-        let saying = |text: &str| Program::new("outputs").output("result", json!(text));
-        let first = source.push(&saying("one").files()).await;
+        let with_text = |text: &str| Program::new("outputs").output("result", json!(text));
+        let first = source.push(&with_text("one").files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         let stack = main.until_applied(&first).await;
 
@@ -71,7 +75,7 @@ fn failing_to_store_outputs_is_reported_without_failing_the_run() {
         let next = names::update("main", &stack.uid().unwrap_or_default(), 2);
         let name = names::outputs_secret(&next);
         scene.create::<Secret>(json!({"metadata": {"name": name}, "stringData": {"result": "\"foreign\""}})).await;
-        let second = source.push(&saying("two").files()).await;
+        let second = source.push(&with_text("two").files()).await;
         let stack = main.until_applied(&second).await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("failed to store the outputs") && message.contains(&name), "{message}");
@@ -80,7 +84,7 @@ fn failing_to_store_outputs_is_reported_without_failing_the_run() {
         assert_eq!((last.name.as_deref(), last.state.as_deref()), (Some(next.as_str()), Some("succeeded")));
         assert_eq!(json!(status.outputs), json!({"result": "one"}), "the previous outputs, not those of another Stack");
 
-        let third = source.push(&saying("three").files()).await;
+        let third = source.push(&with_text("three").files()).await;
         let stack = main.until("to have outputs again", WaitLimit::Run, |stack| {
             let status = stack.status.clone().unwrap_or_default();
             status.last_applied_revision == Some(third.revision())

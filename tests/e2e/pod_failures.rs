@@ -5,7 +5,9 @@ use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
 use pulumi_controller::api::names::PULUMI_CONTAINER;
 use serde_json::{Value, json};
 
-use crate::harness::{Look, Program, Scene, StackHandle, WaitLimit, condition, is_stalled, run, says, wait_until};
+use crate::harness::{
+    Look, Program, Scene, StackHandle, WaitLimit, condition, has_condition, is_stalled, run, wait_until,
+};
 
 /// A change of the workspace template after which the Stack must fail with a message that contains certain words.
 struct Case<'a> {
@@ -27,10 +29,10 @@ impl Case<'_> {
             spec[field] = value.clone();
         }
         let main = scene.start(stack).await;
-        main.until(&format!("to say {:?}", self.words), WaitLimit::Run, |stack| {
+        main.until(&format!("to report {:?}", self.words), WaitLimit::Run, |stack| {
             let is_as_expected = match self.needs_edit {
                 true => is_stalled(stack, stack_reason::WORKSPACE_FAILED),
-                false => says(stack, RECONCILING, "True", stack_reason::STACK_PROCESSING),
+                false => has_condition(stack, RECONCILING, "True", stack_reason::STACK_PROCESSING),
             };
             is_as_expected
                 && condition(stack, READY)

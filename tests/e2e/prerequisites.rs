@@ -9,12 +9,12 @@ use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::{DependencyReference, PrerequisiteReference, Requirement, Stack};
 use serde_json::json;
 
-use crate::harness::{Controller, Program, Scene, Source, StackHandle, WaitLimit, condition, once, run, says};
+use crate::harness::{Controller, Program, Scene, Source, StackHandle, WaitLimit, condition, has_condition, once, run};
 
 /// Maximum age of the last success of a prerequisite.
 const FRESH: Duration = Duration::from_secs(30);
 
-fn saying(text: &str) -> Program {
+fn with_text(text: &str) -> Program {
     Program::new("chain").step("step", json!({"value": text}))
 }
 
@@ -30,12 +30,12 @@ fn after(scene: &Scene, name: &str, source: &Source<'_>, base: &str) -> Stack {
 fn outdated_prerequisites_rerun_first_in_a_chain() {
     run("chain", async |scene| {
         let [shared, own] = [scene.source("shared").await, scene.source("own").await];
-        let first = shared.push(&saying("one").files()).await;
-        let own_first = own.push(&saying("one").files()).await;
+        let first = shared.push(&with_text("one").files()).await;
+        let own_first = own.push(&with_text("one").files()).await;
         let top = scene.start(after(scene, "top", &own, "middle")).await;
-        let waits = |stack: &Stack| says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED);
-        let stack = top.until("to wait for what is not there", WaitLimit::Reaction, waits).await;
-        let message = condition(&stack, READY).expect("it is there").message.clone();
+        let waits = |stack: &Stack| has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED);
+        let stack = top.until("to wait for the missing dependency", WaitLimit::Reaction, waits).await;
+        let message = condition(&stack, READY).expect("object exists").message.clone();
         assert_eq!(message, "waiting for middle: not found");
         assert!(top.updates().await.is_empty());
 
@@ -49,7 +49,7 @@ fn outdated_prerequisites_rerun_first_in_a_chain() {
         until_stale(&middle).await;
         until_stale(&base).await;
 
-        let own_second = own.push(&saying("two").files()).await;
+        let own_second = own.push(&with_text("two").files()).await;
         top.until_applied(&own_second).await;
         for (stack, runs) in [(&base, 2), (&middle, 2), (&top, 2)] {
             assert_eq!(stack.updates().await.len(), runs, "{}", stack.name);
@@ -59,7 +59,7 @@ fn outdated_prerequisites_rerun_first_in_a_chain() {
             let why = stack.updates().await[1].spec.message.clone().unwrap_or_default();
             assert!(why.starts_with(&requests), "{}: {why}", stack.name);
         }
-        assert_eq!(base.log.sentences().await, once(&["create step"]), "nothing had changed there");
+        assert_eq!(base.log.sentences().await, once(&["create step"]), "the base has no changes");
         assert_eq!(top.log.sentences().await, once(&["create step", "update step"]));
     });
 }
@@ -67,7 +67,7 @@ fn outdated_prerequisites_rerun_first_in_a_chain() {
 async fn until_stale(stack: &StackHandle<'_>) {
     let stale = |stack: &Stack| {
         let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref()?.last_resync_time.clone());
-        let limit = jiff::SignedDuration::try_from(FRESH).expect("a short time");
+        let limit = jiff::SignedDuration::try_from(FRESH).expect("the maximum age");
         last.is_some_and(|time| Timestamp::now().duration_since(time.0) > limit)
     };
     stack.until("to have run a while ago", WaitLimit::Reaction, stale).await;
@@ -77,17 +77,17 @@ async fn until_stale(stack: &StackHandle<'_>) {
 fn a_stack_waits_until_its_dependencies_are_ready() {
     run("depends", async |scene| {
         let source = scene.source("app").await;
-        let commit = source.push(&saying("one").files()).await;
+        let commit = source.push(&with_text("one").files()).await;
         let mut on = scene.stack("on", &source);
         on.spec.suspend = Some(true);
         let on = scene.start(on).await;
         let dependent = scene.start(depending(scene, "dependent", &source, "on")).await;
         let stack = dependent
             .until("to wait", WaitLimit::Reaction, |stack| {
-                says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
+                has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             })
             .await;
-        let message = condition(&stack, READY).expect("it is there").message.clone();
+        let message = condition(&stack, READY).expect("object exists").message.clone();
         assert!(message.starts_with("waiting for on: not ready"), "{message}");
         on.change(json!({"spec": {"suspend": false}})).await;
         dependent.until_applied(&commit).await;
@@ -105,14 +105,14 @@ fn a_stack_waits_until_its_dependencies_are_ready() {
 fn a_dependency_cycle_stalls_its_stacks_until_it_is_broken() {
     run("cycle", async |scene| {
         let source = scene.source("app").await;
-        let commit = source.push(&saying("one").files()).await;
+        let commit = source.push(&with_text("one").files()).await;
         let one = scene.start(depending(scene, "one", &source, "two")).await;
         let two = scene.start(depending(scene, "two", &source, "one")).await;
         for (stack, other) in [(&one, "two"), (&two, "one")] {
             let name = &stack.name;
-            let reported = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
+            let reported = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID);
             let stack = stack.until("to report the cycle", WaitLimit::Reaction, reported).await;
-            let message = condition(&stack, STALLED).expect("it is there").message.clone();
+            let message = condition(&stack, STALLED).expect("object exists").message.clone();
             assert!(message.starts_with(&format!("dependency cycle: {name} -> {other} -> {name};")), "{message}");
         }
         two.change(json!({"spec": {"dependsOn": null}})).await;
@@ -125,16 +125,16 @@ fn a_dependency_cycle_stalls_its_stacks_until_it_is_broken() {
 fn cross_namespace_references_are_denied() {
     run("denied", async |scene| {
         let source = scene.source("app").await;
-        let commit = source.push(&saying("one").files()).await;
+        let commit = source.push(&with_text("one").files()).await;
         let mut after = depending(scene, "after", &source, "one");
         after.spec.depends_on[0].namespace = Some("default".to_owned());
         let mut fed = scene.stack("fed", &source);
-        fed.spec.flux_source.as_mut().expect("it has a source").source_ref.namespace = Some("default".to_owned());
-        let denied = |stack: &Stack| says(stack, STALLED, "True", stack_reason::ACCESS_DENIED);
+        fed.spec.flux_source.as_mut().expect("source reference").source_ref.namespace = Some("default".to_owned());
+        let denied = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::ACCESS_DENIED);
         for (stack, words) in [(after, "Stack default/one"), (fed, "GitRepository default/app")] {
             let stack = scene.start(stack).await;
             let found = stack.until("to be denied", WaitLimit::Reaction, denied).await;
-            let message = condition(&found, STALLED).expect("it is there").message.clone();
+            let message = condition(&found, STALLED).expect("object exists").message.clone();
             assert!(message.contains(&format!("{words} is in another namespace")), "{message}");
             let own = json!({"dependsOn": null, "fluxSource": {"sourceRef": {"namespace": scene.namespace}}});
             stack.change(json!({"spec": own})).await;
@@ -152,25 +152,25 @@ fn a_stack_waits_until_its_ready_expression_is_true() {
         let needed = scene.start(scene.stack("needed", &base)).await;
         needed.until_applied(&closed).await;
         let source = scene.source("app").await;
-        let commit = source.push(&saying("one").files()).await;
+        let commit = source.push(&with_text("one").files()).await;
         let mut waiting = depending(scene, "waiting", &source, "needed");
         waiting.spec.depends_on[0].ready_expr = Some("dep.status.outputs.stage == self.spec.config.stage".to_owned());
         waiting.spec.config.insert("stage".to_owned(), json!("open"));
         let waiting = scene.start(waiting).await;
         let stack = waiting
             .until("to wait", WaitLimit::Reaction, |stack| {
-                says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
+                has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             })
             .await;
-        let message = condition(&stack, READY).expect("it is there").message.clone();
+        let message = condition(&stack, READY).expect("object exists").message.clone();
         assert_eq!(message, "waiting for needed: readyExpr is false");
         base.push(&stage("open")).await;
         waiting.until_applied(&commit).await;
         waiting.change(json!({"spec": {"dependsOn": [{"name": "needed", "readyExpr": "dep.status.("}]}})).await;
-        source.push(&saying("two").files()).await;
-        let invalid = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
-        let stack = waiting.until("to name the expression", WaitLimit::Reaction, invalid).await;
-        let message = condition(&stack, STALLED).expect("it is there").message.clone();
+        source.push(&with_text("two").files()).await;
+        let invalid = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID);
+        let stack = waiting.until("to report the expression", WaitLimit::Reaction, invalid).await;
+        let message = condition(&stack, STALLED).expect("object exists").message.clone();
         assert!(message.contains("readyExpr of needed") && message.contains("failed to compile"), "{message}");
     });
 }
@@ -179,7 +179,7 @@ fn a_stack_waits_until_its_ready_expression_is_true() {
 fn an_expression_over_its_memory_limit_stalls_only_its_stack() {
     run("greedy-expression", async |scene| {
         let source = scene.source("app").await;
-        let commit = source.push(&saying("one").files()).await;
+        let commit = source.push(&with_text("one").files()).await;
         let needed = scene.start(scene.stack("needed", &source)).await;
         needed.until_applied(&commit).await;
         let controller = Controller::new(&scene.client);
@@ -189,12 +189,12 @@ fn an_expression_over_its_memory_limit_stalls_only_its_stack() {
         let expression = format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9));
         greedy.spec.depends_on[0].ready_expr = Some(expression);
         let greedy = scene.start(greedy).await;
-        let stalled = |stack: &Stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID);
+        let stalled = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID);
         let stack = greedy.until("to exceed the limit", WaitLimit::Reaction, stalled).await;
-        let message = condition(&stack, STALLED).expect("it is there").message.clone();
+        let message = condition(&stack, STALLED).expect("object exists").message.clone();
         let words = ["readyExpr of needed", "memory limit of 96Mi exceeded", "simplify the expression"];
         assert!(words.iter().all(|part| message.contains(part)), "{message}");
-        let commit = source.push(&saying("two").files()).await;
+        let commit = source.push(&with_text("two").files()).await;
         needed.until_applied(&commit).await;
         assert_eq!(restarts(&controller.pods().await), before, "the controller is the same process");
         greedy.change(json!({"spec": {"dependsOn": [{"name": "needed", "readyExpr": "true"}]}})).await;

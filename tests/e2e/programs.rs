@@ -7,16 +7,17 @@ use pulumi_controller::api::pulumi::{Program as ProgramObject, ProgramReference,
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Look, Program, Scene, WaitLimit, api_call, condition, is_stalled, once, run, says, wait_until, waits_for_source,
+    Look, Program, Scene, WaitLimit, api_call, condition, has_condition, is_stalled, once, run, wait_until,
+    waits_for_source,
 };
 
 #[test]
 fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
     run("program", async |scene| {
-        let saying = |text: &str| {
+        let with_text = |text: &str| {
             Program::new("app").step("step", json!({"value": text})).output("result", json!("${step.value}"))
         };
-        scene.create::<ProgramObject>(saying("one").object("app")).await;
+        scene.create::<ProgramObject>(with_text("one").object("app")).await;
         let stacks = [
             scene.start(scene.stack_on_program("main", "app")).await,
             scene.start(scene.stack_on_program("other", "app")).await,
@@ -27,7 +28,7 @@ fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
             pods.push(stack.pod_and_restarts().await);
         }
 
-        scene.patch::<ProgramObject>("app", saying("two").object("app")).await;
+        scene.patch::<ProgramObject>("app", with_text("two").object("app")).await;
         for (stack, pod) in stacks.iter().zip(pods) {
             let status = stack.until_revision("2").await.status.expect("a status");
             assert_eq!(json!(status.outputs), json!({"result": "two"}));
@@ -52,7 +53,7 @@ fn the_program_status_names_the_artifact_its_stacks_run() {
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         main.until_revision("1").await;
         until_program(scene, "app", "to be valid", |program| {
-            says_of(program, READY, "True", program_reason::SUCCEEDED)
+            reports(program, READY, "True", program_reason::SUCCEEDED)
         })
         .await;
 
@@ -63,8 +64,8 @@ fn the_program_status_names_the_artifact_its_stacks_run() {
         assert_eq!(status["observedGeneration"], json!(1));
         assert_eq!(artifact["revision"], json!("1"));
         assert_eq!(artifact["path"], json!(format!("programs/{}/app/1.tar.gz", scene.namespace)));
-        assert_eq!(artifact.get("url"), None, "nothing is served");
-        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        assert_eq!(artifact.get("url"), None, "the Program has no artifact URL");
+        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
         assert_eq!(artifact["digest"], json!(placed.digest));
     });
 }
@@ -76,34 +77,34 @@ fn an_invalid_program_names_the_error_and_keeps_the_last_good_state() {
         scene.create::<ProgramObject>(good.object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         main.until_revision("1").await;
-        let before = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        let before = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
 
         let where_it_is = "program.resources.step must not have both properties";
         let both = json!({"program": {"resources": {"step": {"get": {"id": "some-id"}}}}});
         scene.patch::<ProgramObject>("app", both).await;
         let stalled = main
-            .until("to say where the Program is not valid", WaitLimit::Reaction, |stack| {
-                says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+            .until("to report the location of the error in the Program", WaitLimit::Reaction, |stack| {
+                has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                     && condition(stack, READY).is_some_and(|ready| ready.message.contains(where_it_is))
             })
             .await;
-        assert!(says(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
+        assert!(has_condition(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
         let status = stalled.status.expect("a status");
         assert_eq!(json!(status.outputs), json!({"result": "one"}));
         assert_eq!(status.last_applied_revision.as_deref(), Some("1"));
-        let program = until_program(scene, "app", "to say where", |program| {
-            says_of(program, STALLED, "True", program_reason::SPEC_INVALID)
+        let program = until_program(scene, "app", "to report the location of the error", |program| {
+            reports(program, STALLED, "True", program_reason::SPEC_INVALID)
         })
         .await;
         let status = program.status.expect("a status");
         assert!(conditions::find(&status.conditions, READY).is_some_and(|ready| ready.message.contains(where_it_is)));
         assert_eq!(status.artifact.map(|artifact| artifact.digest), Some(before.digest.clone()));
-        let after = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        let after = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
         assert_eq!(after, before);
 
         scene.patch::<ProgramObject>("app", json!({"program": {"resources": {"step": {"get": null}}}})).await;
         main.until_revision("3").await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was lost on the way");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "no resource is lost");
     });
 }
 
@@ -113,7 +114,7 @@ fn a_stack_waits_for_its_program_to_be_created() {
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         let what = format!("Program {}/app does not exist", scene.namespace);
         let names_it = |stack: &Stack| condition(stack, READY).is_some_and(|ready| ready.message.contains(&what));
-        main.until("to say that its Program is not there", WaitLimit::Reaction, |stack| {
+        main.until("to report that its Program does not exist", WaitLimit::Reaction, |stack| {
             waits_for_source(stack) && names_it(stack)
         })
         .await;
@@ -138,7 +139,7 @@ fn a_stack_with_a_deleted_program_is_destroyed_with_the_copy_in_its_pod() {
         main.until_revision("1").await;
 
         scene.delete::<ProgramObject>("app").await;
-        main.until("to say that its Program is not there", WaitLimit::Reaction, waits_for_source).await;
+        main.until("to report that its Program does not exist", WaitLimit::Reaction, waits_for_source).await;
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
@@ -170,14 +171,14 @@ fn a_stack_with_two_sources_or_none_reports_it() {
         stack.spec.program_ref = Some(ProgramReference { name: "app".to_owned() });
         let main = scene.start(stack).await;
         let names_both = |stack: &Stack| {
-            says(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+            has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                 && condition(stack, READY).is_some_and(|ready| {
                     ready.message.contains("spec.fluxSource") && ready.message.contains("spec.programRef")
                 })
         };
-        main.until("to say that it has two sources", WaitLimit::Reaction, names_both).await;
+        main.until("to report that it has two sources", WaitLimit::Reaction, names_both).await;
         main.change(json!({"spec": {"fluxSource": null, "programRef": null}})).await;
-        main.until("to say that it has none", WaitLimit::Reaction, |stack| {
+        main.until("to report that it has no source", WaitLimit::Reaction, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE)
                 && condition(stack, READY).is_some_and(|ready| ready.message.contains("no source is specified"))
         })
@@ -236,7 +237,7 @@ async fn until_program(scene: &Scene, name: &str, what: &str, is_so: impl Fn(&Pr
 }
 
 /// Reports whether the condition for the current generation of the Program has this status and reason.
-fn says_of(program: &ProgramObject, kind: &str, status: &str, reason: &str) -> bool {
+fn reports(program: &ProgramObject, kind: &str, status: &str, reason: &str) -> bool {
     let conditions = program.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions::find(conditions, kind).is_some_and(|condition| {
         condition.status == status

@@ -9,23 +9,23 @@ use crate::runs_parts::{failure, slow};
 fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
     run("push", async |scene| {
         let source = scene.source("app").await;
-        let saying = |text: &str| {
+        let with_text = |text: &str| {
             Program::new("push").step("step", json!({"value": text})).output("result", json!("${step.value}"))
         };
-        let first = source.push(&saying("one").files()).await;
+        let first = source.push(&with_text("one").files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&first).await;
         let pod = main.pod_and_restarts().await;
 
-        let second = source.push(&saying("two").files()).await;
+        let second = source.push(&with_text("two").files()).await;
         let stack = main.until_applied(&second).await;
 
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
-        assert_eq!(main.pod_and_restarts().await, pod, "neither the pod nor a container of it was replaced");
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod and its containers are not replaced");
         assert_eq!(pod.1, 0, "no container has restarted");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
         assert_eq!(main.updates().await.len(), 2);
-        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is in place");
+        let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
         assert_eq!(placed.revision, second.revision());
     });
 }
@@ -48,8 +48,8 @@ fn a_push_during_a_run_does_not_interrupt_it_and_runs_afterwards() {
         );
 
         main.until_applied(&second).await;
-        assert_eq!(main.log.sentences().await, once(&["create slow", "update slow"]), "one after the other");
-        assert_eq!(main.pod_and_restarts().await, pod, "neither the pod nor a container of it was replaced");
+        assert_eq!(main.log.sentences().await, once(&["create slow", "update slow"]), "the runs are sequential");
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod and its containers are not replaced");
         let updates = main.updates().await;
         let ran: Vec<_> = updates.iter().map(|update| update.artifact().map(|a| a.revision.clone())).collect();
         assert_eq!(ran, [Some(first.revision()), Some(second.revision())]);
@@ -76,7 +76,7 @@ fn a_file_that_a_push_removes_is_missing_in_the_next_run() {
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"text": "a note"}));
 
         source.push(&program(json!({"fn::readFile": "./note.txt"})).files()).await;
-        main.until("to say that the file is not there", WaitLimit::Run, |stack| {
+        main.until("to report that the file does not exist", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             last.and_then(|update| update.message.as_deref()).is_some_and(|message| message.contains("note.txt"))
         })
@@ -120,6 +120,6 @@ fn stacks_with_the_same_digest_share_one_fetch() {
         let digest = source.artifact_of(&commit).await.digest;
         let lines = crate::harness::Controller::new(&scene.client).log_lines(&digest).await;
         let fetches: Vec<_> = lines.iter().filter(|line| line.contains("fetched artifact")).collect();
-        assert_eq!(fetches.len(), 1, "what the controller's log says of {digest}: {lines:#?}");
+        assert_eq!(fetches.len(), 1, "log lines of the controller about {digest}: {lines:#?}");
     });
 }

@@ -40,9 +40,10 @@ async fn call(scene: &Scene, pod: &str, path: &str, headers: &[(&'static str, St
         request = request.header(*name, value);
     }
     let request = request.body(Body::from(BODY.as_bytes().to_vec())).expect("a request");
-    let answer = tokio::time::timeout(WaitLimit::Call.limit(), scene.client.send(request));
-    let answer = answer.await.unwrap_or_else(|_| panic!("no answer from {url} in {:?}", WaitLimit::Call.limit()));
-    answer.unwrap_or_else(|error| panic!("calling {url}: {error}")).status().as_u16()
+    let response = tokio::time::timeout(WaitLimit::Call.limit(), scene.client.send(request));
+    let response =
+        response.await.unwrap_or_else(|_| panic!("no response from {url} within {:?}", WaitLimit::Call.limit()));
+    response.unwrap_or_else(|error| panic!("calling {url}: {error}")).status().as_u16()
 }
 
 async fn pod(scene: &Scene) -> String {
@@ -80,12 +81,12 @@ async fn path_of(scene: &Scene, token: &str) -> String {
     let status = until(scene, "to have the path of its token", |status| {
         conditions::is_true(&status.conditions, READY) && status.webhook_path.as_deref() == Some(&expected)
     });
-    status.await.webhook_path.expect("it was there when it was looked at")
+    status.await.webhook_path.expect("the value is set")
 }
 
 /// Sends pings until the replica has observed the current receiver, since each replica has its own watch. A ping starts no run.
-async fn until_answered(scene: &Scene, pod: &str, path: &str, token: &str, expected: u16) {
-    wait_until(format!("{pod} to answer {expected} to a ping of {path}"), WaitLimit::Reaction, async || {
+async fn until_status(scene: &Scene, pod: &str, path: &str, token: &str, expected: u16) {
+    wait_until(format!("{pod} to respond with {expected} to a ping of {path}"), WaitLimit::Reaction, async || {
         let status = call(scene, pod, path, &signed("ping", token)).await;
         if status == expected { Look::Found(()) } else { Look::NotYet(status.to_string()) }
     })
@@ -114,7 +115,7 @@ fn only_a_correctly_signed_push_runs_the_stack() {
         create_receiver(scene, json!({})).await;
         let (path, pod) = (path_of(scene, "s3cret").await, pod(scene).await);
 
-        until_answered(scene, &pod, &path, "s3cret", 200).await;
+        until_status(scene, &pod, &path, "s3cret", 200).await;
         let unknown = webhook_path(b"s3cret", "nobody", &scene.namespace);
         for (what, path, headers) in [
             ("an unknown path", &unknown, push("s3cret")),
@@ -127,11 +128,11 @@ fn only_a_correctly_signed_push_runs_the_stack() {
         until_it_ran_again(&main, None).await;
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
-        assert_eq!(main.updates().await.len(), 2, "the signed one alone ran the Stack, once");
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "and there was nothing to change");
+        assert_eq!(main.updates().await.len(), 2, "only the signed call starts a run");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "the later runs change nothing");
 
         scene.patch::<StackReceiver>("push", json!({"spec": {"suspend": true}})).await;
-        until_answered(scene, &pod, &path, "s3cret", 404).await;
+        until_status(scene, &pod, &path, "s3cret", 404).await;
     });
 }
 
@@ -143,34 +144,34 @@ fn a_rotated_token_takes_effect_at_once_with_a_new_path() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
         create_receiver(scene, json!({})).await;
-        until(scene, "to say that there is no token", |status| {
+        until(scene, "to report that the token is missing", |status| {
             let ready = conditions::find(&status.conditions, READY);
             ready.is_some_and(|ready| ready.status == "False" && ready.reason == "TokenNotFound")
         })
         .await;
         create_token(scene, "s3cret").await;
-        ask_to_look(scene, "1").await;
+        request_reconcile(scene, "1").await;
         let (old, pod) = (path_of(scene, "s3cret").await, pod(scene).await);
-        until_answered(scene, &pod, &old, "s3cret", 200).await;
+        until_status(scene, &pod, &old, "s3cret", 200).await;
         assert_eq!(call(scene, &pod, &old, &push("s3cret")).await, 200);
         let first = until_it_ran_again(&main, None).await;
 
         scene.patch::<Secret>("hook", json!({"stringData": {"token": "another"}})).await;
         assert_eq!(call(scene, &pod, &old, &push("s3cret")).await, 404, "the old token");
-        assert_eq!(call(scene, &pod, &old, &push("another")).await, 200, "the new one, before the path is new");
+        assert_eq!(call(scene, &pod, &old, &push("another")).await, 200, "the new token on the old path");
         until_it_ran_again(&main, first).await;
-        ask_to_look(scene, "2").await;
+        request_reconcile(scene, "2").await;
         let new = path_of(scene, "another").await;
-        until_answered(scene, &pod, &new, "another", 200).await;
+        until_status(scene, &pod, &new, "another", 200).await;
         assert_eq!(call(scene, &pod, &old, &push("another")).await, 404, "the path of the old token");
     });
 }
 
 /// Requests a reconcile of the receiver and waits until it is handled.
-async fn ask_to_look(scene: &Scene, request: &str) {
+async fn request_reconcile(scene: &Scene, request: &str) {
     let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
     scene.patch::<StackReceiver>("push", patch).await;
-    until(scene, "to have heard the request", |status| status.last_handled_reconcile_at.as_deref() == Some(request))
+    until(scene, "to have handled the request", |status| status.last_handled_reconcile_at.as_deref() == Some(request))
         .await;
 }
 
@@ -190,8 +191,8 @@ fn a_non_leading_replica_accepts_a_push() {
             let path = path_of(scene, "s3cret").await;
             let leader = controller.until_one_leads_but("").await;
             let pods: Vec<String> = controller.pods().await.iter().map(ResourceExt::name_any).collect();
-            let follower = pods.iter().find(|pod| **pod != leader).expect("another one than the leader");
-            until_answered(scene, follower, &path, "s3cret", 200).await;
+            let follower = pods.iter().find(|pod| **pod != leader).expect("a follower");
+            until_status(scene, follower, &path, "s3cret", 200).await;
             assert_eq!(call(scene, follower, &path, &push("s3cret")).await, 200);
             until_it_ran_again(&main, None).await;
             assert_eq!(main.updates().await.len(), 2);

@@ -27,7 +27,7 @@ fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) 
 
 /// Waits until the message of Ready contains all `words`.
 async fn until_reported(main: &StackHandle<'_>, words: &[&str]) -> Stack {
-    main.until(&format!("to say {words:?}"), WaitLimit::Run, |stack| {
+    main.until(&format!("to report {words:?}"), WaitLimit::Run, |stack| {
         condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
     })
     .await
@@ -59,7 +59,7 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         let workspace = main.workspace().await.status.expect("a status");
         let ready = find(&workspace.conditions, READY).expect("there");
         assert_eq!(ready.reason, workspace_reason::REFERENCE_NOT_FOUND, "{}", ready.message);
-        assert_eq!(main.updates().await.len(), 0, "no run has been asked for");
+        assert_eq!(main.updates().await.len(), 0, "no run is requested");
         let pod = main.pod_and_restarts().await;
 
         // A reference to a whole ConfigMap is satisfied even if the ConfigMap is empty.
@@ -71,9 +71,9 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         main.until_applied(&commit).await;
         let seconds = started_after(&main, created).await;
         assert!(seconds <= SOON, "the run started {seconds} s after the Secret was created");
-        assert_eq!(main.updates().await.len(), 1, "no run failed meanwhile");
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "it ran with its environment");
-        assert_eq!(main.pod_and_restarts().await, pod, "it is the same pod");
+        assert_eq!(main.updates().await.len(), 1, "no run failed in the meantime");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "the run has its environment variables");
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
     });
 }
 
@@ -96,7 +96,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         until_reported(&main, &["waiting for Secret \"provider\" (envFrom): not found in namespace"]).await;
         let waiting = main.updates().await.pop().expect("an Update");
         assert_eq!(reason_of_wait(&waiting), Some(update_reason::REFERENCE_NOT_FOUND), "{waiting:?}");
-        assert_eq!(waiting.status.and_then(|status| status.run), None, "it takes no place of another run");
+        assert_eq!(waiting.status.and_then(|status| status.run), None, "a run that waits for inputs holds no slot");
         let created = jiff::Timestamp::now();
         scene.create::<Secret>(secret).await;
         main.until("to have run for the request", WaitLimit::Run, |stack| {
@@ -123,14 +123,17 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
             .and_then(|status| status.last_update)
             .map(|last| last.run_config_inputs.or(last.inputs.config_inputs));
         // Once the status records the values that the run has read, no other run is due.
-        main.until("to have noted what the run has read", WaitLimit::Long, |stack| {
+        main.until("to have recorded the inputs of the run", WaitLimit::Long, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack) && last.is_some_and(|last| Some(&last.inputs.config_inputs) == read.as_ref())
         })
         .await;
         let updates = main.updates().await;
         assert_eq!(updates.len(), 3, "one run for the ConfigMap: {updates:#?}");
-        assert!(!updates.iter().filter_map(|update| update.status.as_ref()).any(has_failed), "no run failed meanwhile");
+        assert!(
+            !updates.iter().filter_map(|update| update.status.as_ref()).any(has_failed),
+            "no run failed in the meantime"
+        );
     });
 }
 

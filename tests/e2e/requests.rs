@@ -25,7 +25,7 @@ fn reconciliation_request_and_requested_at_each_run_the_stack_once() {
         assert_eq!(main.updates().await.len(), 2);
 
         main.annotate(ANNOTATION_REQUESTED_AT, "2026-01-01T00:00:00Z").await;
-        let stack = main.until("to have run for the request of Flux's kind", WaitLimit::Run, |stack| {
+        let stack = main.until("to have run for the Flux request", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack)
                 && last.is_some_and(|update| update.inputs.requested_at.as_deref() == Some("2026-01-01T00:00:00Z"))
@@ -38,7 +38,7 @@ fn reconciliation_request_and_requested_at_each_run_the_stack_once() {
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
         assert_eq!(main.updates().await.len(), 3, "each request ran the stack once");
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "and there was nothing to change");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "the later runs change nothing");
     });
 }
 
@@ -61,7 +61,7 @@ fn force_at_runs_once_and_only_if_it_matches_the_request() {
         main.until_applied(&commit).await;
 
         ask(&main, ANNOTATION_FORCE_AT, "first").await;
-        let stack = main.until("to have run for the force", WaitLimit::Run, |stack| {
+        let stack = main.until("to have run for the forced request", WaitLimit::Run, |stack| {
             is_done(stack)
                 && status(stack).last_update.is_some_and(|last| last.inputs.force_at.as_deref() == Some("first"))
         });
@@ -72,7 +72,7 @@ fn force_at_runs_once_and_only_if_it_matches_the_request() {
         main.annotate(ANNOTATION_FORCE_AT, "alone").await;
         let is_echoed =
             |stack: &Stack| is_done(stack) && status(stack).last_handled_force_at.as_deref() == Some("alone");
-        main.until("to have seen a force without a request", WaitLimit::Reaction, is_echoed).await;
+        main.until("to have handled a forced request without a request", WaitLimit::Reaction, is_echoed).await;
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
         let whys: Vec<String> = main.updates().await.into_iter().filter_map(|update| update.spec.message).collect();
@@ -120,13 +120,13 @@ fn a_request_to_a_suspended_stack_runs_only_after_resume() {
         main.until_applied(&commit).await;
         main.change(json!({"spec": {"suspend": true}})).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "asleep").await;
-        main.until("to have seen the request", WaitLimit::Reaction, |stack| {
+        main.until("to have handled the request", WaitLimit::Reaction, |stack| {
             status(stack).last_handled_reconcile_at.as_deref() == Some("asleep")
         })
         .await;
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
-        assert_eq!(main.updates().await.len(), 1, "it sleeps");
+        assert_eq!(main.updates().await.len(), 1, "the suspended Stack does not run");
 
         main.change(json!({"spec": {"suspend": false}})).await;
         main.until("to have run for the request", WaitLimit::Run, |stack| {
@@ -134,6 +134,6 @@ fn a_request_to_a_suspended_stack_runs_only_after_resume() {
                 && status(stack).last_update.is_some_and(|last| last.inputs.requested_at.as_deref() == Some("asleep"))
         })
         .await;
-        assert_eq!(main.updates().await.len(), 2, "once for the spec and the request together");
+        assert_eq!(main.updates().await.len(), 2, "one run for the spec and the request");
     });
 }

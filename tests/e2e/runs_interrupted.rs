@@ -10,7 +10,7 @@ use pulumi_controller::api::names::{
 };
 use serde_json::json;
 
-use crate::harness::{Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, run, says};
+use crate::harness::{Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, has_condition, run};
 use crate::runs_parts::{failure, in_pod, kill_cli, read, running_update, slow, until_update};
 
 #[test]
@@ -48,7 +48,7 @@ fn a_run_is_retried_after_its_pod_is_force_deleted() {
         let second = source.push(&program("two", 15).files()).await;
         main.log.wait_for("update", "slow", "begin").await;
         let open = main.get().await.status.and_then(|status| status.current_update);
-        let interrupted = open.expect("its run is open").name;
+        let interrupted = open.expect("the open run").name;
         let by_force = DeleteParams::default().grace_period(0);
         api_call("deleting the pod by force".to_owned(), scene.api::<Pod>().delete(&workspace_pod("main"), &by_force))
             .await;
@@ -85,18 +85,18 @@ fn a_destroy_whose_pod_is_deleted_reruns_and_completes() {
         sentences.retain(|sentence| sentence != "delete slow cancelled");
         let expected =
             ["create slow begin", "create slow done", "delete slow begin", "delete slow begin", "delete slow done"];
-        assert_eq!(sentences, expected, "the resource is deleted before the Stack goes");
+        assert_eq!(sentences, expected, "the resource is deleted before the Stack");
     });
 }
 
 /// Kills the CLI of a Stack during a creation, which leaves a pending create. Returns the name of the Update that
 /// detected it.
-async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {
+async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = kill_cli(scene, main).await.name_any();
     let stack = main
-        .until("to name the creation in doubt", WaitLimit::Long, |stack| {
-            says(stack, READY, "False", stack_reason::PENDING_CREATES)
-                && says(stack, STALLED, "True", stack_reason::PENDING_CREATES)
+        .until("to report the pending create", WaitLimit::Long, |stack| {
+            has_condition(stack, READY, "False", stack_reason::PENDING_CREATES)
+                && has_condition(stack, STALLED, "True", stack_reason::PENDING_CREATES)
         })
         .await;
     let message = condition(&stack, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
@@ -106,42 +106,42 @@ async fn in_doubt(scene: &Scene, main: &StackHandle<'_>) -> String {
     assert_eq!((failure(&killed), status.interrupted), (Some(update_reason::ABORTED), Some(true)));
     // The provider may have reported a cancellation when it lost its CLI.
     let begun = main.log.sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
-    assert_eq!(begun, 1, "it was not created a second time");
+    assert_eq!(begun, 1, "the resource is created once");
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
 }
 
 /// Checks that the Stack runs after the user has resolved its pending creates with this decision.
-fn answered(name: &str, word: &str) {
+fn resolve_with(name: &str, word: &str) {
     run(name, async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow(name, 10).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
-        let doubtful = in_doubt(scene, &main).await;
+        let resource = until_pending_create(scene, &main).await;
 
         main.annotate(ANNOTATION_RESOLVE, "another-update=retry").await;
-        main.until("to say that the answer names another run", WaitLimit::Reaction, |stack| {
+        main.until("to report that the annotation names another run", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.message.contains("names another-update"))
         })
         .await;
-        let answer = format!("{doubtful}={word}");
-        main.annotate(ANNOTATION_RESOLVE, &answer).await;
+        let resolution = format!("{resource}={word}");
+        main.annotate(ANNOTATION_RESOLVE, &resolution).await;
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
-        assert_eq!(stack.status.and_then(|status| status.handled_resolve), Some(answer));
+        assert_eq!(stack.status.and_then(|status| status.handled_resolve), Some(resolution));
         let mut sentences = main.log.sentences().await;
         sentences.retain(|sentence| sentence != "create slow cancelled");
         let expected = ["create slow begin", "create slow begin", "create slow done"];
-        assert_eq!(sentences, expected, "the user has resolved it so");
+        assert_eq!(sentences, expected, "resolved by the user");
     });
 }
 
 #[test]
 fn a_killed_cli_leaves_pending_creates_that_can_be_cleared_but_no_lock() {
-    answered("doubt-clear", "clear");
+    resolve_with("doubt-clear", "clear");
 }
 
 #[test]
 fn pending_creates_resolved_with_retry_run_again() {
-    answered("doubt-retry", "retry");
+    resolve_with("doubt-retry", "retry");
 }
 
 #[test]
@@ -150,24 +150,27 @@ fn an_abandoned_run_is_retried_only_after_a_new_request() {
         let source = scene.source("app").await;
         source.push(&slow("doubt-abandon", 10).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
-        let doubtful = in_doubt(scene, &main).await;
+        let resource = until_pending_create(scene, &main).await;
         let runs = main.updates().await.len();
-        let answer = format!("{doubtful}=abandon");
-        main.annotate(ANNOTATION_RESOLVE, &answer).await;
-        main.until("to have taken note of it", WaitLimit::Reaction, |stack| {
-            stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref()) == Some(&answer)
+        let resolution = format!("{resource}=abandon");
+        main.annotate(ANNOTATION_RESOLVE, &resolution).await;
+        main.until("to have recorded it", WaitLimit::Reaction, |stack| {
+            stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref()) == Some(&resolution)
                 && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("abandoned by user"))
         })
         .await;
         assert_eq!(main.updates().await.len(), runs);
         main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
         let again = main
-            .until("to have looked again", WaitLimit::Run, |stack| {
+            .until("to have reconciled again", WaitLimit::Run, |stack| {
                 let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
                 last.is_some_and(|last| last.inputs.requested_at.as_deref() == Some("now"))
             })
             .await;
-        assert!(says(&again, STALLED, "True", stack_reason::PENDING_CREATES), "nothing was run, and it asks again");
+        assert!(
+            has_condition(&again, STALLED, "True", stack_reason::PENDING_CREATES),
+            "no run starts and the Stack is stalled again"
+        );
     });
 }
 
@@ -180,11 +183,11 @@ fn manual_lock_recovery_keeps_the_lock_of_a_dead_run() {
         stack.spec.lock_recovery = LockRecovery::Manual;
         let main = scene.start(stack).await;
         // The CLI needs a lock to change the state, but not to read it.
-        let doubtful = in_doubt(scene, &main).await;
-        main.annotate(ANNOTATION_RESOLVE, &format!("{doubtful}=clear")).await;
+        let resource = until_pending_create(scene, &main).await;
+        main.annotate(ANNOTATION_RESOLVE, &format!("{resource}=clear")).await;
         let locked = main
-            .until("to name who holds the lock", WaitLimit::Run, |stack| {
-                says(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
+            .until("to report the holder of the lock", WaitLimit::Run, |stack| {
+                has_condition(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
             })
             .await;
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
@@ -212,7 +215,7 @@ fn an_out_of_memory_run_reports_the_memory_limit() {
         stack.spec.workspace_template.get_or_insert_default()["spec"]["resources"]["limits"] =
             json!({"memory": "600Mi"});
         let main = scene.start(stack).await;
-        main.until("to name the limit", WaitLimit::Run, |stack| {
+        main.until("to report the memory limit", WaitLimit::Run, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             let message = last.and_then(|last| last.message.as_deref()).unwrap_or_default();
             message.contains("OOMKilled") && message.contains("limit of 600Mi")
@@ -240,14 +243,14 @@ fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {
         let second = source.push(&program("two", 100).files()).await;
         main.log.wait_for("update", "slow", "begin").await;
         let open = main.get().await.status.and_then(|status| status.current_update);
-        let interrupted = open.expect("its run is open").name;
+        let interrupted = open.expect("the open run").name;
         in_pod(scene, &main.name, "head -c 300000000 /dev/zero >/share/filler").await;
 
         let stack = main.until_applied_within(WaitLimit::Long, &second).await;
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         let ended = read(scene, &interrupted).await;
         let conditions = ended.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-        let failed = conditions::find(&conditions, FAILED).expect("it failed");
+        let failed = conditions::find(&conditions, FAILED).expect("Failed condition");
         assert_eq!(failed.reason, update_reason::ABORTED);
         assert!(failed.message.contains("Evicted: ") && failed.message.contains("200Mi"), "{}", failed.message);
         assert_ne!(main.pod().await.uid(), pod);
@@ -267,7 +270,7 @@ async fn lost_run(scene: &Scene, node: &str) -> String {
             "spec": {"workspaceName": "ghost", "stackName": "dev", "type": "up", "artifact": {"digest": format!("sha256:{}", "0".repeat(64))}},
         }))
         .await;
-    until_update(scene, name, "to be seen", WaitLimit::Reaction, |update| {
+    until_update(scene, name, "to be created", WaitLimit::Reaction, |update| {
         update.status.as_ref().is_some_and(|status| !status.conditions.is_empty())
     })
     .await;
@@ -277,22 +280,22 @@ async fn lost_run(scene: &Scene, node: &str) -> String {
     });
     let patch = Patch::Merge(json!({"status": {"run": run, "startTime": "2026-01-01T00:00:00Z"}}));
     let (api, parameters) = (scene.api::<Update>(), PatchParams::default());
-    api_call("writing the run down", api.patch_status(name, &parameters, &patch)).await;
-    look_again(scene, name, "1").await;
-    let doubt = until_update(scene, name, "to be in doubt", WaitLimit::Reaction, |update| {
+    api_call("recording the run", api.patch_status(name, &parameters, &patch)).await;
+    request_reconcile(scene, name, "1").await;
+    let unknown = until_update(scene, name, "to have an unknown outcome", WaitLimit::Reaction, |update| {
         update.status.as_ref().is_some_and(|status| status.phase == Some(UpdatePhase::OutcomeUnknown))
     })
     .await;
-    let conditions = doubt.status.unwrap_or_default().conditions;
-    let progressing = conditions::find(&conditions, PROGRESSING).expect("it is there");
+    let conditions = unknown.status.unwrap_or_default().conditions;
+    let progressing = conditions::find(&conditions, PROGRESSING).expect("object exists");
     assert_eq!(progressing.reason, update_reason::RUN_OUTCOME_UNKNOWN);
     for word in ["ghost-workspace-0", node, "ghost-1=retry"] {
-        assert!(progressing.message.contains(word), "{word} is not in {}", progressing.message);
+        assert!(progressing.message.contains(word), "{word} is missing in {}", progressing.message);
     }
     name.to_owned()
 }
 
-async fn look_again(scene: &Scene, update: &str, value: &str) {
+async fn request_reconcile(scene: &Scene, update: &str, value: &str) {
     let annotations = json!({ANNOTATION_REQUESTED_AT: value});
     scene.patch::<Update>(update, json!({"metadata": {"annotations": annotations}})).await;
 }
@@ -325,7 +328,7 @@ fn a_run_on_an_unreachable_node_ends_on_the_out_of_service_taint() {
         let taint = json!({"key": TAINT_OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
         let patch = Patch::Merge(json!({"spec": {"taints": [taint]}}));
         api_call("tainting the Node", nodes(scene).patch(&node, &PatchParams::default(), &patch)).await;
-        look_again(scene, &update, "2").await;
+        request_reconcile(scene, &update, "2").await;
         let ended = until_ended(scene, &update).await;
         delete_node(scene, &node).await;
         let status = ended.status.clone().unwrap_or_default();
@@ -343,7 +346,7 @@ fn a_run_on_a_deleted_node_is_aborted() {
         let node = silent_node(scene).await;
         let update = lost_run(scene, &node).await;
         delete_node(scene, &node).await;
-        look_again(scene, &update, "2").await;
+        request_reconcile(scene, &update, "2").await;
         let ended = until_ended(scene, &update).await;
         let status = ended.status.clone().unwrap_or_default();
         assert_eq!(
@@ -358,15 +361,21 @@ fn a_resolve_annotation_on_an_update_ends_a_lost_run() {
     run("user-resolves", async |scene| {
         let node = silent_node(scene).await;
         let update = lost_run(scene, &node).await;
-        let answer = |value: &str| json!({"metadata": {"annotations": {ANNOTATION_RESOLVE: value}}});
-        scene.patch::<Update>(&update, answer("another=retry")).await;
-        until_update(scene, &update, "to say that another one is named", WaitLimit::Reaction, |update| {
-            let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-            conditions::find(conditions, PROGRESSING)
-                .is_some_and(|c| c.message.contains("the annotation names another"))
-        })
+        let resolution = |value: &str| json!({"metadata": {"annotations": {ANNOTATION_RESOLVE: value}}});
+        scene.patch::<Update>(&update, resolution("another=retry")).await;
+        until_update(
+            scene,
+            &update,
+            "to report that the annotation names another run",
+            WaitLimit::Reaction,
+            |update| {
+                let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+                conditions::find(conditions, PROGRESSING)
+                    .is_some_and(|c| c.message.contains("the annotation names another"))
+            },
+        )
         .await;
-        scene.patch::<Update>(&update, answer("ghost-1=abandon")).await;
+        scene.patch::<Update>(&update, resolution("ghost-1=abandon")).await;
         let ended = until_ended(scene, &update).await;
         delete_node(scene, &node).await;
         let status = ended.status.clone().unwrap_or_default();

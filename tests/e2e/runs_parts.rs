@@ -48,7 +48,7 @@ pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
         other => Look::NotYet(format!("{} Updates", other.len())),
     })
     .await;
-    until_update(scene, &name, "to tell its process", WaitLimit::Run, |update| progress(update).pid.is_some()).await
+    until_update(scene, &name, "to report its process", WaitLimit::Run, |update| progress(update).pid.is_some()).await
 }
 
 /// Waits until the Stack has recorded a run that ended with this reason. Returns the name of the Update.
@@ -70,8 +70,7 @@ pub async fn in_pod(scene: &Scene, stack: &str, script: &str) -> String {
 /// Runs a command in the pod with `kubectl exec`; the command must succeed.
 pub async fn exec(scene: &Scene, stack: &str, command: &[&str]) -> String {
     let output = tokio::time::timeout(WaitLimit::Run.limit(), kubectl_exec(scene, stack, command).output()).await;
-    let output =
-        output.unwrap_or_else(|_| panic!("{command:?} in the pod did not end")).expect("kubectl can be started");
+    let output = output.unwrap_or_else(|_| panic!("{command:?} in the pod did not end")).expect("kubectl starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{command:?} in the pod: {}{}", text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
@@ -94,7 +93,7 @@ fn kubectl_exec(scene: &Scene, stack: &str, command: &[&str]) -> tokio::process:
 pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
     main.log.wait_for("create", "slow", "begin").await;
     let update = running_update(scene, main).await;
-    let pid = progress(&update).pid.expect("it is known");
+    let pid = progress(&update).pid.expect("process ID");
     in_pod(scene, &main.name, &format!("kill -9 {pid}")).await;
     update
 }

@@ -19,7 +19,7 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
         let main = scene.start(scene.stack("main", &source)).await;
         let name = running_update(scene, &main).await.name_any();
         let creating = "creating testing:index:Step slow";
-        let update = until_update(scene, &name, "to tell what is in work", WaitLimit::Reaction, |update| {
+        let update = until_update(scene, &name, "to report the resources in progress", WaitLimit::Reaction, |update| {
             progress(update).summary.contains(creating)
         })
         .await;
@@ -28,16 +28,18 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
         assert_eq!((reported.kind.as_deref(), reported.name.as_deref()), (Some("testing:index:Step"), Some("slow")));
         assert!(reported.since.is_some(), "{reported:?}");
         let ready = |stack: &Stack| condition(stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-        main.until("to say how far its run is", WaitLimit::Reaction, |stack| {
+        main.until("to report the progress of its run", WaitLimit::Reaction, |stack| {
             ready(stack).ends_with(" of 1 resources") || ready(stack).ends_with(" of 2 resources")
         })
         .await;
         let begun = |update: &Update| update.status.as_ref().is_some_and(|status| status.run.is_some());
-        let begun = scene.timeline.first::<Update>(begun).expect("it has begun");
-        let reported =
-            scene.timeline.first::<Stack>(|stack| ready(stack).starts_with("running up")).expect("it was reported");
+        let begun = scene.timeline.first::<Update>(begun).expect("the start of the run");
+        let reported = scene
+            .timeline
+            .first::<Stack>(|stack| ready(stack).starts_with("running up"))
+            .expect("the progress in the Stack");
         let late = reported.saturating_sub(begun);
-        assert!(late < Duration::from_secs(2), "the Stack says {late:?} later than the Update that the run has begun");
+        assert!(late < Duration::from_secs(2), "the Stack reports the start of the run {late:?} later than the Update");
 
         main.until_applied(&commit).await;
         let status = read(scene, &name).await.status.unwrap_or_default();
@@ -47,10 +49,7 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
         );
         assert_eq!(status.changes.get("create"), Some(&2), "the stack itself and its resource: {:?}", status.changes);
         assert!(status.duration.is_some() && status.permalink.is_none(), "{status:?}");
-        assert!(
-            status.last_output.is_some_and(|output| output.contains("Duration")),
-            "the end of what the CLI printed"
-        );
+        assert!(status.last_output.is_some_and(|output| output.contains("Duration")), "the end of the CLI output");
         let states = scene.timeline.states_of::<Update>();
         assert!(states.len() < 30, "a run of 15 s was written {} times", states.len());
         let states = scene.timeline.states_of::<Stack>();
@@ -97,7 +96,7 @@ fn deleting_an_update_cancels_its_run_gracefully_and_leaves_no_lock() {
         main.change(json!({"spec": {"suspend": false}})).await;
         main.until_applied(&commit).await;
         let failed: Vec<_> = main.updates().await.iter().filter_map(|u| failure(u).map(str::to_owned)).collect();
-        assert!(failed.is_empty(), "there is no lock to wait for: {failed:?}");
+        assert!(failed.is_empty(), "the run does not wait for a lock: {failed:?}");
     });
 }
 
@@ -130,7 +129,10 @@ fn a_run_without_progress_is_reported_and_then_canceled() {
         let main = scene.start(stack).await;
         ended_because(&main, update_reason::CANCELED).await;
         let states = scene.timeline.states_of::<Update>();
-        assert!(states.iter().any(|update| progress(update).idle_since.is_some()), "it was not reported before");
+        assert!(
+            states.iter().any(|update| progress(update).idle_since.is_some()),
+            "the idle time was not reported before"
+        );
         assert!(main.log.sentences().await.contains(&"create slow cancelled".to_owned()));
 
         let commit = source.push(&Program::new("idle").step("quick", json!({"value": "one"})).files()).await;

@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{self, PROGRESSING, READY, RECONCILING, 
 use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, LABEL_RUN, RUN_OPEN, workspace_object};
 use serde_json::json;
 
-use crate::harness::{Look, Program, Scene, WaitLimit, condition, once, run, says, wait_until};
+use crate::harness::{Look, Program, Scene, WaitLimit, condition, has_condition, once, run, wait_until};
 use crate::runs_parts::{evict, exec, shell_in_pod, slow};
 
 #[test]
@@ -26,7 +26,11 @@ fn a_kubectl_exec_command_starts_in_the_program_directory() {
         main.until_applied(&commit).await;
         let pod = main.pod_and_restarts().await;
         let name = main.get().await.spec.stack;
-        assert_eq!(exec(scene, "main", &["pulumi", "stack", "--show-name"]).await.trim(), name, "it is selected");
+        assert_eq!(
+            exec(scene, "main", &["pulumi", "stack", "--show-name"]).await.trim(),
+            name,
+            "the stack is selected"
+        );
         assert!(exec(scene, "main", &["pulumi", "stack", "ls"]).await.contains(&name));
 
         let commit = source.push(&program("two")).await;
@@ -51,9 +55,9 @@ fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
         same.spec.stack = other.get().await.spec.stack;
         let main = elsewhere.start(same).await;
         let locked = main
-            .until("to name who holds the lock", WaitLimit::Run, |stack| {
-                says(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
-                    && says(stack, RECONCILING, "True", stack_reason::UPDATE_CONFLICT)
+            .until("to report the holder of the lock", WaitLimit::Run, |stack| {
+                has_condition(stack, READY, "False", stack_reason::UPDATE_CONFLICT)
+                    && has_condition(stack, RECONCILING, "True", stack_reason::UPDATE_CONFLICT)
             })
             .await;
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
@@ -67,7 +71,7 @@ fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
         let events = main.until_event("StackUpdateConflictDetected").await;
         let warnings: Vec<_> = events.iter().filter(|event| event.type_.as_deref() == Some("Warning")).collect();
         let reasons: Vec<_> = warnings.iter().filter_map(|event| event.reason.as_deref()).collect();
-        assert_eq!(reasons, ["StackUpdateConflictDetected"], "one for the lock: {warnings:#?}");
+        assert_eq!(reasons, ["StackUpdateConflictDetected"], "one event for the lock: {warnings:#?}");
         assert_eq!(warnings[0].count.unwrap_or(1), 1, "{warnings:#?}");
 
         other.until_applied(&commit).await;
@@ -89,7 +93,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
         let mut destroying = shell_in_pod(scene, "main", "cd /share/workspace && pulumi destroy --yes --skip-preview")
             .stdout(std::process::Stdio::null())
             .spawn()
-            .expect("kubectl can be started");
+            .expect("kubectl starts");
         main.log.wait_for("delete", "slow", "begin").await;
 
         main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
@@ -98,16 +102,16 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
             condition(stack, READY).is_some_and(|ready| is_reason(&ready.message))
         };
         let text = main.until("to report the interactive session", WaitLimit::Reaction, waits).await;
-        assert!(says(&text, RECONCILING, "True", stack_reason::STACK_PROCESSING));
+        assert!(has_condition(&text, RECONCILING, "True", stack_reason::STACK_PROCESSING));
         let ended = tokio::time::timeout(WaitLimit::Reaction.limit(), destroying.wait()).await;
         assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "the session was not disturbed");
 
         let done = main
-            .until("to have run then", WaitLimit::Long, |stack| {
+            .until("to have run afterwards", WaitLimit::Long, |stack| {
                 let status = stack.status.clone().unwrap_or_default();
                 status.current_update.is_none()
                     && status.last_update.is_some_and(|last| last.inputs.requested_at.as_deref() == Some("now"))
-                    && says(stack, READY, "True", stack_reason::PROCESSING_COMPLETED)
+                    && has_condition(stack, READY, "True", stack_reason::PROCESSING_COMPLETED)
             })
             .await;
         assert_eq!(done.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
@@ -116,7 +120,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
             let conditions = update.status.map(|status| status.conditions).unwrap_or_default();
             conditions::find(&conditions, PROGRESSING).is_some_and(|c| c.reason == update_reason::INTERACTIVE_SESSION)
         });
-        assert!(held, "its Update has said so");
+        assert!(held, "the Update reports the open session");
         assert_eq!(main.updates().await.len(), 2);
     });
 }
@@ -129,7 +133,7 @@ fn a_drain_waits_for_an_open_run_but_not_for_an_idle_pod() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
         // A pending pod may be evicted regardless of a PodDisruptionBudget.
-        wait_until("the kubelet to say that the pod runs", WaitLimit::Reaction, async || {
+        wait_until("the kubelet to report a running pod", WaitLimit::Reaction, async || {
             let phase = main.pod().await.status.and_then(|status| status.phase);
             if phase.as_deref() == Some("Running") { Look::Found(()) } else { Look::NotYet(format!("{phase:?}")) }
         })
@@ -145,8 +149,8 @@ fn a_drain_waits_for_an_open_run_but_not_for_an_idle_pod() {
         })
         .await;
         let before = main.pod().await.uid();
-        assert_eq!(evict(scene, "main").await, Ok(()), "nothing runs in it");
-        wait_until("another pod to stand in its place", WaitLimit::Run, async || {
+        assert_eq!(evict(scene, "main").await, Ok(()), "an idle pod can be evicted");
+        wait_until("a new pod to replace it", WaitLimit::Run, async || {
             match scene.api::<Pod>().get_opt("main-workspace-0").await {
                 Ok(Some(pod)) if pod.uid() != before => Look::Found(()),
                 other => Look::NotYet(format!("{:?}", other.map(|pod| pod.map(|pod| pod.metadata)))),
@@ -159,7 +163,7 @@ fn a_drain_waits_for_an_open_run_but_not_for_an_idle_pod() {
         let budgets = scene.list::<PodDisruptionBudget>().await;
         assert!(
             !budgets.iter().any(|budget| budget.name_any() == workspace_object("main")),
-            "it goes with its Workspace"
+            "the PodDisruptionBudget is deleted with the Workspace"
         );
     });
 }

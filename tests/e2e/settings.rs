@@ -210,7 +210,7 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
         assert_eq!(
             status.last_update.and_then(|last| last.inputs.config_inputs),
             main.workspace().await.status.and_then(|status| status.config_inputs),
-            "nothing is left to run for"
+            "no further run is due"
         );
     });
 }
@@ -249,7 +249,11 @@ fn variables_left_by_an_init_container_reach_the_cli() {
             json!({"spec": {"initContainers": [leave]}});
         let main = scene.start(stack).await;
         main.until_applied(&commit).await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "the provider knows its log");
+        assert_eq!(
+            main.log.sentences().await,
+            once(&["create step"]),
+            "the provider uses the URL from the environment"
+        );
     });
 }
 
@@ -305,7 +309,7 @@ fn targets_limit_a_run_to_them_and_their_dependents() {
         assert_eq!(updated(&main).await, ["one"]);
         main.change(json!({"spec": {"targetDependents": true}})).await;
         main.until_applied(&second).await;
-        assert_eq!(updated(&main).await, ["one", "three"], "what depends on it is brought up to it");
+        assert_eq!(updated(&main).await, ["one", "three"], "dependent resources are updated");
         let third = source.push(&program("c").files()).await;
         main.until_applied(&third).await;
         assert_eq!(updated(&main).await[2..], ["one", "three"]);

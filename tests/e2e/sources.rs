@@ -15,7 +15,7 @@ use crate::harness::{
     wait_until, waits_for_source,
 };
 
-fn saying(text: &str) -> Vec<File> {
+fn with_text(text: &str) -> Vec<File> {
     Program::new("sources").step("step", json!({"value": text})).output("result", json!("${step.value}")).files()
 }
 
@@ -23,7 +23,7 @@ fn saying(text: &str) -> Vec<File> {
 async fn runs_again_in_the_same_pod(main: &StackHandle<'_>, pod: (String, i32), revision: &str) {
     let stack = main.until_revision(revision).await;
     assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
-    assert_eq!(main.pod_and_restarts().await, pod, "neither the pod nor a container of it was replaced");
+    assert_eq!(main.pod_and_restarts().await, pod, "the pod and its containers are not replaced");
     assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
     assert_eq!(main.updates().await.len(), 2);
 }
@@ -32,14 +32,14 @@ async fn runs_again_in_the_same_pod(main: &StackHandle<'_>, pod: (String, i32), 
 fn the_next_tag_of_an_oci_artifact_runs_in_the_same_pod() {
     run("oci", async |scene| {
         let repository = scene.oci_repository("app");
-        let first = repository.push(&saying("one")).await;
+        let first = repository.push(&with_text("one")).await;
         // An old API version, which this version of Flux may no longer serve.
         let stack = scene.stack_on_kind("main", Some("source.toolkit.fluxcd.io/v1beta2"), &repository.object);
         let main = scene.start(stack).await;
         main.until_revision(&first).await;
         let pod = main.pod_and_restarts().await;
 
-        let second = repository.push(&saying("two")).await;
+        let second = repository.push(&with_text("two")).await;
         runs_again_in_the_same_pod(&main, pod, &second).await;
     });
 }
@@ -52,11 +52,11 @@ fn artifact_origin_is_in_status_events_and_update_message() {
             "main@sha1:1111111111111111111111111111111111111111",
             "main@sha1:2222222222222222222222222222222222222222",
         );
-        let first = repository.push_made_from(&saying("one"), one).await;
+        let first = repository.push_made_from(&with_text("one"), one).await;
         let main = scene.start(scene.stack_on_kind("main", None, &repository.object)).await;
         let stack = main.until_revision(&first).await;
         assert_eq!(stack.status.expect("a status").last_applied_origin_revision.as_deref(), Some(one));
-        let second = repository.push_made_from(&saying("two"), two).await;
+        let second = repository.push_made_from(&with_text("two"), two).await;
         let status = main.until_revision(&second).await.status.expect("a status");
         assert_eq!(status.last_applied_origin_revision.as_deref(), Some(two));
         assert_eq!(status.last_attempted_revision.as_deref(), Some(second.as_str()));
@@ -105,13 +105,13 @@ async fn until_reported(scene: &Scene, reason: &str, revision: &str, origin: &st
 fn new_content_of_a_bucket_runs_in_the_same_pod() {
     run("bucket", async |scene| {
         let bucket = scene.bucket("app");
-        let first = bucket.put(&saying("one"), None).await;
+        let first = bucket.put(&with_text("one"), None).await;
         let stack = scene.stack_on_kind("main", Some("source.toolkit.fluxcd.io/v1beta1"), &bucket.object);
         let main = scene.start(stack).await;
         main.until_revision(&first.revision).await;
         let pod = main.pod_and_restarts().await;
 
-        let second = bucket.put(&saying("two"), Some(&first)).await;
+        let second = bucket.put(&with_text("two"), Some(&first)).await;
         runs_again_in_the_same_pod(&main, pod, &second.revision).await;
     });
 }
@@ -120,7 +120,7 @@ fn new_content_of_a_bucket_runs_in_the_same_pod() {
 fn new_content_of_an_external_artifact_runs_in_the_same_pod() {
     run("external", async |scene| {
         let producer = scene.source("producer").await;
-        let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
+        let first = producer.artifact_of(&producer.push(&with_text("one")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
         // The Stack is created before its source, so the watch of the kind must trigger the run.
         let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
@@ -131,7 +131,7 @@ fn new_content_of_an_external_artifact_runs_in_the_same_pod() {
         main.until_revision(&first.revision).await;
         let pod = main.pod_and_restarts().await;
 
-        let second = producer.artifact_of(&producer.push(&saying("two")).await).await;
+        let second = producer.artifact_of(&producer.push(&with_text("two")).await).await;
         external.offer(&second).await;
         runs_again_in_the_same_pod(&main, pod, &second.revision).await;
     });
@@ -141,7 +141,7 @@ fn new_content_of_an_external_artifact_runs_in_the_same_pod() {
 fn a_restored_artifact_runs_only_if_its_content_changed() {
     run("artifact-back", async |scene| {
         let producer = scene.source("producer").await;
-        let first = producer.artifact_of(&producer.push(&saying("one")).await).await;
+        let first = producer.artifact_of(&producer.push(&with_text("one")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
         external.create(json!({})).await;
         external.offer(&first).await;
@@ -152,12 +152,12 @@ fn a_restored_artifact_runs_only_if_its_content_changed() {
         until_waiting_for_artifact(&main).await;
         external.offer(&first).await;
         main.until("to be done again", WaitLimit::Reaction, is_done).await;
-        assert_eq!(main.updates().await.len(), 1, "it has run already");
+        assert_eq!(main.updates().await.len(), 1, "the Stack has already run");
 
-        let second = producer.artifact_of(&producer.push(&saying("two")).await).await;
+        let second = producer.artifact_of(&producer.push(&with_text("two")).await).await;
         assert_ne!(second.digest, first.digest);
         external.offer(&SourceArtifact { revision: first.revision.clone(), ..second }).await;
-        main.until("to have run the other bytes", WaitLimit::Run, |stack| {
+        main.until("to have run the new content", WaitLimit::Run, |stack| {
             let text = stack.status.as_ref().and_then(|status| status.outputs.get("result"));
             is_done(stack) && text == Some(&json!("two"))
         })
@@ -172,7 +172,7 @@ fn a_restored_artifact_runs_only_if_its_content_changed() {
 fn a_source_kind_and_its_rbac_may_be_added_late_and_removed_early() {
     run("foreign", async |scene| {
         let producer = scene.source("producer").await;
-        let commit = producer.push(&saying("one")).await;
+        let commit = producer.push(&with_text("one")).await;
         let first = producer.artifact_of(&commit).await;
         let group = format!("{}.artifacts.example.com", scene.id);
         let report = scene.source_object(&group, "Report", "reports", "app");
@@ -197,7 +197,7 @@ fn a_source_kind_and_its_rbac_may_be_added_late_and_removed_early() {
         main.until_revision(&first.revision).await;
         let pod = main.pod_and_restarts().await;
 
-        let second = producer.artifact_of(&producer.push(&saying("two")).await).await;
+        let second = producer.artifact_of(&producer.push(&with_text("two")).await).await;
         report.offer(&second).await;
         runs_again_in_the_same_pod(&main, pod, &second.revision).await;
 
@@ -220,7 +220,7 @@ fn an_invalid_source_reference_stalls() {
     run("no-source", async |scene| {
         let nothing = scene.source_object("", "Secret", "secrets", "state");
         let main = scene.start(scene.stack_on_kind("main", Some("v1"), &nothing)).await;
-        main.until("to be Stalled over its reference", WaitLimit::Reaction, |stack| {
+        main.until("to be stalled because of its reference", WaitLimit::Reaction, |stack| {
             condition(stack, STALLED)
                 .is_some_and(|stalled| stalled.message.contains("\"v1\": must have the form GROUP/VERSION"))
         })

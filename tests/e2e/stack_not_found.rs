@@ -8,12 +8,12 @@ use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
 use crate::harness::{
-    Look, Program, ProviderLog, Scene, StackHandle, WaitLimit, condition, once, run, says, wait_until,
+    Look, Program, ProviderLog, Scene, StackHandle, WaitLimit, condition, has_condition, once, run, wait_until,
 };
 
 fn is_not_found(stack: &Stack) -> bool {
-    says(stack, STALLED, "True", stack_reason::STACK_NOT_FOUND)
-        && says(stack, READY, "False", stack_reason::STACK_NOT_FOUND)
+    has_condition(stack, STALLED, "True", stack_reason::STACK_NOT_FOUND)
+        && has_condition(stack, READY, "False", stack_reason::STACK_NOT_FOUND)
 }
 
 fn last_update(stack: &Stack) -> String {
@@ -36,7 +36,7 @@ fn a_destroy_against_another_backend_waits_for_a_user_decision() {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("not-found").step("step", json!({"value": "one"})).files()).await;
         let mut stack = scene.stack("main", &source);
-        let url = stack.spec.backend.take().expect("the tests name a backend");
+        let url = stack.spec.backend.take().expect("the test environment sets a backend");
         scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
         let secret = Some(SecretSelector { namespace: None, name: "backend".to_owned(), key: "url".to_owned() });
         let reference = ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() };
@@ -51,16 +51,16 @@ fn a_destroy_against_another_backend_waits_for_a_user_decision() {
         let moved = format!("{bucket}/elsewhere?{query}");
         set_backend(scene, &moved).await;
         main.delete().await;
-        let kept = main.until("to say that its Pulumi stack is not found", WaitLimit::Run, is_not_found).await;
+        let kept = main.until("to report that its Pulumi stack is not found", WaitLimit::Run, is_not_found).await;
         let (message, name) = (stalled_message(&kept), kept.spec.stack.clone());
         for word in [name.as_str(), "project not-found", &format!("{bucket}/elsewhere"), &applied, "=abandon"] {
-            assert!(message.contains(word), "no {word} in {message}");
+            assert!(message.contains(word), "{word} is missing in {message}");
         }
-        assert!(kept.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "it is kept");
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "nothing was destroyed");
+        assert!(kept.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "the finalizer is kept");
+        assert_eq!(main.log.sentences().await, once(&["create step"]), "no resource is destroyed");
 
         main.annotate(ANNOTATION_RESOLVE, &format!("{}=clear", last_update(&kept))).await;
-        main.until("to refuse the answer", WaitLimit::Reaction, |stack| {
+        main.until("to reject the annotation", WaitLimit::Reaction, |stack| {
             is_not_found(stack) && stalled_message(stack).contains("there is no state to clear")
         })
         .await;
@@ -102,7 +102,7 @@ fn resolving_with_abandon_deletes_the_stack_and_keeps_resources() {
         main.change(json!({"spec": {"stack": format!("{name}-renamed"), "suspend": true}})).await;
         main.delete().await;
         main.change(json!({"spec": {"suspend": false}})).await;
-        let kept = main.until("to say that its Pulumi stack is not found", WaitLimit::Run, is_not_found).await;
+        let kept = main.until("to report that its Pulumi stack is not found", WaitLimit::Run, is_not_found).await;
         let message = stalled_message(&kept);
         assert!(message.contains(&format!("stack {name}-renamed of project abandon")), "{message}");
         assert!(message.contains(&format!("this Stack last updated stack {name} of project abandon")), "{message}");
@@ -138,7 +138,7 @@ fn a_destroy_of_a_different_existing_stack_deletes_nothing() {
         main.change(json!({"spec": {"stack": applied}})).await;
         main.annotate(ANNOTATION_RESOLVE, &format!("{}=retry", last_update(&kept))).await;
         main.until_gone().await;
-        assert_eq!(ProviderLog::of(&before).sentences().await, once(&["create step"]), "it is not touched");
+        assert_eq!(ProviderLog::of(&before).sentences().await, once(&["create step"]), "the other stack is unchanged");
         assert_eq!(ProviderLog::of(&applied).sentences().await, once(&["create step", "delete step"]));
     });
 }
@@ -152,8 +152,10 @@ fn a_never_applied_stack_is_deleted_without_its_pulumi_stack() {
         stack.spec.use_local_stack_only = Some(true);
         stack.spec.destroy_on_finalize = Some(true);
         let main = scene.start(stack).await;
-        main.until("to have failed", WaitLimit::Run, |stack| says(stack, READY, "False", stack_reason::UPDATE_FAILED))
-            .await;
+        main.until("to have failed", WaitLimit::Run, |stack| {
+            has_condition(stack, READY, "False", stack_reason::UPDATE_FAILED)
+        })
+        .await;
         main.delete().await;
         main.until_gone().await;
         assert!(main.log.sentences().await.is_empty());

@@ -11,8 +11,8 @@ use pulumi_controller::api::pulumi::{Program as ProgramObject, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, Look, Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, kubectl, run, says,
-    wait_until,
+    Controller, Look, Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, has_condition, kubectl,
+    run, wait_until,
 };
 use crate::manifest_files::{covers, read};
 
@@ -46,10 +46,10 @@ fn strict_validation_accepts_every_pko_field() {
         let stacks = ["stack", "refused"].map(read).concat();
         let older = stacks.iter().map(|(file, object)| (format!("{file} as {OLDER}"), in_older_version(object)));
         for (file, object) in stacks.iter().cloned().chain(older).chain(read("program")) {
-            let found = check(scene, &object).await.unwrap_or_else(|error| panic!("{file} is refused: {error}"));
+            let found = check(scene, &object).await.unwrap_or_else(|error| panic!("{file} is rejected: {error}"));
             for part in ["spec", "program"] {
                 let written = object.get(part).unwrap_or(&Value::Null);
-                assert!(covers(&found.data[part], written), "{file} loses something: {}", found.data);
+                assert!(covers(&found.data[part], written), "{file} loses fields: {}", found.data);
             }
         }
         let mut wrong = stacks[0].1.clone();
@@ -58,11 +58,11 @@ fn strict_validation_accepts_every_pko_field() {
         assert!(error.contains("noSuchField"), "{error}");
         let mut long = stacks[0].1.clone();
         long["metadata"]["name"] = json!("x".repeat(43));
-        let error = check(scene, &long).await.expect_err("its pod would have no name").to_string();
+        let error = check(scene, &long).await.expect_err("should reject a long name").to_string();
         assert!(error.contains("no more than 42 characters"), "{error}");
         let mut many = stacks[0].1.clone();
         many["spec"]["dependsOn"] = (0..101).map(|number| json!({"name": format!("s{number}")})).collect();
-        let error = check(scene, &many).await.expect_err("more than one pass can look at").to_string();
+        let error = check(scene, &many).await.expect_err("should reject too many dependencies").to_string();
         assert!(error.contains("spec.dependsOn") && error.contains("at most 100 items"), "{error}");
     });
 }
@@ -82,11 +82,11 @@ fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
         main.until_revision("1").await;
 
         // The Stack is idle, so both reads return the same state.
-        wait_until("both versions to say the same", WaitLimit::Reaction, async || {
-            let newer = objects(scene, "Stack", "v1").get("main").await.expect("it is there");
-            let older = older.get("main").await.expect("it is there");
+        wait_until("both versions to be equal", WaitLimit::Reaction, async || {
+            let newer = objects(scene, "Stack", "v1").get("main").await.expect("object exists");
+            let older = older.get("main").await.expect("object exists");
             if newer.resource_version() != older.resource_version() {
-                return Look::NotYet("it changes".to_owned());
+                return Look::NotYet("versions differ".to_owned());
             }
             assert_eq!(older.data, newer.data);
             assert!(covers(&older.data["spec"], &written["spec"]), "{}", older.data);
@@ -106,22 +106,22 @@ fn refused_specs_report_the_reason() {
         for (file, object) in read("refused") {
             let says_why =
                 object["metadata"]["annotations"]["pulumi-controller.test/says"].as_str().unwrap_or_default();
-            assert!(!says_why.is_empty(), "{file} does not say what the condition is to say");
+            assert!(!says_why.is_empty(), "{file} has no comment with the expected message");
             let stack: Stack = scene.create(object.clone()).await;
             let handle = StackHandle::of(scene, &stack.name_any(), "dev");
             let refused = handle
-                .until("to say why it is refused", WaitLimit::Reaction, |stack| {
+                .until("to report why it is rejected", WaitLimit::Reaction, |stack| {
                     let reasons = [stack_reason::SPEC_INVALID, stack_reason::ACCESS_DENIED];
-                    reasons.iter().any(|reason| says(stack, STALLED, "True", reason))
+                    reasons.iter().any(|reason| has_condition(stack, STALLED, "True", reason))
                 })
                 .await;
-            assert!(says(&refused, READY, "False", stack_reason::NOT_READY_STALLED), "{file}");
+            assert!(has_condition(&refused, READY, "False", stack_reason::NOT_READY_STALLED), "{file}");
             let message = condition(&refused, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
             assert!(message.contains(says_why), "{file}: {message}");
         }
         assert!(
             scene.list::<Update>().await.is_empty() && scene.list::<Workspace>().await.is_empty(),
-            "nothing was begun"
+            "no Workspace is created"
         );
     });
 }
@@ -199,7 +199,7 @@ fn events_use_the_pko_reasons_and_are_not_repeated() {
                 };
                 events.iter().filter(is_it).map(|event| event.count.unwrap_or(1)).sum::<i32>()
             };
-            let runs = i32::try_from(main.updates().await.len()).expect("they are few");
+            let runs = i32::try_from(main.updates().await.len()).expect("count of Updates");
             let seen = [
                 of("Stack", "StackUpdateDetected"),
                 of("Stack", "StackCreated"),
@@ -241,13 +241,13 @@ fn metrics_report_the_stack_state_until_it_is_deleted() {
         let lines = |failing: u8, reconciling: u8| {
             [format!("stacks_failing{of_it} {failing}"), format!("stacks_reconciling{of_it} {reconciling}")]
         };
-        until("the metrics to say that it is well", &lines(0, 0), None).await;
+        until("the metrics to report a ready Stack", &lines(0, 0), None).await;
         assert!(metrics().await.lines().any(|line| line.starts_with("stacks_active ") && !line.ends_with(" 0")));
         let failing = Program::new("app").step("step", json!({"failOn": "create"})).object("app");
         scene.patch::<ProgramObject>("app", failing).await;
-        until("the metrics to say that it fails", &lines(1, 1), None).await;
+        until("the metrics to report a failing Stack", &lines(1, 1), None).await;
         main.delete().await;
         main.until_gone().await;
-        until("its series to be gone", &[], Some(&of_it)).await;
+        until("its series to be removed", &[], Some(&of_it)).await;
     });
 }

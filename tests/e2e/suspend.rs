@@ -9,17 +9,17 @@ use crate::harness::{Program, WaitLimit, condition, once, run};
 fn a_suspended_stack_starts_no_run_until_it_is_resumed() {
     run("suspend", async |scene| {
         let source = scene.source("app").await;
-        let saying = |text: &str| Program::new("suspend").step("step", json!({"value": text}));
-        let first = source.push(&saying("one").files()).await;
+        let with_text = |text: &str| Program::new("suspend").step("step", json!({"value": text}));
+        let first = source.push(&with_text("one").files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&first).await;
 
         main.change(json!({"spec": {"suspend": true}})).await;
-        main.until("to have read that it is suspended", WaitLimit::Reaction, |stack| {
+        main.until("to be suspended", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().and_then(|status| status.observed_generation) == stack.metadata.generation
         })
         .await;
-        let second = source.push(&saying("two").files()).await;
+        let second = source.push(&with_text("two").files()).await;
         // The run of another Stack on the same source proves that the controller has seen the commit.
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&second).await;
@@ -28,9 +28,9 @@ fn a_suspended_stack_starts_no_run_until_it_is_resumed() {
         assert_eq!(
             condition(&stack, READY).map(|ready| ready.status.as_str()),
             Some("True"),
-            "as it was when it was suspended"
+            "conditions from before the suspension"
         );
-        assert_eq!(condition(&stack, RECONCILING), None, "nothing is in progress");
+        assert_eq!(condition(&stack, RECONCILING), None, "no Reconciling condition");
         assert_eq!(stack.status.and_then(|status| status.last_applied_revision), Some(first.revision()));
         assert_eq!(main.updates().await.len(), 1);
         assert_eq!(main.log.sentences().await, once(&["create step"]));

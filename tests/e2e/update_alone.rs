@@ -33,7 +33,8 @@ fn standalone_updates_support_all_operations_and_options() {
         let urn = |name: &str| format!("urn:pulumi:{stack}::alone::testing:index:Step::{name}");
 
         // The Update has no owner, and waits because its Workspace is not ready yet.
-        let preview = succeeds(scene, "preview", "main", "preview", json!({"parallel": 1, "message": "a look"})).await;
+        let preview =
+            succeeds(scene, "preview", "main", "preview", json!({"parallel": 1, "message": "manual preview"})).await;
         assert!(preview.owner_references().is_empty());
         assert!(log.sentences().await.is_empty(), "a preview changes nothing");
         let all = json!({
@@ -42,7 +43,7 @@ fn standalone_updates_support_all_operations_and_options() {
         });
         let up = succeeds(scene, "up", "main", "up", all).await;
         assert_eq!(log.sentences().await, once(&["create one"]), "one of two, and options of other types do nothing");
-        let bound = up.status.expect("a status").run.and_then(|run| run.artifact).expect("it names what it ran on");
+        let bound = up.status.expect("a status").run.and_then(|run| run.artifact).expect("artifact of the run");
         assert_eq!(bound.digest.algorithm(), Algorithm::Sha256, "{bound:?}");
         succeeds(scene, "up-all", "main", "up", json!({"replace": [urn("one")]})).await;
         succeeds(scene, "refresh", "main", "refresh", json!({"expectNoChanges": true, "runProgram": true})).await;
@@ -115,9 +116,9 @@ fn deleting_a_running_update_cancels_it_and_starts_the_next() {
         let source = scene.source("app").await;
         workspace_with(scene, &source, &slow("update-cancel", 60)).await;
         let made = update(scene, "long", "main", "up", json!({})).await;
-        assert!(made.finalizers().is_empty(), "its maker knows nothing of finalizers");
+        assert!(made.finalizers().is_empty(), "the Update is created without finalizers");
         log(scene).wait_for("create", "slow", "begin").await;
-        let running = until_update(scene, "long", "to be held", WaitLimit::Reaction, |update| {
+        let running = until_update(scene, "long", "to have a finalizer", WaitLimit::Reaction, |update| {
             update.finalizers().iter().any(|finalizer| finalizer == UPDATE_FINALIZER)
         })
         .await;
@@ -129,7 +130,7 @@ fn deleting_a_running_update_cancels_it_and_starts_the_next() {
         log(scene).wait_for("create", "slow", "cancelled").await;
         scene.until_gone::<Update>("long", WaitLimit::Run).await;
         let begun = log(scene).sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
-        assert_eq!(begun, 1, "the one that was deleted in the queue never ran");
+        assert_eq!(begun, 1, "the Update that was deleted in the queue did not run");
         // Proves that no lock and no pending operation is left.
         succeeds(scene, "after", "main", "destroy", json!({})).await;
     });
@@ -147,7 +148,7 @@ fn a_user_created_update_runs_in_the_workspace_of_a_stack() {
         let artifact = json!({"digest": format!("sha256:{}", "0".repeat(64))});
         let wrong: Value = json!({"stackName": stack.spec.stack, "artifact": artifact});
         update(scene, "wrong", "main", "up", wrong).await;
-        let wrong = until_update(scene, "wrong", "to be refused", WaitLimit::Reaction, |update| {
+        let wrong = until_update(scene, "wrong", "to be rejected", WaitLimit::Reaction, |update| {
             phase(update) == Some(UpdatePhase::Failed)
         })
         .await;

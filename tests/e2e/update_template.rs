@@ -21,7 +21,7 @@ fn the_update_template_sets_run_options_and_ttl() {
                 .is_some_and(|stalled| stalled.message == "spec.updateTemplate.spec.type is not supported")
         })
         .await;
-        assert!(main.updates().await.is_empty(), "nothing was announced");
+        assert!(main.updates().await.is_empty(), "no Update is created");
 
         let template = json!({
             "metadata": {"labels": {"team": "a"}},
@@ -35,12 +35,12 @@ fn the_update_template_sets_run_options_and_ttl() {
         assert_eq!((update.spec.parallel, update.spec.message.as_deref()), (Some(1), Some("by the template")));
         let log = main.pod_log("pulumi").await;
         assert!(log.contains(r#""v":3"#), "no line of the asked level is in the log:\n{log}");
-        wait_until("the Update to be gone", WaitLimit::Reaction, async || match main.updates().await.len() {
+        wait_until("the Update to be deleted", WaitLimit::Reaction, async || match main.updates().await.len() {
             0 => Look::Found(()),
             count => Look::NotYet(format!("{count} Updates")),
         })
         .await;
-        wait_until("one event about it", WaitLimit::Reaction, async || {
+        wait_until("one event", WaitLimit::Reaction, async || {
             let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
             match events.iter().filter(|event| event.reason.as_deref() == Some("UpdateExpired")).count() {
                 1 => Look::Found(()),

@@ -50,7 +50,7 @@ fn a_watched_secret_runs_the_stack_once_the_pod_has_the_new_value() {
         })
         .await;
         let messages = messages(&main).await;
-        assert_eq!(messages.len(), 2, "it was the first with the new value: {messages:?}");
+        assert_eq!(messages.len(), 2, "the first run used the new value: {messages:?}");
         assert_eq!(messages[1], "Secret log has changed");
         assert_eq!(main.pod_and_restarts().await, pod);
         assert_eq!(main.log.sentences().await, once(&["create step"]));
@@ -90,7 +90,7 @@ fn only_config_maps_with_the_watch_label_run_the_stack() {
         // The kubelet syncs a changed pod immediately. The test does not trigger a reconcile of the Workspace.
         let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
         scene.patch::<Pod>(&workspace_pod("main"), touched).await;
-        wait_until("the run that the label asks for", WaitLimit::Long, async || {
+        wait_until("the run after the label is set", WaitLimit::Long, async || {
             // A Stack has a current Update before the Update exists, so the Updates are read first.
             let messages = messages(&main).await;
             let status = main.get().await.status.unwrap_or_default();
@@ -101,11 +101,14 @@ fn only_config_maps_with_the_watch_label_run_the_stack() {
         })
         .await;
         let messages = messages(&main).await;
-        assert_eq!(messages[1..], ["ConfigMap watched has changed"], "nothing ran for the other one");
+        assert_eq!(messages[1..], ["ConfigMap watched has changed"], "no run for the unwatched ConfigMap");
         let status = main.get().await.status.expect("a status");
         let known = status.last_update.expect("a run").inputs.mounted_inputs;
         let now = inputs().await;
-        assert_eq!(known["ConfigMap/watched"], now["ConfigMap/watched"], "nothing is left to run for");
-        assert_eq!(known["ConfigMap/plain"], before["ConfigMap/plain"], "what is not watched counts as it was");
+        assert_eq!(known["ConfigMap/watched"], now["ConfigMap/watched"], "no further run is due");
+        assert_eq!(
+            known["ConfigMap/plain"], before["ConfigMap/plain"],
+            "the hash of an unwatched object stays the same"
+        );
     });
 }

@@ -8,7 +8,7 @@ use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, PULUMI_CO
 use serde_json::json;
 
 use crate::harness::{
-    FaultServer, Look, Program, Scene, WaitLimit, archive, condition, is_done, once, run, says, wait_until,
+    FaultServer, Look, Program, Scene, WaitLimit, archive, condition, has_condition, is_done, once, run, wait_until,
 };
 
 /// Scheduling gate that keeps a pod pending until the test removes it.
@@ -41,7 +41,7 @@ fn a_deleted_pod_is_recreated_with_its_source() {
         assert_eq!(
             main.log.sentences().await,
             once(&["create step"]),
-            "the state was kept, so nothing had to be made again"
+            "the state is kept and no resource is created again"
         );
     });
 }
@@ -112,8 +112,8 @@ fn unsupported_template_fields_are_refused_by_name() {
         template["spec"]["podTemplate"] = json!({"spec": {"shareProcessNamespace": true}});
         let main = scene.start(stack).await;
         let stack = main
-            .until("to refuse the shared processes", WaitLimit::Reaction, |stack| {
-                says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+            .until("to reject the shared process namespace", WaitLimit::Reaction, |stack| {
+                has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
             })
             .await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
@@ -146,7 +146,7 @@ fn a_pod_template_is_merged_into_the_pod() {
         let spec = pod.spec.expect("a pod has a spec");
         assert_eq!(spec.termination_grace_period_seconds, Some(5));
         let names: Vec<_> = spec.containers.iter().map(|container| container.name.as_str()).collect();
-        assert_eq!(names, [PULUMI_CONTAINER], "it was merged by name, not added");
+        assert_eq!(names, [PULUMI_CONTAINER], "the container is merged by name");
         let greeting = spec.containers[0].env.iter().flatten().find(|variable| variable.name == "GREETING");
         assert_eq!(greeting.and_then(|variable| variable.value.as_deref()), Some("hello"));
     });

@@ -16,7 +16,7 @@ use crate::harness::{Look, Program, ProviderLog, Scene, WaitLimit, api_call, in_
 use crate::runs_parts::{exec, until_update};
 
 /// Returns a program with one output.
-fn saying(name: &str, word: &str) -> Program {
+fn with_text(name: &str, word: &str) -> Program {
     Program::new(name).output("result", json!(word))
 }
 
@@ -39,7 +39,7 @@ async fn pod_uid(scene: &Scene, workspace: &str) -> Option<String> {
 fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
     run("alone-flux", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push(&saying("alone-flux", "one").files()).await;
+        let first = source.push(&with_text("alone-flux", "one").files()).await;
         let artifact = source.artifact_of(&first).await;
         workspace(scene, "main", json!({"flux": flux(&artifact)})).await;
         let ready = until_ready(scene, "main").await;
@@ -49,7 +49,7 @@ fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
         assert_eq!(output(scene, &ran, "result").await, json!("one"));
         let pod = pod_uid(scene, "main").await;
 
-        let second = source.push(&saying("alone-flux", "two").files()).await;
+        let second = source.push(&with_text("alone-flux", "two").files()).await;
         let artifact = source.artifact_of(&second).await;
         scene.patch::<Workspace>("main", json!({"spec": {"flux": flux(&artifact)}})).await;
         until_ready(scene, "main").await;
@@ -63,7 +63,7 @@ fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
 fn a_push_to_a_followed_repository_reaches_the_same_pod() {
     run("alone-git", async |scene| {
         let source = scene.source("app").await;
-        let first = source.push_unseen(&saying("alone-git", "one").files()).await;
+        let first = source.push_unseen(&with_text("alone-git", "one").files()).await;
         workspace(scene, "main", json!({"git": {"url": source.url(), "ref": "main"}})).await;
         let ready = until_ready(scene, "main").await;
         let in_place = ready.status.and_then(|status| status.artifact).map(|artifact| artifact.revision);
@@ -72,8 +72,8 @@ fn a_push_to_a_followed_repository_reaches_the_same_pod() {
         assert_eq!(output(scene, &ran, "result").await, json!("one"));
         let pod = pod_uid(scene, "main").await;
 
-        let second = source.push_unseen(&saying("alone-git", "two").files()).await;
-        until_workspace(scene, "main", "to have what was pushed", WaitLimit::Run, |workspace| {
+        let second = source.push_unseen(&with_text("alone-git", "two").files()).await;
+        until_workspace(scene, "main", "to have the pushed revision", WaitLimit::Run, |workspace| {
             let artifact = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
             is(workspace, READY, "True", &[]) && artifact.is_some_and(|artifact| artifact.revision == second.revision())
         })
@@ -84,7 +84,7 @@ fn a_push_to_a_followed_repository_reaches_the_same_pod() {
 
         let missing = json!({"spec": {"git": {"ref": "nowhere"}}});
         scene.patch::<Workspace>("main", missing).await;
-        until_workspace(scene, "main", "to say that there is no such branch", WaitLimit::Run, |workspace| {
+        until_workspace(scene, "main", "to report that the branch does not exist", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["no branch or tag nowhere"]) && !is(workspace, STALLED, "True", &[])
         })
         .await;
@@ -96,7 +96,7 @@ fn a_push_to_a_followed_repository_reaches_the_same_pod() {
 fn artifacts_of_other_namespaces_are_reported_as_unknown() {
     run("team-a", async |team_a| {
         let source = team_a.source("app").await;
-        let commit = source.push(&saying("team-a", "secret").files()).await;
+        let commit = source.push(&with_text("team-a", "secret").files()).await;
         let artifact = source.artifact_of(&commit).await;
         workspace(team_a, "main", json!({"flux": flux(&artifact)})).await;
         until_ready(team_a, "main").await;
@@ -122,7 +122,7 @@ fn artifacts_of_other_namespaces_are_reported_as_unknown() {
                 let waiting = until_update(team_b, workspace, "to wait", WaitLimit::Run, waits).await;
                 let conditions = waiting.status.unwrap_or_default().conditions;
                 let text = find(&conditions, PROGRESSING).map(|text| (text.reason.clone(), text.message.clone()));
-                let (reason, message) = text.expect("a waiting Update says why");
+                let (reason, message) = text.expect("waiting Update with a reason");
                 format!("{reason}: {}", message.replace(workspace, "WORKSPACE"))
             };
             assert_eq!(reported("known", &artifact.digest).await, reported("unknown", &unknown).await);
@@ -135,7 +135,7 @@ fn artifacts_of_other_namespaces_are_reported_as_unknown() {
 fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
     run("alone-refused", async |scene| {
         let source = scene.source("app").await;
-        let commit = source.push(&saying("alone-refused", "one").files()).await;
+        let commit = source.push(&with_text("alone-refused", "one").files()).await;
         let artifact = source.artifact_of(&commit).await;
         let elsewhere = json!({"url": "http://kubernetes.default.svc/a.tar.gz", "digest": artifact.digest});
         workspace(scene, "main", json!({"flux": elsewhere})).await;
@@ -144,7 +144,7 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
 
         let other = format!("sha256:{}", "0".repeat(64));
         scene.patch::<Workspace>("main", json!({"spec": {"flux": {"url": artifact.url, "digest": other}}})).await;
-        until_workspace(scene, "main", "to name the wrong digest", WaitLimit::Run, |workspace| {
+        until_workspace(scene, "main", "to report the wrong digest", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["do not match the digest", &other]) && !is(workspace, STALLED, "True", &[])
         })
         .await;
@@ -192,14 +192,15 @@ fn a_project_without_a_program_suffices_for_destroy() {
 fn an_image_directory_is_a_source() {
     run("alone-local", async |scene| {
         let app = json!([{"name": "app", "mountPath": "/app"}]);
-        let make = init_container(scene, "make", &written(&saying("alone-local", "here"), "/app/infra"), app.clone());
+        let make =
+            init_container(scene, "make", &written(&with_text("alone-local", "here"), "/app/infra"), app.clone());
         let template = json!({"spec": {
             "initContainers": [make],
             "containers": [{"name": PULUMI_CONTAINER, "volumeMounts": app}],
             "volumes": [{"name": "app", "emptyDir": {}}],
         }});
         workspace(scene, "main", json!({"local": {"dir": "/app/nowhere"}, "podTemplate": template})).await;
-        until_workspace(scene, "main", "to say where it has looked", WaitLimit::Run, |workspace| {
+        until_workspace(scene, "main", "to report the directory that it searched", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["the image has no Pulumi project in /app/nowhere"])
         })
         .await;
@@ -220,7 +221,8 @@ fn an_init_container_fills_the_workspace_without_a_source() {
         })
         .await;
         let share = json!([{"name": "share", "mountPath": "/share"}]);
-        let make = init_container(scene, "make", &written(&saying("alone-none", "filled"), "/share/workspace"), share);
+        let make =
+            init_container(scene, "make", &written(&with_text("alone-none", "filled"), "/share/workspace"), share);
         let template = json!({"spec": {"initContainers": [make]}});
         scene.patch::<Workspace>("main", json!({"spec": {"podTemplate": template}})).await;
         until_ready(scene, "main").await;
@@ -234,7 +236,7 @@ fn an_init_container_fills_the_workspace_without_a_source() {
 fn a_stack_without_a_source_runs_the_init_container_files() {
     run("stack-none", async |scene| {
         let share = json!([{"name": "share", "mountPath": "/share"}]);
-        let script = |word: &str| written(&saying("stack-none", word), "/share/workspace");
+        let script = |word: &str| written(&with_text("stack-none", word), "/share/workspace");
         let template = |word: &str| json!({"spec": {"initContainers": [init_container(scene, "make", &script(word), share.clone())]}});
         let mut stack = scene.stack_on("main", "");
         stack.spec.flux_source = None;
@@ -256,7 +258,7 @@ fn a_workspace_recovers_when_its_bad_image_is_fixed() {
         let info = json!({"name": "alone-image", "runtime": "yaml"});
         let bad = json!({"projectInfo": info, "image": "127.0.0.1:1/there-is-no-such-image:1"});
         workspace(scene, "main", bad).await;
-        until_workspace(scene, "main", "to name the image", WaitLimit::Run, |workspace| {
+        until_workspace(scene, "main", "to report the image", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["there-is-no-such-image"]) && !is(workspace, STALLED, "True", &[])
         })
         .await;
@@ -284,7 +286,7 @@ fn a_typo_in_a_template_is_named_and_fixing_it_suffices() {
         until_stalled(scene, "main", &["securityProfile", "must be restricted or baseline"]).await;
         // This namespace admits only pods that comply with the Pod Security Standard `restricted`.
         scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": "baseline"}})).await;
-        until_workspace(scene, "main", "to have its pod forbidden", WaitLimit::Run, |workspace| {
+        until_workspace(scene, "main", "to report the rejected pod", WaitLimit::Run, |workspace| {
             is(workspace, READY, "False", &["violates PodSecurity"])
         })
         .await;
@@ -305,7 +307,7 @@ fn service_labels_and_annotations_follow_the_template() {
         let other = json!({"metadata": {"labels": {"team": null}, "annotations": {"note": "y"}}});
         scene.patch::<Workspace>("main", json!({"spec": {"serviceTemplate": other}})).await;
         until_service(scene, (None, Some("y"))).await;
-        assert_eq!(pod_uid(scene, "main").await, pod, "the pod has nothing to do with it");
+        assert_eq!(pod_uid(scene, "main").await, pod, "the pod is not changed");
     });
 }
 

@@ -53,8 +53,8 @@ pub(super) fn accept(
             handshakes.spawn(async move {
                 match timeout(HANDSHAKE_LIMIT, certificates.handshake(stream)).await {
                     Ok(Ok(connection)) => drop(accepted.send(Ok(connection)).await),
-                    Ok(Err(error)) => println!("a call of an agent was refused: {error:#}"),
-                    Err(_) => println!("a call of an agent was refused: the handshake did not end"),
+                    Ok(Err(error)) => println!("connection to the fake agent failed: {error:#}"),
+                    Err(_) => println!("connection to the fake agent failed: TLS handshake timed out"),
                 }
             });
         }
@@ -73,7 +73,8 @@ impl Certificates {
         stream.set_nodelay(true)?;
         let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
         let name = start.client_hello().server_name().unwrap_or_default().to_owned();
-        let workspace = Key::of_server_name(&name).with_context(|| format!("{name:?} is no workspace's name"))?;
+        let workspace =
+            Key::of_server_name(&name).with_context(|| format!("{name:?} is not the name of a workspace"))?;
         let config = self.of(&workspace).await.with_context(|| format!("the certificate of {name}"))?;
         match start.into_stream(config).await {
             Ok(stream) => Ok(Connection { stream, workspace }),

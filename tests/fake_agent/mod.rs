@@ -4,7 +4,7 @@
 //! Connections work as with real agents: TLS with the certificate of the workspace, selected by the server name that
 //! the controller requests. The fake agent verifies sources and discards them, and every run succeeds after a delay. It
 //! can also emulate an agent of an older version.
-#![allow(dead_code, reason = "each who has agents stood in for needs a part of it")]
+#![allow(dead_code, reason = "each test uses a part of the fake agent")]
 
 mod connections;
 mod older;
@@ -93,8 +93,9 @@ impl FakeAgent {
         address: SocketAddr,
         manners: impl Fn(&str) -> Manner + Send + Sync + 'static,
     ) -> anyhow::Result<FakeAgent> {
-        let listener =
-            TcpListener::bind(address).await.with_context(|| format!("cannot stand in for agents at {address}"))?;
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot listen on {address} for the fake agents"))?;
         let mut tasks = JoinSet::new();
         let pods = Pods::watch(&client, &mut tasks).await?;
         let connections = connections::accept(listener, client, &mut tasks);
@@ -171,7 +172,7 @@ impl FakeAgent {
     pub fn calls(&self) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Counts { statuses, sources, runs, .. } = &*self.counts;
-        format!("agents were asked {} times, got {} sources, ran {}", count(statuses), count(sources), count(runs))
+        format!("fake agents: {} status calls, {} sources, {} runs", count(statuses), count(sources), count(runs))
     }
 }
 

@@ -17,7 +17,7 @@ impl Older {
     pub(super) fn load() -> anyhow::Result<Older> {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(FOLDER);
         let set = protox::compile([FILE], [&folder]).with_context(|| format!("{FILE} cannot be compiled"))?;
-        Ok(Older(DescriptorPool::from_file_descriptor_set(set).with_context(|| format!("{FILE} is not whole"))?))
+        Ok(Older(DescriptorPool::from_file_descriptor_set(set).with_context(|| format!("{FILE} is incomplete"))?))
     }
 
     /// Returns the message without the fields that the older version does not have. Messages of unknown types become

@@ -193,7 +193,7 @@ impl Drop for Attachment {
 async fn receive(parts: &mut Streaming<proto::PutSourceRequest>) -> Result<proto::Artifact, Status> {
     let header = match parts.message().await?.and_then(|message| message.part) {
         Some(Part::Header(header)) => header,
-        _ => return Err(Status::invalid_argument("the first message is no header")),
+        _ => return Err(Status::invalid_argument("the first message must be the header")),
     };
     let artifact = header.artifact.unwrap_or_default();
     let expected = Digest::from_str(&artifact.digest).map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -201,7 +201,7 @@ async fn receive(parts: &mut Streaming<proto::PutSourceRequest>) -> Result<proto
     let mut size = 0;
     while let Some(message) = parts.message().await? {
         let Some(Part::Chunk(bytes)) = message.part else {
-            return Err(Status::invalid_argument("a message holds no bytes"));
+            return Err(Status::invalid_argument("a message has no bytes"));
         };
         size += bytes.len() as u64;
         hasher.update(&bytes);

@@ -195,9 +195,9 @@ impl Workspace {
         let refused = [
             (self.draining, "the agent is being drained"),
             (!self.open_operation().is_empty(), "another run is open"),
-            (request.pod_uid != self.pod_uid, "the pod is another one"),
+            (request.pod_uid != self.pod_uid, "the pod has another UID"),
             (request.start_id != self.start_id, "the agent has restarted"),
-            (request.artifact != self.artifact, "another source is in place"),
+            (request.artifact != self.artifact, "another source is installed"),
             (request.settings_digest != settings_digest(&settings), "the settings do not fit their digest"),
         ];
         if let Some((_, why)) = refused.into_iter().find(|(is_so, _)| *is_so) {

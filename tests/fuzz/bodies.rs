@@ -44,8 +44,8 @@ pub fn archive(tar: &[u8]) {
 
 pub fn compressed(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes).expect("memory takes it");
-    encoder.finish().expect("memory takes it")
+    encoder.write_all(bytes).expect("write to memory");
+    encoder.finish().expect("write to memory")
 }
 
 /// Unpacks a compressed archive.
@@ -55,7 +55,7 @@ pub fn gzip(bytes: &[u8]) {
 
 /// Unpacks an archive next to a file that must not change, and checks the result even if the archive is rejected.
 pub fn unpacked(bytes: &[u8], limits: &Limits) -> Result<Unpacked, UnpackError> {
-    const WITNESS: &str = "nobody writes here";
+    const WITNESS: &str = "unchanged content";
     let place = tempfile::tempdir().expect("a temporary directory");
     let (into, witness) = (place.path().join("into"), place.path().join("witness"));
     std::fs::create_dir(&into).expect("a directory");
@@ -64,14 +64,14 @@ pub fn unpacked(bytes: &[u8], limits: &Limits) -> Result<Unpacked, UnpackError> 
     let entries: BTreeSet<_> =
         std::fs::read_dir(place.path()).expect("a directory").flatten().map(|e| e.file_name()).collect();
     assert_eq!(entries.len(), 2, "a file was written outside: {entries:?}");
-    assert_eq!(std::fs::read_to_string(&witness).expect("the witness is there"), WITNESS);
+    assert_eq!(std::fs::read_to_string(&witness).expect("the witness file exists"), WITNESS);
     let mut found = Found::default();
     found.walk(&into, &into, 0, limits);
     assert!(found.entries <= limits.entries, "{} entries", found.entries);
     assert!(found.bytes <= limits.unpacked_bytes, "{} bytes", found.bytes);
     if let Ok(unpacked) = &result {
         assert_eq!(unpacked.files, found.files);
-        assert!(unpacked.bytes >= found.bytes, "{unpacked:?}, but {} bytes are there", found.bytes);
+        assert!(unpacked.bytes >= found.bytes, "{unpacked:?}, but found {} bytes", found.bytes);
     }
     result
 }
@@ -86,14 +86,14 @@ struct Found {
 impl Found {
     fn walk(&mut self, root: &Path, directory: &Path, depth: usize, limits: &Limits) {
         assert!(depth <= limits.depth, "{} is too deep", directory.display());
-        for entry in std::fs::read_dir(directory).expect("a directory that was made can be read") {
-            let path = entry.expect("an entry can be read").path();
-            let metadata = std::fs::symlink_metadata(&path).expect("what is there can be looked at");
+        for entry in std::fs::read_dir(directory).expect("readable directory") {
+            let path = entry.expect("readable entry").path();
+            let metadata = std::fs::symlink_metadata(&path).expect("metadata of the entry");
             self.entries += 1;
             if metadata.is_dir() {
                 self.walk(root, &path, depth + 1, limits);
             } else if metadata.is_symlink() {
-                let target = std::fs::read_link(&path).expect("a link can be read");
+                let target = std::fs::read_link(&path).expect("readable link");
                 stays_inside(root, &path, &target);
             } else {
                 assert!(metadata.is_file(), "{} is neither file nor directory nor link", path.display());
@@ -108,7 +108,7 @@ impl Found {
 /// Checks a link lexically, as the kernel resolves it if the path contains no other links, and then with the real target if
 /// it exists.
 fn stays_inside(root: &Path, link: &Path, target: &Path) {
-    let mut depth = link.strip_prefix(root).expect("it is below").components().count() as i64 - 1;
+    let mut depth = link.strip_prefix(root).expect("path below the root").components().count() as i64 - 1;
     for component in target.components() {
         match component {
             Component::ParentDir => depth -= 1,
@@ -116,11 +116,11 @@ fn stays_inside(root: &Path, link: &Path, target: &Path) {
             Component::CurDir => {}
             Component::RootDir | Component::Prefix(_) => depth = -1,
         }
-        assert!(depth >= 0, "{} leads out to {}", link.display(), target.display());
+        assert!(depth >= 0, "{} links to {} outside of the root", link.display(), target.display());
     }
     if let Ok(real) = link.canonicalize() {
-        let root = root.canonicalize().expect("the root is there");
-        assert!(real.starts_with(root), "{} leads out to {}", link.display(), real.display());
+        let root = root.canonicalize().expect("canonical root");
+        assert!(real.starts_with(root), "{} links to {} outside of the root", link.display(), real.display());
     }
 }
 
@@ -132,7 +132,7 @@ pub fn digest(bytes: &[u8]) {
             assert_eq!(digest.hex().len(), digest.algorithm().hex_digits());
             assert!(digest.verify(&digest) && !digest.verify(&Digest::of(b"other bytes")));
         }
-        Err(error) => is_for_people(&error.to_string()),
+        Err(error) => is_readable(&error.to_string()),
     }
 }
 
@@ -145,7 +145,7 @@ pub fn directory(bytes: &[u8]) {
             assert!(inside.components().all(|c| !matches!(c, Component::ParentDir | Component::CurDir)));
             assert_eq!(directory.to_string().parse(), Ok(directory));
         }
-        Err(error) => is_for_people(&error.to_string()),
+        Err(error) => is_readable(&error.to_string()),
     }
 }
 
@@ -184,7 +184,7 @@ fn lines<'a>(pieces: impl Iterator<Item = &'a [u8]>, longest: usize) -> Vec<Resu
 }
 
 /// Checks that untrusted text in a message is bounded and has no control characters.
-fn is_for_people(message: &str) {
+fn is_readable(message: &str) {
     assert!(message.len() <= 4096, "{} bytes", message.len());
     assert!(message.chars().all(|character| !character.is_control()), "{message:?}");
 }

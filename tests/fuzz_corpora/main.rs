@@ -25,7 +25,7 @@ fn every_corpus_file_satisfies_the_invariants() {
         let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("reading {}: {error}", folder.display()));
         let mut count = 0;
         for file in files.flatten() {
-            let bytes = std::fs::read(file.path()).expect("a file of a corpus can be read");
+            let bytes = std::fs::read(file.path()).expect("readable corpus file");
             // After a panic, the last printed file is the one that caused it.
             println!("{}", file.path().display());
             body(&bytes);
@@ -41,12 +41,12 @@ fn the_committed_seeds_match_their_generator() {
     for (target, seeds) in seeds::all() {
         let folder = corpora().join(target);
         if regenerate {
-            std::fs::create_dir_all(&folder).expect("a folder can be made");
+            std::fs::create_dir_all(&folder).expect("create the folder");
         }
         for (name, bytes) in seeds {
             let file = folder.join(name);
             if regenerate {
-                std::fs::write(&file, &bytes).expect("a seed can be written");
+                std::fs::write(&file, &bytes).expect("write the seed");
             }
             let found = std::fs::read(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()));
             assert!(found == bytes, "{} is out of date: REGENERATE=1 cargo test --test fuzz_corpora", file.display());
@@ -65,10 +65,13 @@ fn each_hostile_archive_is_refused_with_its_reason() {
             (Expected::Taken, Ok(_)) => {}
             (Expected::Refused(words), Err(error)) => {
                 let message = error.to_string();
-                assert!(words.iter().all(|word| message.contains(word)), "{name}: {message:?} does not say {words:?}");
+                assert!(
+                    words.iter().all(|word| message.contains(word)),
+                    "{name}: {message:?} does not contain {words:?}"
+                );
             }
-            (Expected::Taken, Err(error)) => panic!("{name} is refused: {error}"),
-            (Expected::Refused(_), Ok(_)) => panic!("{name} is taken"),
+            (Expected::Taken, Err(error)) => panic!("{name} is rejected: {error}"),
+            (Expected::Refused(_), Ok(_)) => panic!("{name} is accepted"),
         }
     }
 }

@@ -34,8 +34,8 @@ async fn attack(evil: Evil) -> Result<Vec<String>, String> {
     let fields = json!({"projectRepo": evil.start().await, "branch": "main"});
     let resolved = controller.resolve(&fields).await;
     let grown = resident().saturating_sub(before);
-    assert!(grown < GROWTH, "the controller has grown by {grown} bytes");
-    assert_eq!(controller.left_over(), Vec::<PathBuf>::new(), "nothing is left on the disk");
+    assert!(grown < GROWTH, "memory of the controller has grown by {grown} bytes");
+    assert_eq!(controller.left_over(), Vec::<PathBuf>::new(), "temporary files are removed");
     resolved.map(|resolved| origin(&resolved).warnings.clone())
 }
 
@@ -50,7 +50,7 @@ async fn submodules_count_as_entries() {
     let tree: Vec<u8> = (0..300_000).flat_map(|n| entry("160000", &format!("module-{n:06}"), &nothing)).collect();
     let tree = pack.object(Kind::Tree, &tree).0;
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("there are too many");
+    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should reject too many objects");
     assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
@@ -64,7 +64,7 @@ async fn directories_that_expand_to_billions_of_files_are_refused() {
         tree = pack.object(Kind::Tree, &entries).0;
     }
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("there are too many");
+    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should reject too many objects");
     assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
@@ -89,9 +89,9 @@ fn chains_of_ten(objects_at_the_end: usize) -> (ObjectId, Pack) {
 async fn delta_chains_that_decode_to_gigabytes_are_refused() {
     let (commit, pack) = chains_of_ten(20);
     let began = Instant::now();
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
+    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should exceed the limit");
     assert!(error.contains("decoded size of the pack exceeds the limit"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(20), "it is refused before the work is done: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "rejected only after the work: {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +130,7 @@ async fn an_object_reused_many_times_after_a_delta_chain_is_refused() {
     let files: Vec<u8> = (0..10_000).flat_map(|n| entry("100644", &format!("f{n:05}"), &id)).collect();
     let tree = pack.object(Kind::Tree, &files).0;
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
+    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should exceed the limit");
     assert!(error.contains("decoded size of the pack"), "{error}");
 }
 
@@ -147,7 +147,7 @@ async fn objects_that_do_not_fit_in_memory_are_refused() {
     }
     let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("it is too much");
+    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should exceed the limit");
     let words = ["decoded size of the pack", "of memory"];
     assert!(words.iter().any(|words| error.contains(words)), "{error}");
 }
@@ -157,7 +157,7 @@ async fn a_pack_that_declares_millions_of_objects_is_refused() {
     let (commit, pack) = chains_of_ten(0);
     let mut evil = Evil::with_main(commit, pack);
     evil.pack[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
-    let error = attack(evil).await.expect_err("there are not so many");
+    let error = attack(evil).await.expect_err("should reject a wrong number of objects");
     assert!(error.contains("repository has 4294967295 objects, which exceeds the limit of 2000000"), "{error}");
 }
 
@@ -197,10 +197,11 @@ async fn servers_sending_a_byte_a_second_time_out_and_delay_no_namespace() {
         let start = Instant::now();
         let fields = json!({"projectRepo": server.url(), "branch": "main"});
         controller.resolve_in("victim", &format!("app-{round}"), &fields).await.unwrap();
-        assert!(start.elapsed() < Duration::from_secs(10), "it took {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
     }
     for (stack, fields) in slow {
-        let error = controller.resolve_as(&stack, &fields, &Lookup::default()).await.expect_err("it is too slow");
+        let error =
+            controller.resolve_as(&stack, &fields, &Lookup::default()).await.expect_err("should reject a slow server");
         assert!(error.contains("server is too slow: it sent less than 1024 bytes in 3 s"), "{stack}: {error}");
     }
 }
@@ -213,7 +214,7 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
         slow.push(slow_fetch(&mut controller, namespace, slow.len()).await);
     }
     until_in_use(&controller, 3).await;
-    assert!(fetch_time(&mut controller, "victim").await < Duration::from_secs(5), "one slot is reserved");
+    assert!(fetch_time(&mut controller, "victim").await < Duration::from_secs(5), "the reserved slot is free");
     let mut ended = BTreeSet::new();
     until_ended(&controller, &slow, &mut ended, 1).await;
 
@@ -235,9 +236,9 @@ async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index:
     let url = Evil { slow: &["pack"], ..Evil::with_main(commit, pack) }.start().await;
     let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
     let look = |controller: &Controller| controller.look_in(namespace, &stack, &fields, &Lookup::default());
-    let error = look(controller).expect_err("the server was not asked yet").to_string();
+    let error = look(controller).expect_err("should wait for the first query").to_string();
     controller.until_woken(&stack, &error).await;
-    assert!(look(controller).expect_err("it is fetched").to_string().starts_with("fetching revision"));
+    assert!(look(controller).expect_err("should wait for the fetch").to_string().starts_with("fetching revision"));
     (namespace, stack, fields)
 }
 
@@ -245,7 +246,7 @@ async fn until_in_use(controller: &Controller, slots: usize) {
     let began = Instant::now();
     while controller.left_over().len() < slots {
         let used = controller.left_over();
-        assert!(began.elapsed() < Duration::from_secs(20), "{slots} slots should be in use: {used:?}");
+        assert!(began.elapsed() < Duration::from_secs(20), "expected {slots} slots in use: {used:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -288,11 +289,11 @@ async fn the_controllers_own_addresses_are_never_contacted() {
     for host in ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]", "0.0.0.0"] {
         let mut controller = Controller::with_addresses(Limits::default()).await;
         let fields = json!({"projectRepo": format!("http://{host}:{port}/app"), "branch": "main"});
-        let error = controller.resolve(&fields).await.expect_err("it is refused");
+        let error = controller.resolve(&fields).await.expect_err("should be rejected");
         assert!(error.contains("not allowed for a repository"), "{host}: {error}");
     }
     let requests = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
-    assert!(requests.is_err(), "the server was asked");
+    assert!(requests.is_err(), "the server got a request");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -326,7 +327,7 @@ async fn child_processes_have_no_environment_and_no_credentials_in_args() {
     let began = Instant::now();
     let child = loop {
         let is_ours = |child: &PathBuf| {
-            std::fs::read_to_string(child.join("limits")).is_ok_and(|l| l.contains(&CONVERSATION_MEMORY.to_string()))
+            std::fs::read_to_string(child.join("limits")).is_ok_and(|l| l.contains(&QUERY_MEMORY_LIMIT.to_string()))
         };
         if let Some(child) = children("git").into_iter().find(is_ours) {
             break child;
@@ -341,7 +342,7 @@ async fn child_processes_have_no_environment_and_no_credentials_in_args() {
 }
 
 /// Memory limit in bytes of the child process for a connection, which `/proc/PID/limits` contains.
-const CONVERSATION_MEMORY: u64 = 64 << 20;
+const QUERY_MEMORY_LIMIT: u64 = 64 << 20;
 
 /// Returns the child processes of this process with a role.
 fn children(role: &str) -> Vec<PathBuf> {

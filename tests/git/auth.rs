@@ -58,7 +58,7 @@ async fn credential_errors_are_reported_without_revealing_them() {
         if is_given {
             fields["gitAuthSecret"] = json!("git");
         }
-        let error = controller.resolve(&fields).await.expect_err("it is refused");
+        let error = controller.resolve(&fields).await.expect_err("should be rejected");
         assert!(error.contains(expected), "{expected}: {error}");
         assert!(!error.contains("hunter2") && !error.contains("hidden words"), "{error}");
     }
@@ -73,7 +73,7 @@ async fn a_changed_secret_is_read_on_the_next_request() {
     let fields = json!({"projectRepo": server.url(), "branch": "main", "gitAuthSecret": "git"});
     let before = controller.resolve(&fields).await.unwrap();
     server.set_login("me", "new");
-    let error = controller.resolve_now(&fields, "one").await.expect_err("the password is old");
+    let error = controller.resolve_now(&fields, "one").await.expect_err("should reject the old password");
     assert!(error.contains("server rejected the credentials"), "{error}");
     controller.secrets.set("git", &[("username", "me"), ("password", "new")]);
     let after = controller.resolve_now(&fields, "two").await.unwrap();
@@ -138,7 +138,7 @@ async fn a_github_app_token_is_cached_while_it_is_valid() {
     for traditional in [true, false] {
         let (private, public) = app_key(&directory, traditional);
         let expected = if traditional { "BEGIN RSA PRIVATE KEY" } else { "BEGIN PRIVATE KEY" };
-        assert!(private.contains(expected), "the key is of the other form");
+        assert!(private.contains(expected), "the key has the other format");
         let server = Server::private(&repository, "x-access-token", "hunter2").await;
         let github = GitHub::start(public, "hunter2").await;
         let mut controller = Controller::new().await;
@@ -148,16 +148,16 @@ async fn a_github_app_token_is_cached_while_it_is_valid() {
         let fields = json!({"projectRepo": server.url(), "branch": "main", "gitAuth": {"githubApp": app}});
         controller.resolve(&fields).await.unwrap();
         controller.resolve_now(&fields, "again").await.unwrap();
-        assert_eq!(github.exchanges(), 1, "one token is enough");
+        assert_eq!(github.exchanges(), 1, "one token exchange");
         // The server revokes the token before it expires.
         server.set_login("x-access-token", "another");
         *github.token.lock().unwrap() = "another".to_owned();
-        let error = controller.resolve_now(&fields, "refused").await.expect_err("the token is refused");
+        let error = controller.resolve_now(&fields, "refused").await.expect_err("should reject the token");
         assert!(error.contains("server rejected the credentials") && !error.contains("hunter2"), "{error}");
         controller.resolve_now(&fields, "renewed").await.unwrap();
         assert_eq!(github.exchanges(), 2);
         controller.secrets.set("git", &[("app", "12"), ("installation", "35"), ("key", &private)]);
-        let error = controller.resolve_now(&fields, "gone").await.expect_err("there is no such installation");
+        let error = controller.resolve_now(&fields, "gone").await.expect_err("should report the missing installation");
         assert!(error.contains("installation 35 of the App not found"), "{error}");
     }
 }

@@ -11,8 +11,8 @@ use crate::follower::Controller;
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// Starts a server that responds to every request with the same bytes, or never responds if `answer` is `None`.
-async fn answering(answer: Option<Vec<u8>>) -> String {
+/// Starts a server that responds to every request with the same bytes, or never responds if `response` is `None`.
+async fn start_server(response: Option<Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/app", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -20,9 +20,9 @@ async fn answering(answer: Option<Vec<u8>>) -> String {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut request = vec![0; 16 * 1024];
             let _ = stream.read(&mut request).await;
-            match &answer {
-                Some(answer) => {
-                    let _ = stream.write_all(answer).await;
+            match &response {
+                Some(response) => {
+                    let _ = stream.write_all(response).await;
                     let _ = stream.shutdown().await;
                 }
                 None => open.push(stream),
@@ -46,27 +46,29 @@ async fn each_server_failure_has_its_own_message() {
     };
     let rows = [
         (closed, "server is unreachable"),
-        (answering(None).await, "querying the server timed out after 2 s"),
+        (start_server(None).await, "querying the server timed out after 2 s"),
         (
-            answering(http("200 OK", "Content-Type: text/html\r\n", "<html>hidden words</html>")).await,
+            start_server(http("200 OK", "Content-Type: text/html\r\n", "<html>hidden words</html>")).await,
             "Git protocol error",
         ),
-        (answering(http("200 OK", ADVERTISEMENT, "rubbish that is no packet line")).await, "Git protocol error"),
+        (start_server(http("200 OK", ADVERTISEMENT, "rubbish that is no packet line")).await, "Git protocol error"),
         (
-            answering(http("200 OK", ADVERTISEMENT, "001e# service=git-upload-pack\n0000000fversion ")).await,
+            start_server(http("200 OK", ADVERTISEMENT, "001e# service=git-upload-pack\n0000000fversion ")).await,
             "Git protocol error",
         ),
-        (answering(http("404 Not Found", "", "hidden words")).await, "repository not found"),
-        (answering(http("403 Forbidden", "", "hidden words")).await, "server rejected the credentials (HTTP 403)"),
-        (answering(http("429 Too Many Requests", "Retry-After: 77\r\n", "")).await, "retrying after 77 s"),
-        (answering(http("500 Oops", "", "hidden words")).await, "HTTP status 500"),
-        (answering(Some(b"\x00\x01\x02rubbish".to_vec())).await, "server is unreachable"),
+        (start_server(http("404 Not Found", "", "hidden words")).await, "repository not found"),
+        (start_server(http("403 Forbidden", "", "hidden words")).await, "server rejected the credentials (HTTP 403)"),
+        (start_server(http("429 Too Many Requests", "Retry-After: 77\r\n", "")).await, "retrying after 77 s"),
+        (start_server(http("500 Oops", "", "hidden words")).await, "HTTP status 500"),
+        (start_server(Some(b"\x00\x01\x02rubbish".to_vec())).await, "server is unreachable"),
     ];
     let limits = Limits { list_time: Duration::from_secs(2), ..Limits::default() };
     for (url, expected) in rows {
         let mut controller = Controller::with(limits.clone()).await;
-        let error =
-            controller.resolve(&json!({"projectRepo": url, "branch": "main"})).await.expect_err("it misbehaves");
+        let error = controller
+            .resolve(&json!({"projectRepo": url, "branch": "main"}))
+            .await
+            .expect_err("should report the protocol error");
         assert!(error.contains(expected) && error.contains(&url), "{expected}: {error}");
         assert!(!error.contains("hidden words"), "{error}");
     }
@@ -90,7 +92,10 @@ async fn an_endless_response_is_ended_at_the_limit() {
         }
     });
     let mut controller = Controller::new().await;
-    let error = controller.resolve(&json!({"projectRepo": url, "branch": "main"})).await.expect_err("it never ends");
+    let error = controller
+        .resolve(&json!({"projectRepo": url, "branch": "main"}))
+        .await
+        .expect_err("should reject an endless response");
     assert!(error.contains("exceeds the limit") || error.contains("Git protocol error"), "{error}");
 }
 
@@ -100,16 +105,16 @@ async fn missing_refs_are_reported_and_found_after_the_next_push() {
     let server = Server::of(&repository).await;
     let mut controller = Controller::new().await;
     let fields = json!({"projectRepo": server.url(), "branch": "dev"});
-    let error = controller.resolve(&fields).await.expect_err("nothing was pushed");
+    let error = controller.resolve(&fields).await.expect_err("should report an empty repository");
     assert!(error.contains("repository is empty"), "{error}");
     repository.write("Pulumi.yaml", "name: app\n");
     repository.commit();
-    let error = controller.resolve_now(&fields, "one").await.expect_err("there is no such branch");
+    let error = controller.resolve_now(&fields, "one").await.expect_err("should report the missing branch");
     assert!(error.contains("no branch or tag dev: its branches are main"), "{error}");
     repository.git(&["branch", "dev"]);
     controller.resolve_now(&fields, "two").await.unwrap();
     let gone = json!({"projectRepo": server.url(), "commit": "0123456789012345678901234567890123456789"});
-    let error = controller.resolve(&gone).await.expect_err("there is no such commit");
+    let error = controller.resolve(&gone).await.expect_err("should report the missing commit");
     assert!(error.contains("commit 0123456789012345678901234567890123456789 not found"), "{error}");
     let elsewhere = json!({"projectRepo": server.url().replace("/app", "/other"), "branch": "main"});
     let error = controller.resolve(&elsewhere).await.expect_err("repository not found");
@@ -128,7 +133,7 @@ async fn oversized_content_is_refused_and_the_last_good_artifact_is_kept() {
     let noise: Vec<u8> = (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
     repository.write("noise", &noise);
     repository.commit();
-    let error = controller.resolve_now(&fields, "one").await.expect_err("it is too large");
+    let error = controller.resolve_now(&fields, "one").await.expect_err("should exceed the limit");
     assert!(error.contains("pack exceeds the limit of 65536 bytes"), "{error}");
     std::fs::remove_file(repository.path().join("noise")).unwrap();
     // This content compresses well, but needs much memory.
@@ -139,5 +144,5 @@ async fn oversized_content_is_refused_and_the_last_good_artifact_is_kept() {
     assert!(error.contains("file or list of all objects exceeds the limit of 262144 bytes"), "{error}");
     assert!(controller.store.contains(&good.digest));
     let left = std::fs::read_dir(controller.directory.path().join("work")).unwrap().count();
-    assert_eq!(left, 0, "nothing is left on the disk");
+    assert_eq!(left, 0, "temporary files are removed");
 }

@@ -143,15 +143,15 @@ impl Controller {
                     return;
                 }
             }
-            panic!("no Stack is woken any more");
+            panic!("no Stack is requeued");
         };
         let woken = tokio::time::timeout(TEST_TIMEOUT, woken).await;
-        assert!(woken.is_ok(), "{stack} was not woken in {TEST_TIMEOUT:?}: {what}");
+        assert!(woken.is_ok(), "{stack} was not requeued within {TEST_TIMEOUT:?}: {what}");
     }
 
     /// Returns the files of an artifact by name: kind and content or target.
     pub fn files(&self, resolved: &Resolved) -> BTreeMap<String, String> {
-        let archive = self.store.open_artifact(&resolved.digest).unwrap().expect("it is in the store");
+        let archive = self.store.open_artifact(&resolved.digest).unwrap().expect("stored artifact");
         let to = TempDir::new().unwrap();
         artifact::unpack(archive.file().unwrap(), to.path(), &artifact::Limits::default()).unwrap();
         let mut files = BTreeMap::new();
@@ -164,7 +164,7 @@ impl Controller {
 pub fn origin(resolved: &Resolved) -> &git::Origin {
     match &resolved.origin {
         Origin::Git(origin) => origin,
-        other => panic!("not of Git: {other:?}"),
+        other => panic!("expected a Git origin, got {other:?}"),
     }
 }
 

@@ -90,8 +90,8 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response<
         let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
         let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         if given != Some(format!("Basic {encoded}").as_str()) {
-            let answer = Response::builder().status(401).header(WWW_AUTHENTICATE, "Basic realm=\"git\"");
-            return answer.body(Body::from("hidden words of the server")).unwrap();
+            let response = Response::builder().status(401).header(WWW_AUTHENTICATE, "Basic realm=\"git\"");
+            return response.body(Body::from("hidden words of the server")).unwrap();
         }
     }
     if path.ends_with("/info/refs") {
@@ -131,7 +131,7 @@ async fn backend(shared: &Shared, path: &str, query: &str, request: Request) -> 
     });
     let output = child.wait_with_output().await.unwrap();
     let _ = written.await;
-    answer(&output.stdout)
+    response(&output.stdout)
 }
 
 fn header(request: &Request, name: HeaderName) -> String {
@@ -139,8 +139,8 @@ fn header(request: &Request, name: HeaderName) -> String {
 }
 
 /// Converts the output of a CGI program to a response.
-fn answer(output: &[u8]) -> Response<Body> {
-    let end = output.windows(4).position(|part| part == b"\r\n\r\n").expect("it has headers");
+fn response(output: &[u8]) -> Response<Body> {
+    let end = output.windows(4).position(|part| part == b"\r\n\r\n").expect("end of the headers");
     let mut response = Response::new(Body::from(output[end + 4..].to_vec()));
     for line in String::from_utf8_lossy(&output[..end]).lines() {
         let (name, value) = line.split_once(':').expect("a header");

@@ -28,7 +28,7 @@ async fn five_hundred_stacks_on_one_repository_share_one_poll_and_fetch() {
         .unwrap();
     assert_eq!(moved.revision, format!("main@sha1:{commit}"));
     let other = controller.look("app-499", &fields, &Lookup::default()).unwrap();
-    assert_eq!(other.revision, moved.revision, "it came with the same answer");
+    assert_eq!(other.revision, moved.revision, "the same response contains both references");
     assert_eq!(server.requests(), (4, 2));
 }
 

@@ -82,7 +82,7 @@ async fn ssh_errors_are_reported() {
     for (secret, url, parts) in rows {
         let mut controller = Controller::new().await;
         controller.secrets.set("ssh", secret);
-        let error = controller.resolve(&fields(&url)).await.expect_err("it is refused");
+        let error = controller.resolve(&fields(&url)).await.expect_err("should be rejected");
         for part in parts {
             assert!(error.contains(part), "{part}: {error}");
         }

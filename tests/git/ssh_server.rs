@@ -45,9 +45,7 @@ fn program() -> PathBuf {
         .map(PathBuf::from)
         .into_iter()
         .find(|path| path.exists());
-    found.expect(
-        "these tests need OpenSSH's server: apt-get install openssh-server (`tests/cluster/cluster up` does it)",
-    )
+    found.expect("these tests require sshd: apt-get install openssh-server (`tests/cluster/cluster up` does it)")
 }
 
 impl SshServer {

@@ -17,7 +17,7 @@ pub fn read(folder: &str) -> Vec<(String, Value)> {
         })
         .collect();
     manifests.sort_by(|one, other| one.0.cmp(&other.0));
-    assert!(!manifests.is_empty(), "there is nothing in {}", folder.display());
+    assert!(!manifests.is_empty(), "no manifests in {}", folder.display());
     manifests
 }
 

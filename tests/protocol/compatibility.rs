@@ -12,19 +12,19 @@ pub fn broken(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> 
     for message in released.all_messages() {
         match today.get_message_by_name(message.full_name()) {
             Some(now) => fields(&message, &now, &mut broken),
-            None => broken.push(format!("the message {} is gone", message.full_name())),
+            None => broken.push(format!("message {} was removed", message.full_name())),
         }
     }
     for values in released.all_enums() {
         match today.get_enum_by_name(values.full_name()) {
             Some(now) => enum_values(&values, &now, &mut broken),
-            None => broken.push(format!("the enum {} is gone", values.full_name())),
+            None => broken.push(format!("enum {} was removed", values.full_name())),
         }
     }
     for service in released.services() {
         match today.get_service_by_name(service.full_name()) {
             Some(now) => methods(&service, &now, &mut broken),
-            None => broken.push(format!("the service {} is gone", service.full_name())),
+            None => broken.push(format!("service {} was removed", service.full_name())),
         }
     }
     broken
@@ -34,9 +34,9 @@ fn fields(message: &MessageDescriptor, now: &MessageDescriptor, broken: &mut Vec
     for field in message.fields() {
         let was = shape(&field);
         match now.get_field(field.number()) {
-            None => broken.push(format!("{}: `{was}` is gone", message.full_name())),
+            None => broken.push(format!("{}: `{was}` was removed", message.full_name())),
             Some(other) if shape(&other) != was => {
-                broken.push(format!("{}: `{was}` has become `{}`", message.full_name(), shape(&other)));
+                broken.push(format!("{}: `{was}` was changed to `{}`", message.full_name(), shape(&other)));
             }
             Some(_) => {}
         }
@@ -72,7 +72,7 @@ fn methods(service: &ServiceDescriptor, now: &ServiceDescriptor, broken: &mut Ve
         |service: &ServiceDescriptor| -> Vec<String> { service.methods().map(|m| signature(&m)).collect() };
     let there = signatures(now);
     for was in signatures(service).into_iter().filter(|was| !there.contains(was)) {
-        broken.push(format!("{}: `{was}` is gone", service.full_name()));
+        broken.push(format!("{}: `{was}` was removed", service.full_name()));
     }
 }
 

@@ -16,10 +16,10 @@ use compatibility::broken;
 #[test]
 fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rpc/protos");
-    let released = std::fs::read(protos.join("agent.v1.binpb")).expect("the released descriptor set is there");
-    let released = DescriptorPool::decode(released.as_slice()).expect("the released descriptor set can be read");
-    let today = protox::compile(["agent.proto"], [&protos]).expect("today's protocol can be compiled");
-    let today = DescriptorPool::from_file_descriptor_set(today).expect("today's protocol is whole");
+    let released = std::fs::read(protos.join("agent.v1.binpb")).expect("released descriptor set");
+    let released = DescriptorPool::decode(released.as_slice()).expect("valid released descriptor set");
+    let today = protox::compile(["agent.proto"], [&protos]).expect("current protocol compiles");
+    let today = DescriptorPool::from_file_descriptor_set(today).expect("valid current protocol");
     let broken = broken(&released, &today);
     assert!(
         broken.is_empty(),
@@ -34,8 +34,8 @@ fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
 fn the_current_protocol_is_compatible_with_the_older_test_protocol() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compile = |file: &str, folder: &str| {
-        let set = protox::compile([file], [root.join(folder)]).expect("a protocol can be compiled");
-        DescriptorPool::from_file_descriptor_set(set).expect("a protocol is whole")
+        let set = protox::compile([file], [root.join(folder)]).expect("protocol compiles");
+        DescriptorPool::from_file_descriptor_set(set).expect("valid protocol")
     };
     let older = compile("older.proto", "tests/fake_agent");
     assert_eq!(broken(&older, &compile("agent.proto", "src/rpc/protos")), Vec::<String>::new());
@@ -52,9 +52,9 @@ enum Outcome { OUTCOME_UNSPECIFIED = 0; OUTCOME_DONE = 1; }
 
 fn pool(proto: &str) -> DescriptorPool {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("p.proto"), proto).expect("a file can be written");
-    let set = protox::compile(["p.proto"], [folder.path()]).expect("the example can be compiled");
-    DescriptorPool::from_file_descriptor_set(set).expect("the example is whole")
+    std::fs::write(folder.path().join("p.proto"), proto).expect("write the file");
+    let set = protox::compile(["p.proto"], [folder.path()]).expect("example compiles");
+    DescriptorPool::from_file_descriptor_set(set).expect("valid example")
 }
 
 #[test]
@@ -65,21 +65,25 @@ fn breaking_protocol_changes_are_reported_and_additions_are_not() {
         ("OUTCOME_DONE = 1;", "OUTCOME_DONE = 1; OUTCOME_LOST = 2;", ""),
         ("message Request {", "message Other {} message Request {", ""),
         ("service Agent {", "service Agent { rpc More(Request) returns (Reply);", ""),
-        ("string id = 1;", "", "p.Request: `string id = 1` is gone"),
-        ("string id = 1;", "string id = 7;", "p.Request: `string id = 1` is gone"),
-        ("string id = 1;", "bytes id = 1;", "`string id = 1` has become `bytes id = 1`"),
-        ("string id = 1;", "string name = 1;", "`string id = 1` has become `string name = 1`"),
-        ("string id = 1;", "repeated string id = 1;", "has become `repeated string id = 1`"),
-        ("repeated string words", "string words", "`repeated string words = 2` has become `string words = 2`"),
-        ("uint32 number = 4; }", "} uint32 number = 4;", "`oneof part uint32 number = 4` has become"),
-        ("map<string, uint32>", "map<string, string>", "p.Reply.ChangesEntry: `uint32 value = 2` has become"),
-        ("Request request = 3;", "Outcome request = 3;", "`p.Request request = 3` has become `p.Outcome request = 3`"),
+        ("string id = 1;", "", "p.Request: `string id = 1` was removed"),
+        ("string id = 1;", "string id = 7;", "p.Request: `string id = 1` was removed"),
+        ("string id = 1;", "bytes id = 1;", "`string id = 1` was changed to `bytes id = 1`"),
+        ("string id = 1;", "string name = 1;", "`string id = 1` was changed to `string name = 1`"),
+        ("string id = 1;", "repeated string id = 1;", "was changed to `repeated string id = 1`"),
+        ("repeated string words", "string words", "`repeated string words = 2` was changed to `string words = 2`"),
+        ("uint32 number = 4; }", "} uint32 number = 4;", "`oneof part uint32 number = 4` was changed to"),
+        ("map<string, uint32>", "map<string, string>", "p.Reply.ChangesEntry: `uint32 value = 2` was changed to"),
+        (
+            "Request request = 3;",
+            "Outcome request = 3;",
+            "`p.Request request = 3` was changed to `p.Outcome request = 3`",
+        ),
         ("OUTCOME_DONE = 1;", "OUTCOME_ENDED = 1;", "p.Outcome: 1 was OUTCOME_DONE and is OUTCOME_ENDED"),
         ("OUTCOME_DONE = 1;", "OUTCOME_DONE = 2;", "p.Outcome: 1 was OUTCOME_DONE and is nothing"),
-        ("rpc Run(Request) returns (Reply);", "", "p.Agent: `rpc Run(p.Request) returns (p.Reply)` is gone"),
-        ("rpc Run(Request)", "rpc Run(Reply)", "`rpc Run(p.Request) returns (p.Reply)` is gone"),
-        ("returns (stream Reply)", "returns (Reply)", "`rpc Attach(p.Request) returns (stream p.Reply)` is gone"),
-        ("service Agent", "service Other", "the service p.Agent is gone"),
+        ("rpc Run(Request) returns (Reply);", "", "p.Agent: `rpc Run(p.Request) returns (p.Reply)` was removed"),
+        ("rpc Run(Request)", "rpc Run(Reply)", "`rpc Run(p.Request) returns (p.Reply)` was removed"),
+        ("returns (stream Reply)", "returns (Reply)", "`rpc Attach(p.Request) returns (stream p.Reply)` was removed"),
+        ("service Agent", "service Other", "service p.Agent was removed"),
     ];
     let released = pool(RELEASED);
     assert_eq!(broken(&released, &released), Vec::<String>::new());

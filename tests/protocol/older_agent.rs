@@ -38,10 +38,10 @@ async fn pair(is_older: bool) -> Pair {
         ("tls.key", server.key_pem.as_str()),
         ("ca.crt", authority.certificate_pem()),
     ] {
-        fs::write(tls.path().join(name), content).expect("a file can be written");
+        fs::write(tls.path().join(name), content).expect("write the file");
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
-    let address = listener.local_addr().expect("its address");
+    let address = listener.local_addr().expect("address of the listener");
     let manner = Manner { run_time: RUN_TIME, is_older, ..Manner::default() };
     let fake_agent = FakeAgent::alone(listener, tls.path(), POD_UID, manner).expect("a fake agent");
     let client = authority.issue_client(now).expect("a certificate of the controller");
@@ -59,8 +59,8 @@ async fn run(client: &AgentClient) -> proto::Result {
     let artifact = proto::Artifact { digest: hasher.finish().to_string(), directory: String::new() };
     let size = bytes.len() as u64;
     let header = proto::SourceHeader { artifact: Some(artifact.clone()), size, ..proto::SourceHeader::default() };
-    client.put_source(header, bytes, &Sending::default()).await.expect("it takes the source");
-    let status = client.status().await.expect("it says how it is");
+    client.put_source(header, bytes, &Sending::default()).await.expect("the agent accepts the source");
+    let status = client.status().await.expect("status of the agent");
     assert_eq!(status.artifact.as_ref(), Some(&artifact));
     let settings = proto::Settings { stack: "dev".to_owned(), ..proto::Settings::default() };
     let request = proto::RunRequest {
@@ -77,23 +77,23 @@ async fn run(client: &AgentClient) -> proto::Result {
         idle_timeout_seconds: 60,
         ..proto::RunRequest::default()
     };
-    let reply = client.run(request.clone()).await.expect("it runs");
-    assert_eq!((reply.known, reply.held.as_str()), (false, ""), "it is started, and nothing holds it back");
-    let again = client.run(request).await.expect("it finds the run");
-    assert!(again.known, "asked again it is the same run");
-    let mut parts = client.attach("update", 0).await.expect("it tells of the run");
+    let reply = client.run(request.clone()).await.expect("the run starts");
+    assert_eq!((reply.known, reply.held.as_str()), (false, ""), "the run starts immediately");
+    let again = client.run(request).await.expect("the second request succeeds");
+    assert!(again.known, "the same request returns the same run");
+    let mut parts = client.attach("update", 0).await.expect("attach to the run");
     let mut has_started = false;
     loop {
-        match parts.next().await.expect("the stream continues").expect("there is a result before its end").part {
+        match parts.next().await.expect("the stream continues").expect("a message before the end of the stream").part {
             Some(Part::Progress(progress)) => {
                 has_started |= matches!(progress.event, Some(proto::progress::Event::Started(_)));
             }
             Some(Part::Result(result)) => {
-                assert!(has_started, "it says that the CLI was started");
-                client.acknowledge("update").await.expect("it hears that the result is recorded");
+                assert!(has_started, "the stream reports the start of the CLI");
+                client.acknowledge("update").await.expect("acknowledge the result");
                 return result;
             }
-            None => panic!("a part of the stream is of no known kind"),
+            None => panic!("unknown message kind in the stream"),
         }
     }
 }
@@ -102,19 +102,19 @@ async fn run(client: &AgentClient) -> proto::Result {
 async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
     let whole = async {
         let pair = pair(true).await;
-        let status = pair.client.status().await.expect("it says how it is");
+        let status = pair.client.status().await.expect("status of the agent");
         assert_eq!((status.agent_version.as_str(), status.interactive_session), ("0.0.9", None));
-        assert_eq!(status.protocol_version, 0, "it is not asked for what came later");
+        assert_eq!(status.protocol_version, 0, "an older agent reports no protocol version");
         let result = run(&pair.client).await;
         assert_eq!(result.outcome(), proto::Outcome::Succeeded);
         assert_eq!(result.changes.get("same"), Some(&1), "{result:?}");
         assert!(!result.outputs.is_empty(), "{result:?}");
         let unknown =
             (result.last_output.as_str(), result.holders.len(), result.pending_creates.len(), result.interrupted);
-        assert_eq!(unknown, ("", 0, 0, false), "what it does not know of is empty");
+        assert_eq!(unknown, ("", 0, 0, false), "unknown fields are empty");
         assert_eq!((pair.fake_agent.runs(), pair.fake_agent.acknowledged()), (1, 1));
     };
-    tokio::time::timeout(LIMIT, whole).await.expect("it is over in time");
+    tokio::time::timeout(LIMIT, whole).await.expect("the test ends within the timeout");
 }
 
 /// The features that the other test uses must work with a current agent.
@@ -122,12 +122,12 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
 async fn a_current_agent_reports_fields_an_older_one_lacks() {
     let whole = async {
         let pair = pair(false).await;
-        let status = pair.client.status().await.expect("it says how it is");
+        let status = pair.client.status().await.expect("status of the agent");
         assert_eq!(status.agent_version, env!("CARGO_PKG_VERSION"));
         assert_eq!(status.protocol_version, PROTOCOL_VERSION);
         let result = run(&pair.client).await;
         assert_eq!(result.outcome(), proto::Outcome::Succeeded);
         assert!(result.last_output.contains("unchanged"), "{result:?}");
     };
-    tokio::time::timeout(LIMIT, whole).await.expect("it is over in time");
+    tokio::time::timeout(LIMIT, whole).await.expect("the test ends within the timeout");
 }

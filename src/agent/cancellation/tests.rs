@@ -48,9 +48,9 @@ fn an_interrupt_counts_as_hard_only_after_the_grace_period() {
     cancel_request.escalate(start, GRACE_PERIOD);
     assert_eq!(cancellation.due(&cancel_request, start), Some(Step::Interrupt));
     assert_eq!(cancellation.due(&cancel_request, start + GRACE_PERIOD - SECOND), None);
-    assert!(!cancellation.was_hard());
+    assert!(!cancellation.was_forced());
     assert_eq!(cancellation.due(&cancel_request, start + GRACE_PERIOD), Some(Step::Interrupt));
-    assert!(cancellation.was_hard());
+    assert!(cancellation.was_forced());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::pulumi::install::{Files, Subject, go};
 /// Maximum number of entries in the directories of a module.
 const MAX_ENTRIES: usize = 20_000;
 /// Maximum number of bytes to read from one file. Import declarations are at its beginning.
-const MAX_BEGINNING: u64 = 256 * 1024;
+const MAX_IMPORTS_BYTES: u64 = 256 * 1024;
 
 /// Returns the imports of all Go files in the module of a project. Returns an empty set for other projects.
 pub(super) fn of_module(tree: &Path, subject: Subject<'_>, files: &Files) -> io::Result<BTreeSet<String>> {
@@ -38,7 +38,7 @@ fn in_directory(root: &Path) -> io::Result<BTreeSet<String>> {
                 pending.push(entry.path());
             } else if kind.is_file() && is_go_file {
                 let mut beginning = Vec::new();
-                File::open(entry.path())?.take(MAX_BEGINNING).read_to_end(&mut beginning)?;
+                File::open(entry.path())?.take(MAX_IMPORTS_BYTES).read_to_end(&mut beginning)?;
                 imports.extend(go::imports(&String::from_utf8_lossy(&beginning)).into_iter().map(str::to_owned));
             }
         }

@@ -23,7 +23,7 @@ pub use record::{JournalRecord, Request, now};
 const MAX_OPERATIONS_KEPT: usize = 5;
 const MAX_ID: usize = 64;
 /// File name extension of unreadable operations.
-const ASIDE: &str = "unreadable";
+const UNREADABLE_EXTENSION: &str = "unreadable";
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -54,7 +54,7 @@ impl Journal {
         let mut records = BTreeMap::new();
         for entry in std::fs::read_dir(directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|extension| extension == ASIDE) {
+            if path.extension().is_some_and(|extension| extension == UNREADABLE_EXTENSION) {
                 continue;
             }
             let cleared = match JournalRecord::load(&path) {
@@ -68,7 +68,7 @@ impl Journal {
                 }
                 Err(error) => {
                     tracing::error!(path = %path.display(), %error, "renaming an unreadable operation");
-                    set_aside(&path)
+                    mark_unreadable(&path)
                 }
             };
             // Not fatal: the operation is not loaded even if its directory remains.
@@ -132,12 +132,12 @@ impl Journal {
         if let Err(error) = record.finish(result) {
             tracing::error!(operation = record.request().id, %error, "failed to write the result of the operation");
         }
-        self.forget_old();
+        self.remove_old();
     }
 
     /// Keeps at most [`MAX_OPERATIONS_KEPT`] finished operations. Removes acknowledged operations before others, and
     /// older operations before newer ones.
-    fn forget_old(&self) {
+    fn remove_old(&self) {
         let mut records = self.records();
         let mut finished: Vec<_> = records.values().filter(|record| record.result().is_some()).cloned().collect();
         finished.sort_by_key(|record| (record.is_unacknowledged(), record.request().started));
@@ -157,8 +157,8 @@ impl Journal {
 
 /// Renames an unreadable operation. The new name is not a valid ID, so that it does not conflict with another operation
 /// and is not loaded again.
-fn set_aside(path: &Path) -> io::Result<()> {
-    let aside = path.with_extension(ASIDE);
+fn mark_unreadable(path: &Path) -> io::Result<()> {
+    let aside = path.with_extension(UNREADABLE_EXTENSION);
     durable::remove(&aside)?;
     std::fs::rename(path, &aside)
 }

@@ -89,7 +89,7 @@ fn input_digests_are_equal_only_for_equal_contents() {
     }
     place.write("a", "one");
     place.write("b", "two");
-    assert_eq!(place.hash(&["a", "b"]), both, "reverted contents have their old hash");
+    assert_eq!(place.hash(&["a", "b"]), both, "reverted contents have their previous hash");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_directory_digest_changes_with_any_of_its_keys() {
     let directory = place.0.path().join("aws");
     let requested = [directory.display().to_string(), place.0.path().join("gone").display().to_string()];
     let hashes = || Inputs::new(place.0.path(), FileWatch::new()).hashes(&[], &requested).directories;
-    assert!(hashes().is_empty(), "it is not mounted");
+    assert!(hashes().is_empty(), "the Secret is not mounted");
     std::fs::create_dir(&directory).unwrap();
     let mut seen = Vec::new();
     let steps: [(&str, Option<&str>); 5] =
@@ -142,7 +142,7 @@ fn a_directory_digest_changes_with_any_of_its_keys() {
         assert_eq!(hashes.len(), 1, "a missing directory has no hash");
         seen.push(hashes[&requested[0]].clone());
     }
-    assert_eq!(seen[0], empty, "names of the kubelet are not keys");
+    assert_eq!(seen[0], empty, "the kubelet's internal entries are not keys");
     let different: std::collections::BTreeSet<&String> = seen.iter().collect();
     assert_eq!(different.len(), 5, "{seen:?}");
 }

@@ -39,7 +39,7 @@ pub(super) struct Attempt {
     pub(super) summary: RunSummary,
     pub(super) permalink: Option<String>,
     /// Whether the CLI received a signal to abandon the operations in flight.
-    was_hard: bool,
+    was_forced: bool,
 }
 
 impl Attempt {
@@ -62,7 +62,7 @@ impl Attempt {
     pub(super) fn is_interrupted(&self) -> bool {
         let engine_is_missing_its_end = self.summary.began() && self.summary.summary().is_none();
         let left = self.exit.code == Some(failure::EXIT_CANCELED) || self.exit.signal.is_some();
-        !self.exit.success() && (left || self.was_hard || engine_is_missing_its_end)
+        !self.exit.success() && (left || self.was_forced || engine_is_missing_its_end)
     }
 
     pub(super) fn changes(&self) -> BTreeMap<String, u64> {
@@ -82,13 +82,13 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
         run.record.append(progress::Event::Started(proto::Started { pid }));
     }
     let log = run.log();
-    run.liveness.note();
+    run.liveness.record();
     let mut permalink = None;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let reading = async {
         let out = async {
             let see = |line: &str| {
-                run.liveness.note();
+                run.liveness.record();
                 permalink = permalink.take().or_else(|| console::permalink(line));
             };
             match out {
@@ -98,7 +98,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
         };
         let err = async {
             match err {
-                Some(err) => output::copy(err, log.clone(), |_| run.liveness.note()).await,
+                Some(err) => output::copy(err, log.clone(), |_| run.liveness.record()).await,
                 None => Tail::default(),
             }
         };
@@ -108,9 +108,9 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     let mut watch = Watch { run, family: &family, events: Events::new(run), cancellation, is_idle: false };
     let (status, (stdout, stderr)) = join_output(reading, watch.until_ended(&mut child)).await;
     let exit = command::exit(status?);
-    let was_hard = watch.cancellation.was_hard();
+    let was_forced = watch.cancellation.was_forced();
     let summary = watch.events.summary;
-    Ok(Attempt { exit, stdout, stderr, summary, permalink, was_hard })
+    Ok(Attempt { exit, stdout, stderr, summary, permalink, was_forced })
 }
 
 /// Reads the output until the process has ended, and for up to [`OUTPUT_TIMEOUT`] afterwards.
@@ -215,7 +215,7 @@ impl<'a> Events<'a> {
         match self.log.read() {
             Ok(events) => {
                 if !events.is_empty() {
-                    self.run.liveness.note();
+                    self.run.liveness.record();
                 }
                 for event in &events {
                     self.summary.observe(event);

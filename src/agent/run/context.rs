@@ -56,7 +56,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the message. Adds the cause if the run was cancelled for a reason other than a request.
+    /// Returns the message. Adds the cause if the run was canceled for a reason other than a request.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
@@ -72,7 +72,7 @@ impl Run {
     }
 
     /// Runs a call that locks the stack. Writes the process ID to the journal, so that the lock can be attributed to
-    /// the process if the process dies.
+    /// the process if it is killed.
     pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, CallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
         self.call_with(arguments, None, Stdout::Logged, &begun).await
@@ -124,7 +124,7 @@ impl Run {
         if self.cancel_request.borrow().is_requested() {
             return;
         }
-        tracing::warn!(operation = self.record.request().id, ?cause, "cancelling the run");
+        tracing::warn!(operation = self.record.request().id, ?cause, "canceling the run");
         let now = Instant::now();
         self.cancel_request.send_modify(|cancel_request| cancel_request.end(cause, now, now + self.cancellation_grace));
     }

@@ -41,7 +41,7 @@ pub(super) struct Ending {
     pub(super) pending_creates: Vec<String>,
     /// Whether the state can contain pending operations.
     pub(super) interrupted: bool,
-    /// Whether the operation was cancelled because the pod was terminated.
+    /// Whether the operation was canceled because the pod was terminated.
     pub(super) pod_terminated: bool,
     /// Whether the engine has started, which resolves earlier pending creates.
     pub(super) engine_began: bool,
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn the_outcome_follows_from_failure_kind_and_cancellation() {
         use proto::Outcome::{Canceled, Conflict, Failed, Interrupted, InvalidAccessToken};
-        for (kind, alone, cancelled) in [
+        for (kind, alone, canceled) in [
             (FailureKind::Killed { signal: 9 }, Interrupted, Interrupted),
             (FailureKind::Killed { signal: 2 }, Interrupted, Canceled),
             (FailureKind::Canceled, Canceled, Canceled),
@@ -234,7 +234,7 @@ mod tests {
             (FailureKind::StackMissing, Failed, Canceled),
             (FailureKind::Failed, Failed, Canceled),
         ] {
-            assert_eq!((outcome(&kind, false), outcome(&kind, true)), (alone, cancelled), "{kind:?}");
+            assert_eq!((outcome(&kind, false), outcome(&kind, true)), (alone, canceled), "{kind:?}");
         }
     }
 }

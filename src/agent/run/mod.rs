@@ -148,7 +148,7 @@ impl Run {
         if !first.is_locked_out() || self.is_cancelled() || !self.removed_dead_lock(&first.stderr.text()).await {
             return Ok(first);
         }
-        // If the run was cancelled meanwhile, the first attempt is reported, including the lock that blocked it.
+        // If the run was canceled in the meantime, the first attempt is reported, including the lock that blocked it.
         if self.is_cancelled() { Ok(first) } else { self.attempt().await }
     }
 
@@ -224,7 +224,7 @@ impl Run {
         Ending { outcome, message, holders: ending::holders(failure.kind), ..Ending::default() }
     }
 
-    /// Returns the ending of a run that was cancelled between two CLI calls.
+    /// Returns the ending of a run that was canceled between two CLI calls.
     fn canceled(&self, when: &str) -> Ending {
         let message = self.with_cause(&format!("{} {when}", failure::CANCELED));
         Ending { outcome: proto::Outcome::Canceled, ..Ending::failed(message) }

@@ -138,8 +138,11 @@ mod tests {
         let destroy = proto::OperationKind::Destroy;
         assert!(destroys_another(destroy, Some(applied.clone()), Some("s3://b")));
         assert!(!destroys_another(destroy, Some(applied.clone()), Some("s3://a")));
-        assert!(!destroys_another(destroy, Some(applied.clone()), None), "it is not known");
-        assert!(!destroys_another(destroy, None, Some("s3://b")), "nothing was applied");
-        assert!(!destroys_another(proto::OperationKind::Up, Some(applied), Some("s3://b")), "an update may move");
+        assert!(!destroys_another(destroy, Some(applied.clone()), None), "the applied stack is unknown");
+        assert!(!destroys_another(destroy, None, Some("s3://b")), "no stack was applied");
+        assert!(
+            !destroys_another(proto::OperationKind::Up, Some(applied), Some("s3://b")),
+            "only a destroy is checked"
+        );
     }
 }

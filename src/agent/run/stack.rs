@@ -29,8 +29,8 @@ impl Run {
         }
     }
 
-    /// Creates the stack; returns an ending if the creation fails. Succeeds if another client has created the stack
-    /// meanwhile.
+    /// Creates the stack; returns an ending if the creation fails. Succeeds if another client has created the stack in
+    /// the meantime.
     pub(super) async fn init(&self) -> Result<Option<Ending>, RunError> {
         let ended =
             self.locking_call(arguments::stack_init(&self.desired.stack, self.parameters.secrets_provider())).await;

@@ -132,7 +132,7 @@ fn secrets_are_encrypted_once_and_again_after_a_change() {
     let none: [String; 0] = [];
     let both = ["secret", "secret2"];
     assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both);
-    assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both, "they are not encrypted yet");
+    assert_eq!(apply(&settings, &config("\"x\""), "one", &tree("a")).unwrap(), both, "values are not encrypted yet");
     let encrypted = text(&place.layout) + "  example:secret:\n    secure: v1:x\n  example:secret2:\n    secure: v1:z\n";
     std::fs::write(place.layout.source().join("Pulumi.dev.yaml"), encrypted).unwrap();
     settings.has_secret("secret2").unwrap();
@@ -144,7 +144,7 @@ fn secrets_are_encrypted_once_and_again_after_a_change() {
     put_source(&place.layout, None);
     let again = Settings::open(place.layout.clone());
     let applied = apply(&again, &config("\"x\""), "one", &tree("b")).unwrap();
-    assert_eq!(applied, none, "the next source keeps them");
+    assert_eq!(applied, none, "the next source keeps the encrypted values");
     assert!(text(&place.layout).contains("v1:x"));
     let applied = apply(&again, &config("\"y\""), "one", &tree("b")).unwrap();
     assert_eq!(applied, ["secret"], "only the changed secret is encrypted again");
@@ -228,7 +228,7 @@ fn invalid_config_values_are_named_without_revealing_them() {
         let error = mount.read(item).unwrap_err();
         assert!(error.contains(expected) && !error.contains("hidden"), "{error}");
     }
-    assert!(Mount::new(b"\xff").read(mount.file("one")).is_ok(), "each mount has its own");
+    assert!(Mount::new(b"\xff").read(mount.file("one")).is_ok(), "each mount has its own variable");
     let binary = Mount::new(b"\xff");
     assert!(binary.read(binary.file("one")).unwrap_err().contains("config key k is not valid UTF-8"));
 }

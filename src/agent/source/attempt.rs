@@ -1,8 +1,7 @@
-//! Puts a source in place, with retries.
+//! Installs a source, with retries.
 //!
-//! Dependencies are installed at the final path of the source, because virtual environments and links to local packages
-//! contain absolute paths. Until the installation succeeds, the source is on trial: no run starts, and a failure
-//! restores the previous source.
+//! Dependencies are installed at the final path of the source, because virtual environments and links to local packages contain
+//! absolute paths. During this trial of the source, no run starts, and a failed installation restores the previous source.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,7 +58,7 @@ impl Drop for End<'_> {
         let mut state = self.source.lock();
         state.candidate.take_if(|candidate| Arc::ptr_eq(candidate, self.candidate));
         if std::thread::panicking() {
-            // The panic may have interrupted a trial, so there is no current source until another source is in place or
+            // The panic may have interrupted a trial, so there is no current source until another source is installed or
             // the agent restarts.
             state.current_source = None;
         }
@@ -69,7 +68,7 @@ impl Drop for End<'_> {
 }
 
 impl Source {
-    /// Retries until the source is in place or no longer requested.
+    /// Retries until the source is installed or no longer requested.
     pub(super) async fn put_with_retries(
         self: Arc<Self>,
         candidate: Arc<Candidate>,
@@ -100,7 +99,7 @@ impl Source {
         }
     }
 
-    /// Installs the dependencies of the current source if it was put in place without them.
+    /// Installs the dependencies of the current source if it was installed without them.
     pub(super) async fn install_awaited(self: Arc<Self>, candidate: Arc<Candidate>, current_source: CurrentSource) {
         let _end = End { source: &self, candidate: &candidate };
         let mut attempts = 0;
@@ -123,8 +122,8 @@ impl Source {
         let error = match tried {
             Ok(()) => {
                 let Desired { digest, directory, .. } = &candidate.desired;
-                tracing::info!(%digest, directory = directory.as_str(), "source in place");
-                candidate.answer(Ok(()));
+                tracing::info!(%digest, directory = directory.as_str(), "source installed");
+                candidate.reply(Ok(()));
                 return None;
             }
             Err(error) => error,
@@ -132,19 +131,19 @@ impl Source {
         match error {
             AttemptError::Stopped | AttemptError::Install(InstallError::Stopped) => {
                 tracing::info!(digest = %candidate.desired.digest, "the source is no longer requested");
-                candidate.answer(Err(Refusal::Precondition(
+                candidate.reply(Err(Refusal::Precondition(
                     "another source is requested, or the agent is shutting down".to_owned(),
                 )));
                 None
             }
             // The caller of `PutSource` receives the error and retries.
-            AttemptError::Refused(refusal) if !candidate.is_answered() => {
-                candidate.answer(Err(refusal));
+            AttemptError::Refused(refusal) if !candidate.has_replied() => {
+                candidate.reply(Err(refusal));
                 None
             }
             AttemptError::Lost(error) => {
                 tracing::error!(%error, "failed to restore the previous source: a source must be delivered again");
-                candidate.answer(Err(Refusal::system("failed to restore the previous source")(error)));
+                candidate.reply(Err(Refusal::system("failed to restore the previous source")(error)));
                 None
             }
             error => {

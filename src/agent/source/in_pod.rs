@@ -1,5 +1,5 @@
 //! Sources that are already in the pod: a directory of the image, or files that init containers put at the path of the
-//! project. These sources are neither received nor replaced, and their dependencies are installed in place.
+//! project. These sources are neither received nor replaced, and their dependencies are installed in their directory.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -25,7 +25,7 @@ impl Source {
         if let Some(archive) = &self.lock().current_source {
             let digest = &archive.digest;
             return Err(Refusal::Precondition(format!(
-                "source {digest} is in place: a source inside the pod requires another pod"
+                "source {digest} is installed: a source inside the pod requires another pod"
             )));
         }
         let project = match source {

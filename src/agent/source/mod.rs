@@ -2,8 +2,8 @@
 //! replaces it atomically. A failure leaves the current source intact.
 //!
 //! [`in_pod`] uses a source that is already in the pod. For all other sources, [`receive`] receives and unpacks the
-//! archive, and [`attempt`] puts the unpacked tree in place with the steps of [`swap`], which are recorded on disk.
-//! Until the source is in place, it is a candidate: see [`state`].
+//! archive, and [`attempt`] installs the unpacked tree with the steps of [`swap`], which are recorded on disk.
+//! Until the source is installed, it is a candidate: see [`state`].
 
 mod attempt;
 mod in_pod;
@@ -85,14 +85,14 @@ impl Source {
         project.map(|project| project.name).unwrap_or_default()
     }
 
-    /// Returns whether a source is in place and there is no candidate. The dependencies of the source may not be
+    /// Returns whether a source is installed and there is no candidate. The dependencies of the source may not be
     /// installed yet.
     pub fn is_settled(&self) -> bool {
         let state = self.lock();
         state.current_source.is_some() && state.candidate.is_none()
     }
 
-    /// Returns the candidate, which is the source that is being put in place.
+    /// Returns the candidate, which is the source that is being installed.
     pub fn candidate(&self) -> Option<proto::Candidate> {
         self.lock().candidate.as_ref().map(|candidate| candidate.to_proto())
     }
@@ -115,15 +115,15 @@ impl Source {
         self.tasks.spawn(self.clone().install_awaited(candidate, current_source));
     }
 
-    /// Receives a source and puts it in place. Continues in the background if a step can take long, such as an
-    /// installation. Returns whether the source was already in place.
+    /// Receives a source and installs it. Continues in the background if a step can take long, such as an
+    /// installation. Returns whether the source was already installed.
     pub async fn put(self: &Arc<Self>, mut parts: impl Parts) -> Result<bool, Refusal> {
         let desired = Desired::try_from(receive::header(&mut parts).await?)?;
         if let Some(was_in_place) = self.known(&desired).await? {
             return Ok(was_in_place);
         }
         let guard = self.workspace_lock.lock_for_source()?;
-        // Another call may have put the source in place meanwhile.
+        // Another call may have installed the source in the meantime.
         if let Some(was_in_place) = self.known(&desired).await? {
             return Ok(was_in_place);
         }
@@ -132,19 +132,19 @@ impl Source {
             return self.adopt(in_pod, desired, guard).map(|()| false);
         }
         let delivery = self.deliver(&mut parts, &desired).await?;
-        let (candidate, answer) = Candidate::new(desired, &self.stop);
+        let (candidate, reply) = Candidate::new(desired, &self.stop);
         let candidate = Arc::new(candidate);
         self.lock().candidate = Some(candidate.clone());
         self.tasks.spawn(self.clone().put_with_retries(candidate, delivery, guard));
-        match answer.await {
-            Ok(answer) => answer.map(|()| false),
+        match reply.await {
+            Ok(reply) => reply.map(|()| false),
             Err(_) => {
-                Err(Refusal::Precondition("internal error in the agent: the source was not put in place".to_owned()))
+                Err(Refusal::Precondition("internal error in the agent: the source was not installed".to_owned()))
             }
         }
     }
 
-    /// Returns `true` if the source is in place, `false` if it is the candidate, and `None` otherwise. Cancels a
+    /// Returns `true` if the source is installed, `false` if it is the candidate, and `None` otherwise. Cancels a
     /// candidate that is another source.
     async fn known(&self, desired: &Desired) -> Result<Option<bool>, Refusal> {
         let candidate = self.lock().candidate.clone();
@@ -185,7 +185,7 @@ impl Source {
 }
 
 /// Returns the current source; `None` if the record or the recorded tree is missing, or if the node was rebooted after
-/// the source was put in place.
+/// the source was installed.
 fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     let Record { current_source, trial } = Record::read(layout);
     if let Some(trial) = &trial {
@@ -200,7 +200,7 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
         if !is_of_this_boot {
             tracing::warn!(
                 digest = current_source.digest,
-                "the node was rebooted after the source was put in place: a source must be delivered again"
+                "the node was rebooted after the source was installed: a source must be delivered again"
             );
         }
         is_of_this_boot

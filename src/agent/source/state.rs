@@ -27,7 +27,7 @@ pub(super) const POLL: Duration = Duration::from_secs(1);
 /// interactive session.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Puts sources in place.
+/// Installs sources.
 pub struct Source {
     pub(super) layout: Layout,
     pub(super) workspace_lock: WorkspaceLock,
@@ -36,7 +36,7 @@ pub struct Source {
     pub(super) state: Mutex<State>,
     /// Cancels the candidate when the agent shuts down.
     pub(super) stop: CancellationToken,
-    /// Tasks that put sources in place.
+    /// Tasks that install sources.
     pub tasks: TaskTracker,
     pub version: CliVersion,
     /// Whether to install dependencies. The `fetch` init container has no CLI to install them.
@@ -114,15 +114,15 @@ fn invalid(error: &dyn std::error::Error) -> Refusal {
     Refusal::Invalid(error.to_string())
 }
 
-/// Sender of the reply to the caller that delivered the source. The reply is sent once: when the source is in place, is
+/// Sender of the reply to the caller that delivered the source. The reply is sent once: when the source is installed, is
 /// rejected, or requires a long step.
-type Answer = oneshot::Sender<Result<(), Refusal>>;
+type Reply = oneshot::Sender<Result<(), Refusal>>;
 
 pub(super) struct Candidate {
     pub desired: Desired,
-    /// Cancelled when another source is requested or the agent shuts down.
+    /// Canceled when another source is requested or the agent shuts down.
     pub cancel: CancellationToken,
-    /// Cancelled when the source is in place or its processing has ended without success.
+    /// Canceled when the source is installed or its processing has ended without success.
     pub ended: CancellationToken,
     progress: Mutex<Progress>,
 }
@@ -130,24 +130,24 @@ pub(super) struct Candidate {
 struct Progress {
     doing: String,
     failure: String,
-    answer: Option<Answer>,
+    reply: Option<Reply>,
 }
 
 impl Candidate {
     /// Creates a candidate and the receiver of the reply.
     pub fn new(desired: Desired, stop: &CancellationToken) -> (Self, oneshot::Receiver<Result<(), Refusal>>) {
-        let (answer, answered) = oneshot::channel();
+        let (reply, answered) = oneshot::channel();
         let doing = "replacing the previous source".to_owned();
-        let progress = Mutex::new(Progress { doing, answer: Some(answer), failure: String::new() });
+        let progress = Mutex::new(Progress { doing, reply: Some(reply), failure: String::new() });
         (Candidate { desired, cancel: stop.child_token(), ended: CancellationToken::new(), progress }, answered)
     }
 
     /// Records a long step in the status and replies to the caller, which does not wait for the step.
     pub fn report(&self, doing: impl Into<String>) {
         let doing = doing.into();
-        tracing::info!(digest = %self.desired.digest, doing, "putting the source in place");
+        tracing::info!(digest = %self.desired.digest, doing, "installing the source");
         self.progress().doing = doing;
-        self.answer(Ok(()));
+        self.reply(Ok(()));
     }
 
     /// Cancels this candidate in favor of another source and waits until its processing has ended.
@@ -156,25 +156,25 @@ impl Candidate {
         let ended = tokio::time::timeout(YIELD_TIMEOUT, self.ended.cancelled()).await;
         ended.map_err(|_| {
             let doing = self.progress().doing.clone();
-            Refusal::Precondition(format!("source {} is still being put in place: {doing}", self.desired.digest))
+            Refusal::Precondition(format!("source {} is still being installed: {doing}", self.desired.digest))
         })
     }
 
     /// Replies to the caller, unless the reply has already been sent.
-    pub fn answer(&self, answer: Result<(), Refusal>) {
-        if let Some(sender) = self.progress().answer.take() {
+    pub fn reply(&self, reply: Result<(), Refusal>) {
+        if let Some(sender) = self.progress().reply.take() {
             // The caller may have disconnected.
-            let _ = sender.send(answer);
+            let _ = sender.send(reply);
         }
     }
 
-    pub fn is_answered(&self) -> bool {
-        self.progress().answer.is_none()
+    pub fn has_replied(&self) -> bool {
+        self.progress().reply.is_none()
     }
 
     /// Records the error of the last attempt.
     pub fn fail(&self, failure: &str) {
-        tracing::warn!(digest = %self.desired.digest, failure, "failed to put the source in place; retrying");
+        tracing::warn!(digest = %self.desired.digest, failure, "failed to install the source; retrying");
         self.progress().failure = failure.to_owned();
     }
 

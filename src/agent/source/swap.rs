@@ -14,7 +14,7 @@ use crate::agent::layout::{Layout, SOURCE_DIRECTORY};
 use crate::artifact::Directory;
 use crate::pulumi::install::Installed;
 
-/// A source that was put in place.
+/// A source that was installed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CurrentSource {
     /// Digest of the archive as `algorithm:hex`.
@@ -23,7 +23,7 @@ pub struct CurrentSource {
     pub directory: String,
     /// Random ID of the unpacked tree, which differs even for the same archive.
     pub tree: String,
-    /// Boot ID of the node when the source was put in place. After a reboot, the source is not used, because a power
+    /// Boot ID of the node when the source was installed. After a reboot, the source is not used, because a power
     /// loss may have damaged it.
     #[serde(default)]
     pub boot_id: String,
@@ -35,7 +35,7 @@ pub struct CurrentSource {
     pub installed: Option<Installed>,
 }
 
-/// A source that has replaced the previous source on trial. If the trial fails, the previous source is restored.
+/// A source that has replaced the previous source for a trial. If the trial fails, the previous source is restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
     /// Inode of the new source's directory, which distinguishes it from the previous source after any step.
@@ -83,7 +83,7 @@ pub(super) fn announce(
     Ok(trial)
 }
 
-/// Puts the tree in place. After an error, the caller must call [`restore`].
+/// Installs the tree. After an error, the caller must call [`restore`].
 pub(super) fn enter(layout: &Layout, trial: &Trial, directory: &Directory) -> io::Result<()> {
     let tree = layout.root().join(&trial.staged);
     carry::move_all(&layout.source(), &tree, &trial.carried)?;
@@ -91,7 +91,7 @@ pub(super) fn enter(layout: &Layout, trial: &Trial, directory: &Directory) -> io
     point(layout, directory)
 }
 
-/// Makes the source on trial the current source. Keeps the previous source until the next replacement.
+/// Makes the source of the trial the current source. Keeps the previous source until the next replacement.
 pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> io::Result<()> {
     Record { current_source: Some(next.clone()), trial: None }.write(layout)?;
     keep_previous(layout, &layout.root().join(&trial.staged));

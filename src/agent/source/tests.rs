@@ -126,7 +126,7 @@ async fn a_source_from_another_node_boot_is_not_current() {
     fs::write(place.layout.workspace().join("Pulumi.yaml"), "").unwrap();
     let place = Place { source: open(&place.layout, &place.workspace_lock), ..place };
     assert_eq!(place.source.current_source(), None);
-    assert!(!place.put(&bytes, "").await.unwrap(), "it is put in place again");
+    assert!(!place.put(&bytes, "").await.unwrap(), "the source is installed again");
     assert!(place.program().contains("first"));
     assert_eq!(open(&place.layout, &place.workspace_lock).current_source(), place.source.current_source());
 }
@@ -180,7 +180,7 @@ async fn source_limits_are_set_by_the_controller() {
     assert!(large.contains(&format!("exceeds the limit of {} bytes (--artifact-max-size)", size - 1)), "{large}");
     let large = refused((size, 512)).await.unwrap_err().to_string();
     assert!(large.contains("exceeds the limit of 512 decompressed bytes (--artifact-max-unpacked-size)"), "{large}");
-    assert!(!place.source.put(within(size, 1 << 20)).await.unwrap(), "it was not there before");
+    assert!(!place.source.put(within(size, 1 << 20)).await.unwrap(), "the source was not installed before");
 }
 
 #[tokio::test]
@@ -205,5 +205,5 @@ async fn no_source_is_placed_while_an_operation_is_open() {
     drop(guard);
     place.put(&bytes, "").await.unwrap();
     let _guard = place.workspace_lock.lock_for_operation("busy").unwrap();
-    assert!(place.put(&bytes, "").await.unwrap(), "the source in place needs no exchange");
+    assert!(place.put(&bytes, "").await.unwrap(), "the installed source is not exchanged");
 }

@@ -20,7 +20,7 @@ fn every_crd_follows_flux_conventions() {
             let what = format!("{kind} {}", version.name);
             let subresources = version.subresources.as_ref();
             assert!(subresources.is_some_and(|all| all.status.is_some()), "{what}");
-            let schema = serde_json::to_value(&version.schema).expect("a schema is JSON");
+            let schema = serde_json::to_value(&version.schema).expect("valid JSON schema");
             let status = &schema["openAPIV3Schema"]["properties"]["status"];
             assert_eq!(status["default"], json!({"observedGeneration": -1}), "{what}");
             assert_eq!(status["properties"]["observedGeneration"]["type"], "integer", "{what}");
@@ -50,7 +50,7 @@ const ANY_JSON: [&str; 10] = [
 fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>) {
     let is_any = schema["x-kubernetes-preserve-unknown-fields"] == true;
     if is_any && !path.starts_with("Program.program.") && !ANY_JSON.contains(&path) {
-        found.push(format!("{path} takes any JSON"));
+        found.push(format!("{path} accepts any JSON"));
     }
     if let Some(items) = schema.get("items") {
         if !schema["maxItems"].is_u64() {
@@ -79,7 +79,7 @@ fn every_list_and_map_of_the_crds_has_a_limit() {
     let mut found = Vec::new();
     for crd in custom_resource_definitions() {
         for version in &crd.spec.versions {
-            let schema = serde_json::to_value(&version.schema).expect("a schema is JSON");
+            let schema = serde_json::to_value(&version.schema).expect("valid JSON schema");
             unbounded(&crd.spec.names.kind, &schema["openAPIV3Schema"], false, &mut found);
         }
     }
@@ -89,8 +89,8 @@ fn every_list_and_map_of_the_crds_has_a_limit() {
 #[test]
 fn stack_versions_share_one_schema_and_only_v1_is_stored() {
     let crds = custom_resource_definitions();
-    let stack = crds.iter().find(|crd| crd.spec.names.kind == "Stack").expect("there is one");
-    let [v1, older] = stack.spec.versions.as_slice() else { panic!("not two versions") };
+    let stack = crds.iter().find(|crd| crd.spec.names.kind == "Stack").expect("CRD Stack");
+    let [v1, older] = stack.spec.versions.as_slice() else { panic!("expected two versions") };
     assert_eq!((v1.name.as_str(), v1.served, v1.storage, v1.deprecated), ("v1", true, true, None));
     assert_eq!((older.name.as_str(), older.served, older.storage), ("v1alpha1", true, false));
     assert_eq!((&v1.schema, &v1.subresources), (&older.schema, &older.subresources));

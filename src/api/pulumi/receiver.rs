@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_token_is_required_and_never_shown() {
-        let token = receiver().token(secret("token", "s3cret")).expect("there is one");
+        let token = receiver().token(secret("token", "s3cret")).expect("valid token");
         assert_eq!((token.bytes(), format!("{token:?}")), (&b"s3cret"[..], "ReceiverToken".to_owned()));
         for (found, expected) in [
             (None, "Secret apps/hook not found; create it with the key `token`"),

@@ -48,7 +48,7 @@ impl Shared {
     async fn attempt(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
         self.fetches.fetch_add(1, Ordering::Relaxed);
         let response = self.request(target).await?;
-        check_status(&response, target).inspect_err(|error| self.postponed.note(&target.url, error))?;
+        check_status(&response, target).inspect_err(|error| self.postponed.record(&target.url, error))?;
         // If the declared length exceeds the limit, the body is not read. A wrong length is detected while the body is read.
         if response.content_length().is_some_and(|length| length > self.settings.download_bytes) {
             return Err(self.too_large(target));

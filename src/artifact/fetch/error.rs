@@ -75,7 +75,7 @@ fn explain(status: u16, retry_after: Option<Duration>) -> String {
     }
 }
 
-/// Upper bound for `Retry-After`, so that a server cannot block downloads for days.
+/// Maximum value of `Retry-After`, so that a server cannot block downloads for days.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 /// Maximum number of recorded URLs. If it is reached, the URL with the earliest retry time is removed.
@@ -95,7 +95,7 @@ struct ServerRequest {
 
 impl RetryAfter {
     /// Records `error` for `url` if it contains a `Retry-After` time.
-    pub(super) fn note(&self, url: &Url, error: &FetchError) {
+    pub(super) fn record(&self, url: &Url, error: &FetchError) {
         let Some(wait) = error.retry_after().filter(|wait| !wait.is_zero()) else { return };
         let now = Instant::now();
         let mut requests = self.lock();
@@ -140,11 +140,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_url_is_not_requested_until_its_bounded_retry_after_has_passed() {
         let postponed = RetryAfter::default();
-        postponed.note(&url(1), &busy(30));
-        postponed.note(&url(2), &busy(100_000));
+        postponed.record(&url(1), &busy(30));
+        postponed.record(&url(2), &busy(100_000));
         tokio::time::advance(Duration::from_secs(10)).await;
         let error = postponed.refusal(&url(1)).unwrap();
-        assert_eq!(error.to_string(), busy(30).to_string(), "the message does not change over time");
+        assert_eq!(error.to_string(), busy(30).to_string(), "the message does not change");
         assert_eq!(error.retry_after(), Some(Duration::from_secs(20)));
         assert_eq!(postponed.refusal(&url(2)).and_then(|error| error.retry_after()), Some(Duration::from_secs(590)));
         assert_eq!(postponed.refusal(&url(3)), None);
@@ -156,12 +156,12 @@ mod tests {
     async fn the_number_of_remembered_urls_is_bounded() {
         let postponed = RetryAfter::default();
         for number in 0..=MAX_URLS {
-            postponed.note(&url(number), &busy(10 + number as u64 / 4));
+            postponed.record(&url(number), &busy(10 + number as u64 / 4));
         }
         assert_eq!(postponed.lock().len(), MAX_URLS);
         assert!(postponed.refusal(&url(MAX_URLS)).is_some());
         tokio::time::advance(MAX_RETRY_AFTER).await;
-        postponed.note(&url(0), &busy(1));
+        postponed.record(&url(0), &busy(1));
         assert_eq!(postponed.lock().len(), 1, "expired entries are removed");
     }
 }

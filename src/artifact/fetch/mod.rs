@@ -70,7 +70,7 @@ impl Fetcher {
         let target = Target::aim(url, &self.shared.settings)?;
         target.check_owner(namespace, &self.shared.settings)?;
         // A digest alone does not give access: the URL of a source in the namespace must serve the artifact.
-        let stored = match store.came_from(digest, target.url.as_str()) {
+        let stored = match store.was_downloaded_from(digest, target.url.as_str()) {
             true => self.shared.stored(digest).await?,
             false => None,
         };

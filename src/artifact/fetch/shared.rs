@@ -57,13 +57,13 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
         let listing = listing;
         let (Listing { shared, key: (digest, url), .. }, store) = (&listing, &listing.shared.store);
         // Another download may have finished after the caller checked the store and before this download was added to the table.
-        if store.came_from(digest, url.as_str())
+        if store.was_downloaded_from(digest, url.as_str())
             && let Some(artifact) = shared.stored(digest).await?
         {
             return Ok(artifact);
         }
         let artifact = shared.download(&target, digest).await?;
-        store.note_url(digest, url.as_str());
+        store.record_url(digest, url.as_str());
         tracing::info!(%digest, bytes = artifact.size(), "fetched artifact");
         Ok(artifact)
     };

@@ -162,7 +162,7 @@ mod tests {
             assert_eq!((target.url.as_str(), target.host.as_str()), (url, host), "{text}");
         }
         let error = Target::aim("http://source-controller.default.svc/a", &settings).unwrap_err();
-        assert!(matches!(error, FetchError::RefusedHost { .. }), "a replacement does not allow more: {error}");
+        assert!(matches!(error, FetchError::RefusedHost { .. }), "a replacement does not allow more hosts: {error}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::*;
 mod https;
 mod server;
 
-use server::{Answer, Server};
+use server::{Response, Server};
 
 /// A fetcher that has its own store and fetches only from loopback addresses.
 struct Fixture {
@@ -38,7 +38,7 @@ impl Fixture {
     }
 
     async fn fails(&self, url: &str, digest: &Digest) -> FetchError {
-        let error = self.fetcher.fetch(url, digest, "apps").await.expect_err("it must fail");
+        let error = self.fetcher.fetch(url, digest, "apps").await.expect_err("should fail");
         self.assert_nothing_left().await;
         error
     }
@@ -54,7 +54,7 @@ impl Fixture {
             if now == (empty, 0, 0) {
                 return;
             }
-            assert!(Instant::now() < until, "left behind: {now:?}");
+            assert!(Instant::now() < until, "unexpected files: {now:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -66,7 +66,7 @@ fn content(fetched: &Fetched) -> Vec<u8> {
 
 #[tokio::test]
 async fn an_artifact_is_downloaded_once_and_then_served_from_the_store() {
-    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    let server = Server::start(|_| Response::ok(b"artifact")).await;
     let fixture = Fixture::new();
     let url = server.url("/ocirepository/flux-system/app/sha256:0a1b.tar.gz");
     for (round, downloaded) in [true, false].into_iter().enumerate() {
@@ -74,7 +74,7 @@ async fn an_artifact_is_downloaded_once_and_then_served_from_the_store() {
         assert_eq!((content(&fetched), fetched.downloaded), (b"artifact".to_vec(), downloaded), "round {round}");
     }
     let gone = fixture.fetcher.fetch("http://192.0.2.1/gone", &Digest::of(b"artifact"), "apps").await.unwrap();
-    assert!(!gone.downloaded, "a URL goes stale, a digest does not");
+    assert!(!gone.downloaded, "the cache key is the digest, not the URL");
     assert_eq!((fixture.fetcher.fetches(), server.count()), (1, 1));
     let request = &server.requests()[0];
     assert!(request.starts_with("GET /ocirepository/flux-system/app/sha256:0a1b.tar.gz HTTP/1.1"), "{request}");
@@ -83,8 +83,8 @@ async fn an_artifact_is_downloaded_once_and_then_served_from_the_store() {
 
 #[tokio::test]
 async fn a_namespace_gets_a_stored_artifact_only_by_a_url_that_serves_it() {
-    let server = Server::start(|_| Answer::ok(b"artifact")).await;
-    let empty = Server::start(|_| Answer::not_found()).await;
+    let server = Server::start(|_| Response::ok(b"artifact")).await;
+    let empty = Server::start(|_| Response::not_found()).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
     fixture.fetcher.fetch(&url, &digest, "team-a").await.unwrap();
@@ -94,7 +94,7 @@ async fn a_namespace_gets_a_stored_artifact_only_by_a_url_that_serves_it() {
     assert_eq!(error, FetchError::NotFound { url: empty.url("/b") });
     assert!(!fixture.store.is_granted(&digest, "team-b"));
     // A source of team B produces the same bytes.
-    let other = Server::start(|_| Answer::ok(b"artifact")).await;
+    let other = Server::start(|_| Response::ok(b"artifact")).await;
     assert!(fixture.fetcher.fetch(&other.url("/b"), &digest, "team-b").await.unwrap().downloaded);
     assert!(fixture.store.is_granted(&digest, "team-b"));
     // An artifact of a source that several namespaces refer to is downloaded once.
@@ -105,8 +105,8 @@ async fn a_namespace_gets_a_stored_artifact_only_by_a_url_that_serves_it() {
 
 #[tokio::test]
 async fn callers_of_one_digest_with_different_urls_do_not_share_a_download() {
-    let slow = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
-    let empty = Server::start(|_| Answer::not_found()).await;
+    let slow = Server::start(|_| Response::ok(b"artifact").dripping(Duration::from_millis(5))).await;
+    let empty = Server::start(|_| Response::not_found()).await;
     let fixture = Fixture::new();
     let (good, bad, digest) = (slow.url("/a"), empty.url("/b"), Digest::of(b"artifact"));
     let second = async {
@@ -133,7 +133,7 @@ async fn a_generated_artifact_is_kept_once_and_only_under_its_own_digest() {
 
 #[tokio::test]
 async fn digests_of_all_algorithms_are_verified() {
-    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    let server = Server::start(|_| Response::ok(b"artifact")).await;
     for algorithm in [Algorithm::Sha256, Algorithm::Sha384, Algorithm::Sha512, Algorithm::Blake3] {
         let fixture = Fixture::new();
         let digest = Digest::of_reader(algorithm, &b"artifact"[..]).unwrap();
@@ -147,7 +147,7 @@ async fn digests_of_all_algorithms_are_verified() {
 
 #[tokio::test]
 async fn mismatching_bytes_are_not_kept_and_their_digest_is_not_revealed() {
-    let server = Server::start(|_| Answer::ok(b"rewritten")).await;
+    let server = Server::start(|_| Response::ok(b"rewritten")).await;
     let fixture = Fixture::new();
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
     assert!(error.contains(&Digest::of(b"artifact").to_string()), "{error}");
@@ -169,21 +169,22 @@ async fn the_server_response_determines_the_error() {
             "status 302: redirects are not followed",
         ),
     ];
-    for (answer, message) in table {
-        let server = Server::start(move |_| Answer::raw(answer)).await;
+    for (response, message) in table {
+        let server = Server::start(move |_| Response::raw(response)).await;
         let fixture = Fixture::new();
         let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
         let text = error.to_string();
         assert!(text.contains(message) && text.contains(&server.url("/a")), "expected {message}: {text}");
-        assert_eq!(error.retry_after().is_some(), answer.contains("retry-after"), "{answer}");
-        assert_eq!(server.count(), 1, "{answer}");
+        assert_eq!(error.retry_after().is_some(), response.contains("retry-after"), "{response}");
+        assert_eq!(server.count(), 1, "{response}");
     }
 }
 
 #[tokio::test]
 async fn a_server_with_retry_after_is_requested_once_for_all_callers() {
     let busy = "HTTP/1.1 503 Busy\r\nretry-after: 60\r\ncontent-length: 0\r\n\r\n";
-    let server = Server::start(move |round| if round == 0 { Answer::raw(busy) } else { Answer::ok(b"artifact") }).await;
+    let server =
+        Server::start(move |round| if round == 0 { Response::raw(busy) } else { Response::ok(b"artifact") }).await;
     let fixture = Fixture::new();
     let digest = Digest::of(b"artifact");
     let first = fixture.fails(&server.url("/a"), &digest).await;
@@ -192,12 +193,13 @@ async fn a_server_with_retry_after_is_requested_once_for_all_callers() {
     assert!(again.retry_after() <= first.retry_after() && again.retry_after().is_some(), "{again:?}");
     assert_eq!(server.count(), 1);
     fixture.fetcher.fetch(&server.url("/b"), &digest, "apps").await.unwrap();
-    assert_eq!(server.count(), 2, "another URL is not concerned");
+    assert_eq!(server.count(), 2, "the delay applies to one URL only");
 }
 
 #[tokio::test]
 async fn a_missing_artifact_is_fetched_once_it_appears() {
-    let server = Server::start(|round| if round == 0 { Answer::not_found() } else { Answer::ok(b"artifact") }).await;
+    let server =
+        Server::start(|round| if round == 0 { Response::not_found() } else { Response::ok(b"artifact") }).await;
     let fixture = Fixture::new();
     let url = server.url("/a");
     let error = fixture.fails(&url, &Digest::of(b"artifact")).await;
@@ -207,8 +209,8 @@ async fn a_missing_artifact_is_fetched_once_it_appears() {
 
 #[tokio::test]
 async fn the_download_limit_is_exact_with_and_without_content_length() {
-    for answer in [Answer::ok as fn(&[u8]) -> Answer, Answer::chunked] {
-        let server = Server::start(move |_| answer(b"artifact")).await;
+    for response in [Response::ok as fn(&[u8]) -> Response, Response::chunked] {
+        let server = Server::start(move |_| response(b"artifact")).await;
         let fixture = Fixture::with(|settings| settings.download_bytes = 8);
         fixture.fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap();
         let fixture = Fixture::with(|settings| settings.download_bytes = 7);
@@ -226,8 +228,8 @@ async fn a_wrong_content_length_is_detected() {
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8\r\nartifact\r\n", "connection closed after 8 bytes"),
         ("HTTP/1.1 200 OK\r\ncontent-length: nine\r\n\r\nartifact", "connection closed after"),
     ];
-    for (answer, message) in table {
-        let server = Server::start(move |_| Answer::raw(answer)).await;
+    for (response, message) in table {
+        let server = Server::start(move |_| Response::raw(response)).await;
         let error = Fixture::new().fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
         assert!(error.contains(message), "expected {message}: {error}");
     }
@@ -235,7 +237,7 @@ async fn a_wrong_content_length_is_detected() {
 
 #[tokio::test]
 async fn a_body_without_content_length_is_accepted_if_its_digest_matches() {
-    let server = Server::start(|_| Answer::raw("HTTP/1.1 200 OK\r\n\r\nartifact")).await;
+    let server = Server::start(|_| Response::raw("HTTP/1.1 200 OK\r\n\r\nartifact")).await;
     Fixture::new().fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap();
 }
 
@@ -243,13 +245,13 @@ async fn a_body_without_content_length_is_accepted_if_its_digest_matches() {
 async fn a_broken_connection_is_retried_exactly_once() {
     let torn = "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\narti";
     for first in ["", torn, "HTTP/1.1 200"] {
-        let heals = move |round| if round == 0 { Answer::raw(first) } else { Answer::ok(b"artifact") };
+        let heals = move |round| if round == 0 { Response::raw(first) } else { Response::ok(b"artifact") };
         let server = Server::start(heals).await;
         let fixture = Fixture::new();
         fixture.fetcher.fetch(&server.url("/a"), &Digest::of(b"artifact"), "apps").await.unwrap();
         assert_eq!((server.count(), fixture.fetcher.fetches()), (2, 2), "{first:?}");
     }
-    let server = Server::start(move |_| Answer::raw(torn)).await;
+    let server = Server::start(move |_| Response::raw(torn)).await;
     let fixture = Fixture::new();
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
     assert!(matches!(error, FetchError::Truncated { received: 4, .. }), "{error}");
@@ -259,9 +261,9 @@ async fn a_broken_connection_is_retried_exactly_once() {
 #[tokio::test]
 async fn a_hanging_server_times_out() {
     let (idle, overall) = (Duration::from_millis(200), Duration::from_millis(300));
-    let silent = Server::start(|_| Answer::raw("").hanging()).await;
-    let stalls = Server::start(|_| Answer::raw("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nart").hanging()).await;
-    let drips = Server::start(|_| Answer::ok(&[0; 1000]).dripping(Duration::from_millis(20))).await;
+    let silent = Server::start(|_| Response::raw("").hanging()).await;
+    let stalls = Server::start(|_| Response::raw("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nart").hanging()).await;
+    let drips = Server::start(|_| Response::ok(&[0; 1000]).dripping(Duration::from_millis(20))).await;
     let table = [
         (&silent, idle, Duration::from_secs(20), "waiting for a response timed out after 300ms"),
         (&stalls, idle, Duration::from_secs(20), "waiting for data timed out after 200ms"),
@@ -277,7 +279,7 @@ async fn a_hanging_server_times_out() {
         let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await.to_string();
         assert!(error.contains(message), "expected {message}: {error}");
         assert!(begun.elapsed() < Duration::from_secs(10), "{message}: after {:?}", begun.elapsed());
-        assert_eq!(server.count(), 1, "a server that hangs is not asked again");
+        assert_eq!(server.count(), 1, "a server that hangs gets no further request");
     }
 }
 
@@ -294,7 +296,7 @@ async fn a_refused_connection_is_reported() {
 
 #[tokio::test]
 async fn disallowed_hosts_are_never_requested() {
-    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    let server = Server::start(|_| Response::ok(b"artifact")).await;
     let flux = AllowedHosts::services_of("flux-system", "cluster.local");
     let fixture = Fixture::with(|settings| settings.allowed_hosts = flux);
     let error = fixture.fails(&server.url("/a"), &Digest::of(b"artifact")).await;
@@ -307,7 +309,7 @@ async fn disallowed_hosts_are_never_requested() {
 
 #[tokio::test]
 async fn a_controller_outside_the_cluster_fetches_from_the_replacement_host() {
-    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    let server = Server::start(|_| Response::ok(b"artifact")).await;
     let fixture = Fixture::with(|settings| {
         settings.allowed_hosts = AllowedHosts::services_of("flux-system", "cluster.local");
         settings.source_controller_host = Some(server.address());
@@ -320,7 +322,7 @@ async fn a_controller_outside_the_cluster_fetches_from_the_replacement_host() {
 
 #[tokio::test]
 async fn concurrent_fetches_of_one_digest_share_one_download() {
-    let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
+    let server = Server::start(|_| Response::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
     let all = join_all((0..50).map(|_| fixture.fetcher.fetch(&url, &digest, "apps"))).await;
@@ -336,7 +338,7 @@ async fn a_download_that_completed_in_the_meantime_is_not_repeated() {
     let mut incoming = fixture.store.begin(Algorithm::Sha256).unwrap();
     incoming.append(b"artifact").unwrap();
     drop(incoming.commit_as_is().unwrap());
-    fixture.store.note_url(&Digest::of(b"artifact"), "http://127.0.0.1:1/a");
+    fixture.store.record_url(&Digest::of(b"artifact"), "http://127.0.0.1:1/a");
     let shared = &fixture.fetcher.shared;
     let target = Target::aim("http://127.0.0.1:1/a", &shared.settings).unwrap();
     let flight = shared::join(shared, &target, &Digest::of(b"artifact"));
@@ -346,7 +348,7 @@ async fn a_download_that_completed_in_the_meantime_is_not_repeated() {
 
 #[tokio::test]
 async fn callers_of_a_shared_download_share_its_failure() {
-    let server = Server::start(|_| Answer::not_found().dripping(Duration::from_millis(5))).await;
+    let server = Server::start(|_| Response::not_found().dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
     let all = join_all((0..20).map(|_| fixture.fetcher.fetch(&url, &digest, "apps"))).await;
@@ -356,13 +358,13 @@ async fn callers_of_a_shared_download_share_its_failure() {
 
 #[tokio::test]
 async fn a_canceled_caller_leaves_the_download_to_the_others() {
-    let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(5))).await;
+    let server = Server::start(|_| Response::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
     let staying = fixture.fetcher.fetch(&url, &digest, "apps");
     let leaving = tokio::time::timeout(Duration::from_millis(50), fixture.fetcher.fetch(&url, &digest, "apps"));
     let (left, stayed) = tokio::join!(leaving, staying);
-    assert!(left.is_err(), "it was to leave in the middle");
+    assert!(left.is_err(), "should be canceled during the download");
     assert_eq!(content(&stayed.unwrap()), b"artifact");
     assert_eq!(server.count(), 1);
 }
@@ -370,8 +372,8 @@ async fn a_canceled_caller_leaves_the_download_to_the_others() {
 #[tokio::test]
 async fn an_abandoned_download_ends_and_can_be_restarted() {
     let server = Server::start(|round| {
-        let answer = Answer::ok(b"artifact");
-        if round == 0 { answer.dripping(Duration::from_secs(1)) } else { answer }
+        let response = Response::ok(b"artifact");
+        if round == 0 { response.dripping(Duration::from_secs(1)) } else { response }
     })
     .await;
     let fixture = Fixture::new();
@@ -385,7 +387,7 @@ async fn an_abandoned_download_ends_and_can_be_restarted() {
 
 #[tokio::test]
 async fn different_digests_are_fetched_concurrently() {
-    let server = Server::start(|_| Answer::ok(b"artifact").dripping(Duration::from_millis(20))).await;
+    let server = Server::start(|_| Response::ok(b"artifact").dripping(Duration::from_millis(20))).await;
     let fixture = Fixture::new();
     let url = server.url("/a");
     let (one, other) = (Digest::of(b"artifact"), Digest::of(b"other"));
@@ -393,7 +395,7 @@ async fn different_digests_are_fetched_concurrently() {
         async { tokio::join!(fixture.fetcher.fetch(&url, &one, "apps"), fixture.fetcher.fetch(&url, &other, "apps")) };
     let watch = async {
         server.until_requests(2).await;
-        assert!(!fixture.store.contains(&one), "the first is not done yet");
+        assert!(!fixture.store.contains(&one), "the first download has not ended yet");
     };
     let ((first, second), ()) = tokio::join!(both, watch);
     assert!(first.is_ok() && matches!(second, Err(FetchError::DigestMismatch { .. })));
@@ -401,7 +403,7 @@ async fn different_digests_are_fetched_concurrently() {
 
 #[tokio::test]
 async fn a_full_store_is_reported() {
-    let server = Server::start(|_| Answer::ok(b"artifact")).await;
+    let server = Server::start(|_| Response::ok(b"artifact")).await;
     let fixture = Fixture::new();
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 5).unwrap();

@@ -183,7 +183,7 @@ fn equal_entries_give_equal_bytes_that_unpack() {
     unpack(&archive[..], to.path(), &Limits::default()).unwrap();
     assert_eq!(std::fs::read(to.path().join("bin/again")).unwrap(), b"#!");
     let mode = std::fs::metadata(to.path().join("bin/run")).unwrap().permissions().mode();
-    assert_ne!(mode & 0o100, 0, "it can be executed");
+    assert_ne!(mode & 0o100, 0, "the file is executable");
 }
 
 #[test]

@@ -52,8 +52,8 @@ impl Incoming {
     /// needed.
     ///
     /// # Errors
-    /// Fails if the file is larger than `most` bytes, if artifacts in use fill the store, or if reading fails.
-    pub fn hash_file(&mut self, most: u64) -> Result<(), StoreError> {
+    /// Fails if the file is larger than `max_bytes` bytes, if artifacts in use fill the store, or if reading fails.
+    pub fn hash_file(&mut self, max_bytes: u64) -> Result<(), StoreError> {
         let failed = |cause| StoreError::Write { path: self.file.path().to_owned(), cause };
         let mut file = self.file.as_file();
         file.rewind().map_err(failed)?;
@@ -64,7 +64,7 @@ impl Incoming {
                 return Ok(());
             }
             let bytes = u64::try_from(count).unwrap_or(u64::MAX);
-            if self.size.saturating_add(bytes) > most {
+            if self.size.saturating_add(bytes) > max_bytes {
                 return Err(failed(io::ErrorKind::FileTooLarge.into()));
             }
             self.reservation.reserve(bytes)?;

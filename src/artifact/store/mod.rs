@@ -66,7 +66,7 @@ impl Store {
         }
         fs::create_dir_all(&incoming).map_err(failed)?;
         let mut state = State::default();
-        for blob in left_over(&complete).map_err(failed)? {
+        for blob in leftover_files(&complete).map_err(failed)? {
             let grants = Grants::read(grants.join(file_name(&blob.digest)));
             state.insert(blob, false, grants);
         }
@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// Records that the artifact was downloaded from this URL.
-    pub(super) fn note_url(&self, digest: &Digest, url: &str) {
+    pub(super) fn record_url(&self, digest: &Digest, url: &str) {
         let mut state = self.index.lock();
         let Some(entry) = state.entries.get_mut(digest).filter(|entry| !entry.urls.iter().any(|known| known == url))
         else {
@@ -142,7 +142,7 @@ impl Store {
     }
 
     /// Returns whether this process downloaded the artifact from this URL and the store still contains it.
-    pub(super) fn came_from(&self, digest: &Digest, url: &str) -> bool {
+    pub(super) fn was_downloaded_from(&self, digest: &Digest, url: &str) -> bool {
         let state = self.index.lock();
         state.entries.get(digest).is_some_and(|entry| entry.urls.iter().any(|known| known == url))
     }
@@ -195,7 +195,7 @@ fn remove_orphans(grants: &Path, state: &State) -> io::Result<()> {
 }
 
 /// Returns the complete files from an earlier process, oldest first. Files whose names are not digests are ignored.
-fn left_over(complete: &Path) -> io::Result<Vec<Blob>> {
+fn leftover_files(complete: &Path) -> io::Result<Vec<Blob>> {
     let mut found = Vec::new();
     for file in fs::read_dir(complete)? {
         let file = file?;

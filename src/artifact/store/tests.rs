@@ -44,7 +44,7 @@ fn committed_artifacts_are_stored_and_dropped_ones_leave_nothing() {
     let mut incoming = store.begin(Algorithm::Sha256).unwrap();
     incoming.append(b"hel").unwrap();
     incoming.append(b"lo").unwrap();
-    assert!(!store.contains(&digest), "it is incomplete");
+    assert!(!store.contains(&digest), "an incomplete artifact is not stored");
     let pinned = incoming.commit(&digest).unwrap();
     assert_eq!((pinned.digest(), pinned.size(), read(&pinned)), (&digest, 5, b"hello".to_vec()));
     assert!(store.contains(&digest));
@@ -101,7 +101,7 @@ fn the_least_recently_used_artifact_is_evicted_when_space_is_needed() {
     drop(put(&store, b"bbbb"));
     drop(store.open_artifact(&Digest::of(b"aaaa")).unwrap());
     drop(put(&store, b"cccc"));
-    assert!(store.contains(&Digest::of(b"aaaa")), "it was used last");
+    assert!(store.contains(&Digest::of(b"aaaa")), "the most recently used artifact is kept");
     assert!(!store.contains(&Digest::of(b"bbbb")));
     assert!(store.contains(&Digest::of(b"cccc")));
     assert_eq!(store.usage(), usage(2, 8, 0));
@@ -126,7 +126,7 @@ fn artifacts_in_use_are_not_evicted_and_a_full_store_is_an_error() {
 
     drop(clone);
     third.append(b"c").unwrap();
-    assert!(!store.contains(&Digest::of(b"aaaa")), "it is not in use");
+    assert!(!store.contains(&Digest::of(b"aaaa")), "an unused artifact is evicted");
     drop(third);
     incoming.commit(&Digest::of(b"bbbb")).unwrap();
     assert_eq!(store.usage(), usage(1, 4, 0));
@@ -139,7 +139,7 @@ fn a_restart_keeps_complete_artifacts_and_removes_incomplete_ones() {
     drop(put(&store, b"kept"));
     drop(store);
     fs::write(directory.path().join("incoming/.tmpHalf"), b"half").unwrap();
-    fs::write(directory.path().join("complete/notes.txt"), b"not ours").unwrap();
+    fs::write(directory.path().join("complete/notes.txt"), b"foreign file").unwrap();
 
     let store = Store::open(directory.path(), 100).unwrap();
     assert_eq!(store.usage(), usage(1, 4, 0));
@@ -268,7 +268,7 @@ fn a_file_written_by_another_process_is_accepted_within_its_limits() {
     assert_eq!(kept.digest(), &Digest::of_reader(Algorithm::Sha256, &vec![b'x'; 700][..]).unwrap());
     assert_eq!(fs::read(kept.path()).unwrap().len(), 700);
     assert!(matches!(taken(801, 800), Err(StoreError::Write { .. })));
-    assert!(matches!(taken(301, 800), Err(StoreError::Full { .. })), "the first one is in use");
+    assert!(matches!(taken(301, 800), Err(StoreError::Full { .. })), "the first artifact is in use");
     assert_eq!(store.usage(), Usage { artifacts: 1, complete_bytes: 700, incoming_bytes: 0 });
     assert_eq!(fs::read_dir(directory.path().join("incoming")).unwrap().count(), 0);
 }
@@ -279,7 +279,7 @@ fn grants_belong_to_one_artifact_and_are_removed_with_it() {
     let (one, other) = (Digest::of(b"aaaa"), Digest::of(b"bbbb"));
     {
         let store = Store::open(directory.path(), 10).unwrap();
-        assert!(!store.grant(&one, "team-a").unwrap(), "the store has it not");
+        assert!(!store.grant(&one, "team-a").unwrap(), "artifact is not in the store");
         drop((put(&store, b"aaaa"), put(&store, b"bbbb")));
         assert!(store.grant(&one, "team-a").unwrap());
         assert!(store.is_granted(&one, "team-a"));
@@ -287,13 +287,13 @@ fn grants_belong_to_one_artifact_and_are_removed_with_it() {
         assert!(store.open_granted(&one, "team-b").unwrap().is_none());
     }
     let store = Store::open(directory.path(), 10).unwrap();
-    assert_eq!(read(&store.open_granted(&one, "team-a").unwrap().unwrap()), b"aaaa", "it outlives the process");
+    assert_eq!(read(&store.open_granted(&one, "team-a").unwrap().unwrap()), b"aaaa", "the grant survives a restart");
     assert!(!store.is_granted(&one, "team-b"));
     store.discard(&one).unwrap();
     drop(put(&store, b"aaaa"));
-    assert!(!store.is_granted(&one, "team-a"), "nothing has produced these bytes for it");
+    assert!(!store.is_granted(&one, "team-a"), "the namespace has no grant for this artifact");
     drop(store);
     fs::write(directory.path().join("grants").join(file_name(&Digest::of(b"gone"))), "team-b\n").unwrap();
     drop(Store::open(directory.path(), 10).unwrap());
-    assert_eq!(files(&directory.path().join("grants")), 0, "what is left of others goes");
+    assert_eq!(files(&directory.path().join("grants")), 0, "grants of evicted artifacts are removed");
 }

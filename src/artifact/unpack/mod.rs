@@ -50,8 +50,8 @@ pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacke
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
 }
 
-/// Reads a complete archive without unpacking it. The caller can thus reject an archive with too many entries or bytes before any
-/// file is created. Creating and removing the files of such an archive can take minutes.
+/// Reads a complete archive without unpacking it. The caller can therefore reject an archive with too many entries or bytes
+/// before any file is created. Creating and removing the files of such an archive can take minutes.
 ///
 /// # Errors
 /// Fails if a limit is exceeded. Other errors in the archive are ignored, because [`unpack()`] reports them with more detail.
@@ -69,7 +69,7 @@ pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
         }
         place = entry_place(&entry.path_bytes());
     }
-    meter.breach().map_or(Ok(()), |breach| Err(too_much(breach, limits, &place)))
+    meter.breach().map_or(Ok(()), |breach| Err(limit_error(breach, limits, &place)))
 }
 
 /// Returns a reader for the archive and the meter that counts its bytes.
@@ -85,7 +85,7 @@ fn entry_place(name: &[u8]) -> String {
 }
 
 /// Returns the error for an exceeded limit. `place` describes the entry that was being read, and is empty before the first entry.
-fn too_much(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
+fn limit_error(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
     let place = if place.is_empty() { "before the first entry" } else { place }.to_owned();
     match breach {
         Breach::TooLarge => UnpackError::TooLarge { limit: limits.unpacked_bytes, place },
@@ -211,7 +211,7 @@ impl Unpacking<'_> {
     }
 
     fn prefer_breach(&self, error: UnpackError) -> UnpackError {
-        self.meter.breach().map_or(error, |breach| too_much(breach, self.limits, &self.place))
+        self.meter.breach().map_or(error, |breach| limit_error(breach, self.limits, &self.place))
     }
 }
 
@@ -283,11 +283,11 @@ impl<R: Read> Read for Decompressed<R> {
             self.meter.ended.set(true);
         }
         let unpacked = add(&self.meter.unpacked, count);
-        let most = self.meter.compressed.get().saturating_mul(self.limits.ratio);
+        let max_decompressed = self.meter.compressed.get().saturating_mul(self.limits.ratio);
         if unpacked > self.limits.unpacked_bytes {
             return Err(self.stop(Breach::TooLarge));
         }
-        if unpacked > self.limits.ratio_free_bytes && unpacked > most {
+        if unpacked > self.limits.ratio_free_bytes && unpacked > max_decompressed {
             return Err(self.stop(Breach::TooCompressed));
         }
         Ok(count)

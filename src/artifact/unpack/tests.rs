@@ -32,7 +32,7 @@ impl Place {
         let result = unpack(archive, &self.destination(), limits);
         let mut around: Vec<_> = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         around.sort();
-        assert_eq!(around, ["into", "sentinel"], "something was written outside");
+        assert_eq!(around, ["into", "sentinel"], "a file was written outside of the directory");
         assert_eq!(fs::read_to_string(self.0.path().join("sentinel")).unwrap(), "untouched");
         result
     }
@@ -47,7 +47,7 @@ impl Place {
 }
 
 fn refusal(archive: &[u8], limits: &Limits) -> String {
-    Place::new().unpack(archive, limits).expect_err("it must be refused").to_string()
+    Place::new().unpack(archive, limits).expect_err("should be rejected").to_string()
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_survey_rejects_exceeded_limits_and_leaves_the_rest_to_unpack() {
     let many = Tar::default().file("a", b"").file("b", b"").file("c", b"").file("d", b"");
     let noise: Vec<u8> = (0..50_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let table = [
-        ("the root and two entries, one with a header before it", named, None),
+        ("the root and two entries, one with an extension header", named, None),
         ("four entries", many, Some("limit of 2 entries")),
         (
             "too large",
@@ -290,7 +290,7 @@ fn a_survey_rejects_exceeded_limits_and_leaves_the_rest_to_unpack() {
             Some(words) => assert!(found.as_deref().is_some_and(|found| found.contains(words)), "{what}: {found:?}"),
         }
     }
-    assert!(survey(&b"garbage"[..], &limits).is_ok(), "unpacking reports the reason");
+    assert!(survey(&b"garbage"[..], &limits).is_ok(), "the reader returns the reason");
 }
 
 #[test]
@@ -319,7 +319,8 @@ fn extension_headers_are_bounded_and_consistent() {
 fn a_truncated_archive_is_rejected_at_any_length() {
     let whole = Tar::default().file("a", &[7; 2000]).file("b", b"y").end();
     for length in 0..whole.len() {
-        let error = Place::new().unpack(&whole[..length], &Limits::default()).expect_err("it is cut");
+        let error =
+            Place::new().unpack(&whole[..length], &Limits::default()).expect_err("should be rejected as truncated");
         assert!(matches!(error, UnpackError::Truncated | UnpackError::Broken { .. }), "{length}: {error}");
     }
     // The archive is truncated before compression, so the gzip stream itself is complete.

@@ -129,26 +129,26 @@ mod tests {
         let rotated = rotating.promoted(now() + 91 * DAY);
         let successor = other.succeeding(&one, now() + 91 * DAY);
         let cases = [
-            ("nothing is there", Found::Nothing, None, Action::Make),
+            ("no Secret", Found::Nothing, None, Action::Make),
             ("the Secret was deleted", Found::Nothing, Some(&one), Action::WriteAgain),
             ("garbage at the start", broken(), None, Action::Refuse("no key".to_owned())),
             ("garbage later", broken(), Some(&one), Action::KeepKnown("no key".to_owned())),
             ("at the start", usable(&one), None, Action::Use),
             ("nothing has changed", usable(&one), Some(&one), Action::Use),
-            ("a user replaced it", usable(&other), Some(&one), Action::TrustReplaced { retire_at }),
+            ("a user replaced the CA", usable(&other), Some(&one), Action::TrustReplaced { retire_at }),
             (
-                "a user replaced it during a rotation",
+                "a user replaced the CA during a rotation",
                 usable(&other),
                 Some(&rotating),
                 Action::TrustReplaced { retire_at },
             ),
-            ("the replaced one is trusted", usable(&successor), Some(&one), Action::Use),
+            ("the previous CA is still trusted", usable(&successor), Some(&one), Action::Use),
             ("a user restored the replaced CA", usable(&one), Some(&successor), Action::TrustReplaced { retire_at }),
-            ("a user asks for another", requested(&one), Some(&one), Action::AddNext { promote_at }),
-            ("a user asks for another while one comes", requested(&rotating), Some(&one), Action::Use),
-            ("the next one is trusted", usable(&rotating), Some(&one), Action::Use),
+            ("a user requests a rotation", requested(&one), Some(&one), Action::AddNext { promote_at }),
+            ("a user requests a rotation during a rotation", requested(&rotating), Some(&one), Action::Use),
+            ("the next CA is trusted", usable(&rotating), Some(&one), Action::Use),
             ("another process has rotated", usable(&rotated), Some(&rotating), Action::Use),
-            ("a user removed the previous one", usable(&rotated.retired()), Some(&rotated), Action::Use),
+            ("a user removed the previous CA", usable(&rotated.retired()), Some(&rotated), Action::Use),
         ];
         for (what, found, known, action) in cases {
             assert_eq!(decide(&found, known, now()), action, "{what}");
@@ -160,10 +160,10 @@ mod tests {
         let one = first();
         let year = AUTHORITY_VALIDITY;
         assert_eq!(decide(&usable(&one), Some(&one), now() + year * 2 / 3 - 2 * HOUR), Action::Use);
-        let begun = now() + year * 2 / 3;
-        let promote_at = begun + TRUSTED_BEFORE_IT_SIGNS;
-        assert_eq!(decide(&usable(&one), Some(&one), begun), Action::AddNext { promote_at });
-        let both = one.with_next(Authority::generate(begun).unwrap(), promote_at);
+        let started = now() + year * 2 / 3;
+        let promote_at = started + TRUSTED_BEFORE_IT_SIGNS;
+        assert_eq!(decide(&usable(&one), Some(&one), started), Action::AddNext { promote_at });
+        let both = one.with_next(Authority::generate(started).unwrap(), promote_at);
         assert_eq!(decide(&usable(&both), Some(&both), promote_at - Duration::from_secs(1)), Action::Use);
         let retire_at = promote_at + TRUSTED_AFTER_IT_SIGNED;
         assert_eq!(decide(&usable(&both), Some(&both), promote_at), Action::Promote { retire_at });
@@ -179,7 +179,11 @@ mod tests {
     fn a_user_provided_authority_is_rotated_only_on_request() {
         let foreign = foreign();
         let later = now() + 3650 * DAY;
-        assert_eq!(decide(&usable(&foreign), Some(&foreign), later), Action::Use, "who provides it renews it");
+        assert_eq!(
+            decide(&usable(&foreign), Some(&foreign), later),
+            Action::Use,
+            "the controller does not renew a CA that a user provides"
+        );
         let promote_at = later + TRUSTED_BEFORE_IT_SIGNS;
         assert_eq!(decide(&requested(&foreign), Some(&foreign), later), Action::AddNext { promote_at });
     }

@@ -141,7 +141,7 @@ async fn an_authority_is_created_once_and_then_read() {
     let second = Kept::start(api.clone()).await.unwrap();
     assert!(first.in_force() == second.in_force() && *first.in_force() == api.held());
     first.refresh(Timestamp::now()).await;
-    assert_eq!(api.writes(), 1, "at rest nothing is written");
+    assert_eq!(api.writes(), 1, "no write without a change");
 }
 
 #[tokio::test]
@@ -171,10 +171,10 @@ async fn a_user_provided_authority_signs_and_the_previous_one_stays_trusted() {
         "the controller can call pods without the new CA"
     );
     let restarted = Kept::start(kept.api.clone()).await.unwrap();
-    assert!(restarted.in_force() == after, "a process that starts now knows both");
+    assert!(restarted.in_force() == after, "a new process trusts both CAs");
     assert!(
         kept.refresh(now() + TRUSTED_AFTER_IT_SIGNED).await.previous().is_none(),
-        "in the end only the new one is left"
+        "finally only the new CA is trusted"
     );
 }
 
@@ -201,7 +201,7 @@ async fn a_requested_rotation_passes_all_steps_and_runs_once() {
 
     assert!(
         kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS / 2).await == announced,
-        "it waits until pods trust the next CA"
+        "the rotation waits until pods trust the next CA"
     );
     let promoted = kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS).await;
     assert_eq!(promoted.current().certificate(), &next);
@@ -210,7 +210,7 @@ async fn a_requested_rotation_passes_all_steps_and_runs_once() {
 
     let retired = kept.refresh(start + TRUSTED_BEFORE_IT_SIGNS + TRUSTED_AFTER_IT_SIGNED).await;
     assert!(!retired.trusts(old.current().certificate()));
-    assert_eq!(kept.api.writes(), 1 + 1 + 3, "made, asked, and one write for each step");
+    assert_eq!(kept.api.writes(), 1 + 1 + 3, "creation, request, and one write per step");
     assert!(kept.api.held() == *retired);
 }
 

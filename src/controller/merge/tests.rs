@@ -8,8 +8,8 @@ const KUBERNETES: &str = include_str!("kubernetes.json");
 
 #[test]
 fn merges_as_kubectl_does() {
-    let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("a list of cases");
-    assert!(cases.len() > 50, "only {} cases", cases.len());
+    let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("list of test cases");
+    assert!(cases.len() > 50, "found only {} test cases", cases.len());
     for case in cases {
         let merged = merge(case["base"].clone(), &case["patch"], &POD_TEMPLATE);
         assert_eq!(merged.as_ref(), Ok(&case["merged"]), "{}", case["name"]);
@@ -18,7 +18,7 @@ fn merges_as_kubectl_does() {
 
 #[test]
 fn merging_is_idempotent() {
-    let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("a list of cases");
+    let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("list of test cases");
     for case in cases {
         let again = merge(case["merged"].clone(), &case["patch"], &POD_TEMPLATE).expect("merges");
         let thrice = merge(again.clone(), &case["patch"], &POD_TEMPLATE).expect("merges");
@@ -161,7 +161,8 @@ fn unsupported_fields_of_a_workspace_template_are_named() {
         let error = workspace_template(&generated(), &template).expect_err(message);
         assert_eq!(error.to_string(), message);
     }
-    let error = workspace_template(&generated(), &json!({"spec": {"image": 7}})).expect_err("a number is no image");
+    let error =
+        workspace_template(&generated(), &json!({"spec": {"image": 7}})).expect_err("should reject a number as image");
     assert!(error.to_string().starts_with("invalid workspaceTemplate: "), "{error}");
 }
 

@@ -16,7 +16,7 @@ fn program(generation: i64, outputs: Value) -> Program {
 }
 
 fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).expect("in range")
+    Timestamp::from_second(second).expect("timestamp in range")
 }
 
 fn step(before: Option<ProgramStatus>, mut program: Program, second: i64) -> ProgramStatus {
@@ -31,7 +31,9 @@ fn condition(status: &ProgramStatus, kind: &str) -> Option<(String, String, Stri
 
 #[test]
 fn an_artifact_is_named_as_by_pko_and_has_no_url() {
-    let Action::Publish { artifact, needs } = decide(&program(3, json!({"a": 1}))) else { panic!("it is valid") };
+    let Action::Publish { artifact, needs } = decide(&program(3, json!({"a": 1}))) else {
+        panic!("expected Action::Publish")
+    };
     assert_eq!((artifact.path.as_str(), artifact.revision.as_str(), needs), ("programs/apps/app/3.tar.gz", "3", None));
     let status = step(None, program(3, json!({"a": 1})), 10);
     let written = serde_json::to_value(&status).expect("JSON");

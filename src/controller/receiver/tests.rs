@@ -20,7 +20,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn receiver(spec: Value) -> StackReceiver {
     let mut all = json!({"type": "github", "secretRef": {"name": "hook"}, "resources": [{"name": "web"}]});
-    all.as_object_mut().expect("an object").extend(spec.as_object().expect("an object").clone());
+    all.as_object_mut().expect("JSON object").extend(spec.as_object().expect("JSON object").clone());
     let metadata = json!({"name": "push", "namespace": "apps", "uid": "u", "generation": 3, "resourceVersion": "7",
         "annotations": {"reconcile.fluxcd.io/requestedAt": "now"}});
     serde_json::from_value(json!({"apiVersion": "pulumi.com/v1alpha1", "kind": "StackReceiver", "metadata": metadata,
@@ -106,7 +106,7 @@ async fn a_rotated_token_changes_the_path_at_the_next_reconcile() {
         let writer = Writer::new(client.clone(), SECOND, Leadership::sole(), Metrics::default());
         let (events, _task) = Events::new(writer.clone(), "test", "test-0", Metrics::default());
         let context = Context { reader: Reader::new(client, SECOND), writer, events, is_served: true };
-        let outcome = reconcile(Arc::new(live.clone()), Arc::new(context)).await.expect("it works");
+        let outcome = reconcile(Arc::new(live.clone()), Arc::new(context)).await.expect("successful reconcile");
         assert_eq!(outcome, Outcome::After(600 * SECOND));
         let patches: Vec<Value> =
             log.all().into_iter().filter(|request| request.method == "PATCH").map(|request| request.body).collect();

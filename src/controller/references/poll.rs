@@ -247,9 +247,9 @@ mod tests {
         assert_eq!(woken_workspaces.take(1).map(|workspace| workspace.name).collect::<Vec<_>>().await, ["w"]);
         let requests = log.all().len();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(log.all().len(), requests, "no object waits anymore");
+        assert_eq!(log.all().len(), requests, "no request without a waiting object");
         end.cancel();
-        polling.await.expect("it ends");
+        polling.await.expect("ends within the timeout");
     }
 
     #[tokio::test(start_paused = true)]
@@ -278,6 +278,6 @@ mod tests {
         assert_eq!(taken.len(), BATCH);
         assert!(taken.iter().any(|object| object.namespace == "apps"), "{taken:?}");
         let next = poll.take_due(Instant::now());
-        assert!(next.iter().all(|object| !taken.contains(object)), "each in its turn");
+        assert!(next.iter().all(|object| !taken.contains(object)), "no object is polled twice before the others");
     }
 }

@@ -48,10 +48,10 @@ pub async fn act(
         Action::CreateUpdate(current) => create_update(stack, &current, context, now).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
         Action::AwaitUpdate(message) => rest(stack, &State::Working(message), None, context, now).await,
-        Action::Doubt(doubt) => {
-            rest(stack, &State::InDoubt(stack_reason::RUN_OUTCOME_UNKNOWN, doubt), None, context, now).await
+        Action::ReportUnknownOutcome(message) => {
+            rest(stack, &State::OutcomeUnknown(stack_reason::RUN_OUTCOME_UNKNOWN, message), None, context, now).await
         }
-        Action::Answer(answer) => pass_answer(observed, answer, context).await,
+        Action::ForwardResolution(resolution) => forward_resolution(observed, resolution, context).await,
         Action::CancelUpdate(value) => cancel_update(observed, value, context).await,
         Action::RejectCancel(value, message) => {
             let event = Event::new(stack, EventKind::Warning, "NothingToCancel", message);
@@ -117,7 +117,7 @@ async fn start(
     let (kind, revision) = (current.kind.as_str(), current.commit.as_deref().unwrap_or_default());
     tracing::info!(update = current.name, "type" = kind, revision, cause = current.message, "run requested");
     context.events.publish(announce::begun(stack, current));
-    announce::left_behind(stack, current).into_iter().for_each(|event| context.events.publish(event));
+    announce::orphan_event(stack, current).into_iter().for_each(|event| context.events.publish(event));
     for warning in fetch::warnings(observed) {
         let event = Event::new(stack, EventKind::Warning, SOURCE_WARNING, warning.as_str());
         let origin = current.origin_revision.as_deref();
@@ -177,9 +177,13 @@ async fn revoke_update(
 }
 
 /// Copies the user's decision to the Update, because only the Update controller can end a run.
-async fn pass_answer(observed: &Observed, answer: String, context: &Context) -> Result<Next, ReconcileError> {
+async fn forward_resolution(
+    observed: &Observed,
+    resolution: String,
+    context: &Context,
+) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
-        let mark = [(names::ANNOTATION_RESOLVE.to_owned(), Some(answer))].into();
+        let mark = [(names::ANNOTATION_RESOLVE.to_owned(), Some(resolution))].into();
         context.writer.annotate(update, &mark).await?;
     }
     Ok(Next::Rest(Some(WATCHED_RETRY)))
@@ -330,8 +334,8 @@ async fn settle(
         Settled::Done(again) => (State::Done, again.map(|wait| wait.unsigned_abs())),
         Settled::Suspended => (State::Suspended, None),
         Settled::DeletionSuspended => (State::DeletionSuspended, None),
-        Settled::GivenUp => (State::GivenUp, None),
-        Settled::Unanswered(reason) => (State::Unanswered(reason), None),
+        Settled::FailedPermanently => (State::FailedPermanently, None),
+        Settled::DecisionRequired(reason) => (State::DecisionRequired(reason), None),
         Settled::Abandoned => (State::Abandoned, None),
         Settled::Canceled => (State::Canceled, None),
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),

@@ -30,9 +30,9 @@ pub enum Action {
     RevokeUpdate(String),
     AwaitUpdate(String),
     /// Reports that the controller cannot determine whether the open run is still running. Contains the message of the Update.
-    Doubt(String),
+    ReportUnknownOutcome(String),
     /// Copies the user's decision about a run with an unknown outcome to the Update. Contains the value of the annotation.
-    Answer(String),
+    ForwardResolution(String),
     /// Cancels the open run. Contains the value of the annotation.
     CancelUpdate(String),
     /// Rejects a cancel request. Contains the value of the annotation and the message.
@@ -86,8 +86,8 @@ impl Action {
             Action::ForgetUpdate => "ForgetUpdate",
             Action::RevokeUpdate(_) => "RevokeUpdate",
             Action::AwaitUpdate(_) => "AwaitUpdate",
-            Action::Doubt(_) => "Doubt",
-            Action::Answer(_) => "Answer",
+            Action::ReportUnknownOutcome(_) => "ReportUnknownOutcome",
+            Action::ForwardResolution(_) => "ForwardResolution",
             Action::CancelUpdate(_) => "CancelUpdate",
             Action::RejectCancel(..) => "RejectCancel",
             Action::RecordResult => "RecordResult",
@@ -129,9 +129,9 @@ pub enum Settled {
     /// The Stack was deleted while suspended, and its resources are not destroyed yet.
     DeletionSuspended,
     RetryAfter(SignedDuration),
-    GivenUp,
+    FailedPermanently,
     /// The outcome of the last run requires a decision by a user. Contains the reason.
-    Unanswered(&'static str),
+    DecisionRequired(&'static str),
     /// A user abandoned the last run.
     Abandoned,
     /// A user canceled the last run.

@@ -6,7 +6,7 @@ use crate::api::auto::Update;
 use crate::api::conditions::{shorten, stack_reason, update_reason};
 use crate::api::names::{self, ANNOTATION_CANCEL, ANNOTATION_RESOLVE};
 use crate::api::pulumi::{LastUpdate, Stack};
-use crate::api::resolve::{Answer, parse};
+use crate::api::resolve::{Decision, parse};
 use crate::controller::stack::action::Action;
 use crate::controller::stack::observed::Observed;
 
@@ -14,7 +14,7 @@ use crate::controller::stack::observed::Observed;
 /// Longer values are truncated.
 const MAX_VALUE: usize = 256;
 /// Failure reasons that a user can resolve with `pulumi.com/resolve`.
-const ANSWERABLE: [&str; 4] = [
+const RESOLVABLE_REASONS: [&str; 4] = [
     update_reason::RUN_OUTCOME_UNKNOWN,
     update_reason::PENDING_CREATES,
     update_reason::STACK_NOT_FOUND,
@@ -92,20 +92,20 @@ pub fn pending_reason(failure: &str) -> Option<&'static str> {
 
 /// Returns the user's decision about the last run, if the decision is still effective. A handled decision is no longer effective, except
 /// that an abandoned run stays abandoned.
-pub fn resolution(stack: &Stack) -> Option<Answer> {
+pub fn resolution(stack: &Stack) -> Option<Decision> {
     let value = resolve_value(stack)?;
     let parsed = parse(value).ok()?;
-    let names_it = |last: &&LastUpdate| last.name.as_deref() == Some(parsed.update) && is_answerable(last);
+    let names_it = |last: &&LastUpdate| last.name.as_deref() == Some(parsed.update) && is_resolvable(last);
     last(stack).filter(names_it)?;
-    if parsed.answer == Answer::Clear && is_stack_not_found(stack) {
+    if parsed.decision == Decision::Clear && is_stack_not_found(stack) {
         return None;
     }
-    (!is_handled(stack, value) || parsed.answer == Answer::Abandon).then_some(parsed.answer)
+    (!is_handled(stack, value) || parsed.decision == Decision::Abandon).then_some(parsed.decision)
 }
 
 /// Whether the destroy did not find the Pulumi stack, and the user decided to keep the resources.
 pub fn is_abandoned_destroy(stack: &Stack) -> bool {
-    is_stack_not_found(stack) && resolution(stack) == Some(Answer::Abandon)
+    is_stack_not_found(stack) && resolution(stack) == Some(Decision::Abandon)
 }
 
 /// Whether the last run did not find the Pulumi stack to destroy.
@@ -136,7 +136,7 @@ pub fn resolution_warning(stack: &Stack) -> Option<String> {
         return None;
     }
     let named = parsed.update;
-    Some(match last(stack).filter(|last| is_answerable(last)).and_then(|last| last.name.as_deref()) {
+    Some(match last(stack).filter(|last| is_resolvable(last)).and_then(|last| last.name.as_deref()) {
         Some(not_found) if not_found == named && is_stack_not_found(stack) => format!(
             "annotation {ANNOTATION_RESOLVE} requests clear, but there is no state to clear; set it to {named}=retry or \
              {named}=abandon"
@@ -160,8 +160,8 @@ fn last(stack: &Stack) -> Option<&LastUpdate> {
     stack.status.as_ref()?.last_update.as_ref()
 }
 
-fn is_answerable(last: &LastUpdate) -> bool {
-    last.reason.as_deref().is_some_and(|reason| ANSWERABLE.contains(&reason))
+fn is_resolvable(last: &LastUpdate) -> bool {
+    last.reason.as_deref().is_some_and(|reason| RESOLVABLE_REASONS.contains(&reason))
 }
 
 #[cfg(test)]

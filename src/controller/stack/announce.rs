@@ -30,7 +30,7 @@ pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
 
 /// Returns a warning event if the announced run uses another Pulumi stack than the applied one, because the resources in the applied Pulumi
 /// stack remain.
-pub fn left_behind(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
+pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
 
@@ -49,7 +49,7 @@ fn resources_remain(
     next: &PulumiStack,
     announced: Option<&PulumiStack>,
 ) -> Option<Event> {
-    let before = identity::left_behind(stack.status.as_ref()?, next, announced)?;
+    let before = identity::orphaned_stack(stack.status.as_ref()?, next, announced)?;
     let message = format!(
         "the Stack now manages {next}; its resources in {before} remain and are no longer managed. To delete them, restore the \
          previous values and delete the Stack with spec.destroyOnFinalize, or run `pulumi destroy` for that stack"

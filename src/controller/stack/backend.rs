@@ -47,16 +47,16 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
         "" | "http" | "https" => json!(organization),
         _ => Value::Null,
     };
-    let is_whole = rest.contains("endpoint=") || rest.contains("storage_account=");
+    let is_complete = rest.contains("endpoint=") || rest.contains("storage_account=");
     let unseen = unseen(stack);
     let in_namespace = match scheme {
-        "s3" | "azblob" if is_whole => json!([url, name]),
+        "s3" | "azblob" if is_complete => json!([url, name]),
         "s3" | "azblob" | "" => json!([url, completing, unseen, name]),
         _ => json!([url, completing, name]),
     };
     let is_certain = match scheme {
         "s3" => parameters(rest, "endpoint").chain(values(&completing)).all(is_absolute),
-        "azblob" => is_whole && values(&completing).next().is_none() && parameters(rest, "domain").all(is_absolute),
+        "azblob" => is_complete && values(&completing).next().is_none() && parameters(rest, "domain").all(is_absolute),
         "gs" => values(&completing).all(is_absolute),
         "http" | "https" => organization.is_some() && is_absolute(rest),
         "postgres" => is_absolute(rest),
@@ -72,14 +72,14 @@ pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
     let url = applied.backend.as_deref()?;
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&applied.name);
     let (scheme, rest) = url.split_once("://")?;
-    let is_whole = match scheme {
+    let is_complete = match scheme {
         "s3" => parameters(rest, "endpoint").next().is_some(),
         "azblob" => parameters(rest, "storage_account").next().is_some(),
         "postgres" => true,
         "http" | "https" => organization.is_some(),
         _ => false,
     };
-    is_whole.then(|| json!(["applied", backend::sorted(url), organization, name]).to_string())
+    is_complete.then(|| json!(["applied", backend::sorted(url), organization, name]).to_string())
 }
 
 /// Returns the values of a query parameter.

@@ -9,11 +9,11 @@ use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
 
 /// Backoff after the first failure. It triples with each further failure.
 const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
-/// Default upper bound of the backoff.
+/// Default maximum backoff.
 const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
 /// Pause after the first run that finds a lock of another update. The pause doubles with each further run that finds the same lock.
 const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
-/// Upper bound of the pause after a run that finds a lock.
+/// Maximum backoff after a run that finds a lock.
 const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
 /// Pause after 1, 2, 3, … consecutive interruptions. The last value applies to all further interruptions.
 const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
@@ -23,7 +23,7 @@ const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
     SignedDuration::from_secs(90),
     SignedDuration::from_mins(5),
 ];
-/// Upper bound of the backoff after a run that could not start in its workspace.
+/// Maximum backoff after a run that could not start in its workspace.
 const MAX_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
 /// Lower bound of `resyncFrequencySeconds`.
 const MIN_RESYNC: i64 = 60;
@@ -55,12 +55,12 @@ impl StackBackoff {
 
     /// Returns the backoff of a spec. Invalid durations are ignored here; `build_workspace::check_times` rejects them before a run.
     pub fn of(spec: &StackSpec) -> StackBackoff {
-        let longest = spec.retry_max_backoff_duration_seconds.map(SignedDuration::from_secs);
+        let max_backoff = spec.retry_max_backoff_duration_seconds.map(SignedDuration::from_secs);
         StackBackoff {
             resync: interval(&spec.interval).or_else(|| operators_resync(spec)),
             spread: SignedDuration::ZERO,
             retry: interval(&spec.retry_interval),
-            longest_cooldown: longest.unwrap_or(MAX_COOLDOWN).max(FIRST_COOLDOWN),
+            longest_cooldown: max_backoff.unwrap_or(MAX_COOLDOWN).max(FIRST_COOLDOWN),
             waits_for_locks: spec.retry_on_update_conflict.unwrap_or(true),
         }
     }
@@ -137,8 +137,8 @@ fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
 /// error of the program. Later retries are delayed, so that a pod that is evicted repeatedly does not overload the cluster.
 fn pause_after_interruptions(interruptions: i64) -> SignedDuration {
     let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();
-    let longest = INTERRUPTION_PAUSES.last().copied().unwrap_or_default();
-    INTERRUPTION_PAUSES.get(before).copied().unwrap_or(longest)
+    let max_backoff = INTERRUPTION_PAUSES.last().copied().unwrap_or_default();
+    INTERRUPTION_PAUSES.get(before).copied().unwrap_or(max_backoff)
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ mod tests {
         let stack = self::stack(json!({ "updateTemplate": template }));
         let UpdateSpec { target, target_dependents, remove, .. } =
             update(&stack, &current(UpdateKind::Destroy)).unwrap().spec;
-        assert_eq!((target, target_dependents, remove), (Vec::new(), None, Some(true)), "a destroy leaves nothing");
+        assert_eq!((target, target_dependents, remove), (Vec::new(), None, Some(true)), "a destroy has no outputs");
         assert_eq!(update(&stack, &current(UpdateKind::Up)).unwrap().spec.target, ["urn"]);
     }
 

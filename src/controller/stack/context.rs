@@ -135,9 +135,9 @@ mod tests {
         let key = |number: usize| ("apps".to_owned(), number.to_string());
         stacks.keep(&key(0), &stack("1", 1));
         assert_eq!(stacks.get(&key(0), &stack("1", 1)).map(|stack| stack.spec.stack.len()), Some(1));
-        assert!(stacks.get(&key(0), &stack("2", 1)).is_none(), "it has changed");
+        assert!(stacks.get(&key(0), &stack("2", 1)).is_none(), "a changed object is not cached");
         stacks.keep(&key(1), &stack("1", MAX_STACK_SIZE));
-        assert!(stacks.get(&key(1), &stack("1", 1)).is_none(), "it is too large");
+        assert!(stacks.get(&key(1), &stack("1", 1)).is_none(), "a large object is not cached");
         (0..10 * MAX_STACKS).for_each(|number| stacks.keep(&key(number), &stack("1", 1)));
         assert!(stacks.0.lock().unwrap().len() <= MAX_STACKS);
     }

@@ -96,12 +96,13 @@ fn open_run(observed: &Observed) -> Option<Action> {
     }
     let what = named(current.kind, current.commit.as_deref().unwrap_or("unknown"));
     let bound = update.status.as_ref().is_some_and(|s| s.run.is_some()) || update.is_started_by_operator();
-    if let Some(doubt) = doubt(update) {
-        let answer = annotations::resolution_of_open_run(&observed.stack, &current.name);
-        let is_news = |answer: &&str| update.annotations().get(names::ANNOTATION_RESOLVE).is_none_or(|a| a != answer);
-        return Some(match answer.filter(is_news) {
-            Some(answer) => Action::Answer(answer.to_owned()),
-            None => Action::Doubt(doubt.to_owned()),
+    if let Some(unknown_outcome) = unknown_outcome(update) {
+        let resolution = annotations::resolution_of_open_run(&observed.stack, &current.name);
+        let is_new =
+            |resolution: &&str| update.annotations().get(names::ANNOTATION_RESOLVE).is_none_or(|a| a != resolution);
+        return Some(match resolution.filter(is_new) {
+            Some(resolution) => Action::ForwardResolution(resolution.to_owned()),
+            None => Action::ReportUnknownOutcome(unknown_outcome.to_owned()),
         });
     }
     if let Some(action) = workspace_of_operators_run(observed, update) {
@@ -142,7 +143,7 @@ fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&L
 }
 
 /// Returns the message of the Update if the controller cannot determine whether the open run is still running.
-fn doubt(update: &Update) -> Option<&str> {
+fn unknown_outcome(update: &Update) -> Option<&str> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
     (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
 }
@@ -222,7 +223,7 @@ fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Ac
         Some(_) => deletion::source(observed).ok()?,
         None => (observed.source.as_ref()?.as_ref().ok()?.clone(), observed.in_store),
     };
-    operators_workspace(observed, &resolved, in_store, &Due::GivenUp)
+    operators_workspace(observed, &resolved, in_store, &Due::FailedPermanently)
 }
 
 /// Returns the action for a duplicate; `None` if the Stack is not a duplicate, or if the duplicate is handled like any other Stack.

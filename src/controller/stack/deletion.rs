@@ -192,7 +192,7 @@ fn waiting_for_dependents(observed: &Observed, now: Timestamp) -> Option<Action>
         let message = format!("waiting for the deletion of dependent Stacks: {}", names(&deleting));
         return Some(Action::WaitForDependents(message, DEPENDENTS_RETRY));
     }
-    let alive: Vec<&Arc<Stack>> = dependents.iter().filter(|dependent| is_alive(dependent)).collect();
+    let alive: Vec<&Arc<Stack>> = dependents.iter().filter(|dependent| exists(dependent)).collect();
     let deleted = observed.stack.metadata.deletion_timestamp.as_ref()?.0;
     let left = DELETION_GRACE.saturating_sub(now.duration_since(deleted));
     if alive.is_empty() || !left.is_positive() {
@@ -208,7 +208,7 @@ fn is_being_deleted(dependent: &Stack) -> bool {
         && dependent.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
 }
 
-fn is_alive(dependent: &Stack) -> bool {
+fn exists(dependent: &Stack) -> bool {
     dependent.metadata.deletion_timestamp.is_none()
 }
 

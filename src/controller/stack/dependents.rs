@@ -66,7 +66,7 @@ pub struct Dependents {
 #[derive(Default)]
 struct Known {
     /// For each Stack, the hash of the fields that its dependents wait for.
-    standings: HashMap<ObjectKey, u64>,
+    watched: HashMap<ObjectKey, u64>,
     /// The cached Stacks from before a relist, while the relist is in progress.
     before_list: Vec<Arc<Stack>>,
 }
@@ -111,7 +111,7 @@ impl Dependents {
 
     /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, which may wait for its deletion.
     fn affected_by_deletion(&self, known: &mut Known, stack: &Stack) -> Vec<ObjectKey> {
-        known.standings.remove(&key(stack));
+        known.watched.remove(&key(stack));
         let needed = self.needs(stack).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         needed.chain(self.keys_of(stack)).collect()
     }
@@ -197,8 +197,8 @@ impl Dependents {
 impl Known {
     /// Whether the fields that dependents wait for have changed since the last event of this Stack.
     fn has_changed(&mut self, stack: &Stack) -> bool {
-        let standing = standing(stack);
-        self.standings.insert(key(stack), standing) != Some(standing)
+        let watched_fields = watched_fields(stack);
+        self.watched.insert(key(stack), watched_fields) != Some(watched_fields)
     }
 }
 
@@ -208,10 +208,10 @@ fn key(stack: &Stack) -> ObjectKey {
 
 /// Returns the hash of the fields that dependents wait for. The reason of the `Ready` condition is excluded, because it changes often and
 /// its changes unblock no dependent.
-fn standing(stack: &Stack) -> u64 {
+fn watched_fields(stack: &Stack) -> u64 {
     let mut hasher = DefaultHasher::new();
     (stack.metadata.generation, stack.metadata.deletion_timestamp.is_some(), stack.finalizers()).hash(&mut hasher);
-    prerequisites::standing(stack).hash(&mut hasher);
+    prerequisites::watched_fields(stack).hash(&mut hasher);
     hasher.finish()
 }
 

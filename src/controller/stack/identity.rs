@@ -119,7 +119,7 @@ pub fn was_removed_before(
 
 /// Returns the Pulumi stack whose resources remain because a run uses another Pulumi stack. Returns `None` if the last run or the
 /// announcement of this run already used the other Pulumi stack, so that the change is reported only once.
-pub fn left_behind<'a>(
+pub fn orphaned_stack<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,
     announced: Option<&PulumiStack>,

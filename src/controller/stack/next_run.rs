@@ -9,7 +9,7 @@ use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::annotations;
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::prerequisites::{self, Standing};
+use crate::controller::stack::prerequisites::{self, DependencyState};
 use crate::controller::stack::run::{RunCandidate, current_update, named, reference};
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
@@ -48,9 +48,9 @@ pub fn run_if_due(
     match due {
         Due::Now(reason) => run(observed, resolved, in_store, kind, reason, now),
         Due::Done(again) => settled_on(observed, resolved, in_store, kind, again),
-        Due::GivenUp => Action::Settled(Settled::GivenUp),
+        Due::FailedPermanently => Action::Settled(Settled::FailedPermanently),
         Due::Invalid(message) => Action::Invalid(message),
-        Due::Unanswered(reason) => Action::Settled(Settled::Unanswered(reason)),
+        Due::DecisionRequired(reason) => Action::Settled(Settled::DecisionRequired(reason)),
         Due::Abandoned => Action::Settled(Settled::Abandoned),
         Due::Canceled => Action::Settled(Settled::Canceled),
         Due::After(wait) => Action::Settled(Settled::RetryAfter(wait)),
@@ -167,10 +167,10 @@ fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind
         return Some(Action::Invalid(format!("dependency cycle: {path}; remove one of these dependencies")));
     }
     match prerequisites::check(&observed.stack, revision, &observed.dependencies, now) {
-        Standing::Satisfied => None,
-        Standing::Evaluating => Some(Action::AwaitExpression),
-        Standing::Invalid(message) => Some(Action::Invalid(message)),
-        Standing::Unmet { message, stale } => Some(Action::WaitForDependencies(message, stale)),
+        DependencyState::Satisfied => None,
+        DependencyState::Evaluating => Some(Action::AwaitExpression),
+        DependencyState::Invalid(message) => Some(Action::Invalid(message)),
+        DependencyState::Unmet { message, stale } => Some(Action::WaitForDependencies(message, stale)),
     }
 }
 
@@ -191,13 +191,13 @@ fn settled_on(
     if !is_kept && stays {
         return Action::ReclaimWorkspace;
     }
-    let asks_for_another = |w: &&Workspace| w.spec.artifact.as_ref() != Some(&reference(resolved));
-    let lacks_its_source = |w: &Workspace| !asks_for_another(&w) && matches!(readiness(w), Readiness::LacksSource(_));
+    let requests_another = |w: &&Workspace| w.spec.artifact.as_ref() != Some(&reference(resolved));
+    let lacks_its_source = |w: &Workspace| !requests_another(&w) && matches!(readiness(w), Readiness::LacksSource(_));
     if stays && !in_store && observed.workspace.as_ref().is_some_and(lacks_its_source) {
         return Action::Fetch(resolved.clone());
     }
     let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));
-    let stuck = observed.workspace.as_ref().filter(asks_for_another).filter(refused);
+    let stuck = observed.workspace.as_ref().filter(requests_another).filter(refused);
     match stuck.and_then(|_| build_workspace::workspace(&observed.stack, &reference(resolved)).ok()) {
         Some(desired) => {
             let step = named(kind, &resolved.revision);

@@ -172,11 +172,11 @@ async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<De
     let mut dependencies = Vec::new();
     for (key, rule) in prerequisites::rules(&stack.spec, &own) {
         let found = read_dependency(&key, &rule, context).await?;
-        let answer = match (&rule, &found) {
+        let result = match (&rule, &found) {
             (Rule::Expression(expression), Some(found)) => context.evaluator.ask(expression, stack, found).await,
             _ => None,
         };
-        dependencies.push(Dependency { name: prerequisites::display_name(&key, &own), rule, stack: found, answer });
+        dependencies.push(Dependency { name: prerequisites::display_name(&key, &own), rule, stack: found, result });
     }
     Ok(dependencies)
 }

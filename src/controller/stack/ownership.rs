@@ -80,12 +80,12 @@ mod tests {
         let labels = json!({"labels": {"pulumi.com/component": "stack", "auto.pulumi.com/workspace-name": "app"}});
         let rows = [
             ("owned", owner("Stack", "pulumi.com/v1"), true),
-            ("owned as an older version", owner("Stack", "pulumi.com/v1alpha1"), true),
-            ("another's kind", owner("Stack", "example.com/v1"), false),
+            ("owned, with the label of an older version", owner("Stack", "pulumi.com/v1alpha1"), true),
+            ("another kind", owner("Stack", "example.com/v1"), false),
             ("orphaned", labels, true),
-            ("with its hash alone", json!({"annotations": {"pulumi.com/desired-hash": "a"}}), true),
+            ("with the hash only", json!({"annotations": {"pulumi.com/desired-hash": "a"}}), true),
             ("a user's", json!({}), false),
-            ("a user's, with a label", json!({"labels": {"auto.pulumi.com/workspace-name": "app"}}), false),
+            ("created by a user, with a label", json!({"labels": {"auto.pulumi.com/workspace-name": "app"}}), false),
         ];
         for (name, metadata, expected) in rows {
             assert_eq!(owns(&stack, &workspace(metadata)), expected, "{name}");

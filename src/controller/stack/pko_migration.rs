@@ -86,7 +86,7 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
 }
 
 /// Whether the operator stopped retrying. It stops after a fixed number of failures and records no reason.
-pub fn has_given_up(last: &LastUpdate) -> bool {
+pub fn has_failed_permanently(last: &LastUpdate) -> bool {
     last.state.as_deref() == Some("failed") && last.reason.is_none() && last.failures >= PKO_MAX_FAILURES
 }
 

@@ -25,7 +25,7 @@ pub struct Dependency {
     pub rule: Rule,
     pub stack: Option<Arc<Stack>>,
     /// The result of the expression, if the rule has one and the result is known.
-    pub answer: Option<Result<bool, ExpressionError>>,
+    pub result: Option<Result<bool, ExpressionError>>,
 }
 
 /// The condition that a dependency has to meet.
@@ -41,7 +41,7 @@ pub enum Rule {
 
 /// Result of the check of all dependencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum DependencyState {
     Satisfied,
     /// A dependency is unmet. Contains the message and the stale dependencies, which have to run again.
     Unmet {
@@ -112,7 +112,7 @@ pub fn part_of_status(status: StackStatus) -> StackStatus {
 }
 
 /// Returns the fields of a Stack whose change can unblock its dependents.
-pub fn standing(stack: &Stack) -> impl Hash {
+pub fn watched_fields(stack: &Stack) -> impl Hash {
     let status = stack.status.as_ref();
     let last = status.and_then(|status| status.last_update.as_ref());
     let request = stack.annotations().get(names::ANNOTATION_RECONCILIATION_REQUEST).cloned();
@@ -137,26 +137,26 @@ pub fn display_name((namespace, name): &ObjectKey, own: &str) -> String {
     if namespace == own { name.clone() } else { format!("{namespace}/{name}") }
 }
 
-/// Checks whether a run of this Stack with this revision may start. The check continues after an unmet dependency, so that runs of all
-/// stale dependencies are requested at once.
-pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> Standing {
+/// Checks whether a run of this Stack with this revision may start. The check continues after an unmet dependency, so that the runs of
+/// all stale dependencies are requested in one reconcile.
+pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> DependencyState {
     let mut stale = Vec::new();
     let mut problems = Vec::new();
     for needed in needed {
         let problem = match (&needed.stack, &needed.rule) {
             (None, _) => Some("not found".to_owned()),
             (Some(stack), Rule::Ready) => not_ready(stack).or_else(|| is_behind(of, revision, stack)),
-            (Some(_), Rule::Expression(expression)) => match &needed.answer {
+            (Some(_), Rule::Expression(expression)) => match &needed.result {
                 Some(Ok(true)) => None,
                 Some(Err(ExpressionError::Invalid(why) | ExpressionError::LimitExceeded(why))) => {
                     let name = &needed.name;
-                    return Standing::Invalid(format!(
+                    return DependencyState::Invalid(format!(
                         "invalid spec.dependsOn: readyExpr of {name}, {expression:?}: {why}"
                     ));
                 }
                 Some(Err(ExpressionError::Failed(why))) => Some(format!("readyExpr has no result: {why}")),
                 Some(Ok(false)) => Some("readyExpr is false".to_owned()),
-                None => return Standing::Evaluating,
+                None => return DependencyState::Evaluating,
             },
             (Some(stack), Rule::Succeeded { within }) => not_succeeded(stack).or_else(|| {
                 let (name, age) = stack.status.as_ref()?.last_update.as_ref().and_then(|last| {
@@ -170,8 +170,8 @@ pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) 
         problems.extend(problem.map(|problem| format!("{}: {problem}", needed.name)));
     }
     match problems.is_empty() {
-        true => Standing::Satisfied,
-        false => Standing::Unmet { message: format!("waiting for {}", problems.join("; ")), stale },
+        true => DependencyState::Satisfied,
+        false => DependencyState::Unmet { message: format!("waiting for {}", problems.join("; ")), stale },
     }
 }
 

@@ -77,9 +77,9 @@ pub async fn controller(
     context: Arc<Context>,
 ) {
     let duplicates = context.duplicates.clone();
-    let noted = move |stack: &mut Stack| {
+    let record = move |stack: &mut Stack| {
         duplicates.note(stack);
-        cut_down(stack);
+        strip_unused_fields(stack);
     };
     let dependents = context.dependents.clone();
     let seen = move |event: &Event<Stack>| dependents.note(event);
@@ -99,7 +99,7 @@ pub async fn controller(
             .reconcile_on(feeds.woken)
             .reconcile_on(feeds.dependents)
     };
-    start.run(noted, seen, triggers, reconcile, context).await;
+    start.run(record, seen, triggers, reconcile, context).await;
 }
 
 /// Returns the fields of an Update that the Stack's status reflects. For an open Update, these are the waiting condition, the start, the
@@ -131,7 +131,7 @@ fn workspace_state(workspace: &Workspace) -> String {
 }
 
 /// Keeps only the fields that determine the source of a Stack, its dependencies, and its readiness for dependents.
-fn cut_down(stack: &mut Stack) {
+fn strip_unused_fields(stack: &mut Stack) {
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, .. } = std::mem::take(&mut stack.spec);
     stack.spec = StackSpec { flux_source, program_ref, prerequisites, depends_on, ..StackSpec::default() };
     stack.status = stack.status.take().map(prerequisites::part_of_status);

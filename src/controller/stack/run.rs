@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use crate::api::auto::{ArtifactReference, PendingCreates, UpdateKind, Workspace, WorkspaceStatus};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, RunInputs, Stack};
-use crate::api::resolve::Answer;
+use crate::api::resolve::Decision;
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations::{self, force_and_reset_requests, requests};
 use crate::controller::stack::identity;
@@ -106,9 +106,11 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind
 /// Returns how the next run handles pending creates: according to the user's decision, else according to the record of the last run.
 fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     match annotations::resolution(stack) {
-        Some(Answer::Retry) if !annotations::is_stack_not_found(stack) => Some(PendingCreates::Keep),
-        Some(Answer::Clear) => Some(PendingCreates::Clear),
-        Some(Answer::Retry | Answer::Abandon) | None => stack.status.as_ref()?.last_update.as_ref()?.pending_creates,
+        Some(Decision::Retry) if !annotations::is_stack_not_found(stack) => Some(PendingCreates::Keep),
+        Some(Decision::Clear) => Some(PendingCreates::Clear),
+        Some(Decision::Retry | Decision::Abandon) | None => {
+            stack.status.as_ref()?.last_update.as_ref()?.pending_creates
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::api::auto::UpdateKind;
 use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::duration;
 use crate::api::pulumi::{LastUpdate, RunInputs};
-use crate::api::resolve::Answer;
+use crate::api::resolve::Decision;
 use crate::artifact::Digest;
 use crate::controller::stack::backoff::{self, StackBackoff};
 use crate::controller::stack::run::{self, RunCandidate};
@@ -22,12 +22,12 @@ pub enum Due {
     /// The last run failed. Contains the time until the next run.
     After(SignedDuration),
     /// The Pulumi Kubernetes Operator stopped retrying the last run. Only a changed input triggers another run.
-    GivenUp,
+    FailedPermanently,
     /// The last run could not start because the spec is invalid. Contains the error message. Only a change of the spec resolves the error.
     Invalid(String),
     /// The last run requires a decision by a user. Contains the reason. Only a changed input or the annotation `pulumi.com/resolve`
     /// triggers another run.
-    Unanswered(&'static str),
+    DecisionRequired(&'static str),
     /// A user abandoned the last run. Only a changed input triggers another run.
     Abandoned,
     /// A user canceled the last run. Only a changed input triggers another run.
@@ -36,10 +36,10 @@ pub enum Due {
     Done(Option<SignedDuration>),
 }
 
-/// Decides whether a run of type `kind` is due. `answer` is the user's decision about the last run.
+/// Decides whether a run of type `kind` is due. `decision` is the user's decision about the last run.
 pub fn due(
     last: Option<&LastUpdate>,
-    answer: Option<Answer>,
+    decision: Option<Decision>,
     candidate: &RunCandidate,
     kind: UpdateKind,
     backoff: &StackBackoff,
@@ -61,22 +61,24 @@ pub fn due(
     }
     let again =
         backoff.resync.filter(|_| kind != UpdateKind::Destroy).map(|every| resync(last, every, backoff.spread, now));
-    match (last.state.as_deref(), answer) {
+    match (last.state.as_deref(), decision) {
         (Some("succeeded"), _) => match again {
             Some(Due::After(wait)) => Due::Done(Some(wait)),
             Some(due) => due,
             None => Due::Done(None),
         },
-        (_, Some(Answer::Retry | Answer::Clear)) => Due::Now("Retry requested by user".to_owned()),
-        (_, Some(Answer::Abandon)) => Due::Abandoned,
+        (_, Some(Decision::Retry | Decision::Clear)) => Due::Now("Retry requested by user".to_owned()),
+        (_, Some(Decision::Abandon)) => Due::Abandoned,
         (_, None) if last.canceled_by_user.unwrap_or_default() => Due::Canceled,
         (_, None) => match last.reason.as_deref() {
-            Some(reason) if let Some(pending) = annotations::pending_reason(reason) => Due::Unanswered(pending),
+            Some(reason) if let Some(pending) = annotations::pending_reason(reason) => Due::DecisionRequired(pending),
             _ if inputs.reset_at.is_some() && last.inputs.reset_at != inputs.reset_at => {
                 Due::Now(format!("Failure count reset at: \"{}\"", inputs.reset_at.as_deref().unwrap_or_default()))
             }
             Some(update_reason::SPEC_INVALID) => Due::Invalid(last.message.clone().unwrap_or_default()),
-            _ if pko_migration::has_given_up(last) && kind != UpdateKind::Destroy => again.unwrap_or(Due::GivenUp),
+            _ if pko_migration::has_failed_permanently(last) && kind != UpdateKind::Destroy => {
+                again.unwrap_or(Due::FailedPermanently)
+            }
             _ => retry(last, backoff, now),
         },
     }

@@ -8,7 +8,7 @@ use crate::api::pulumi::{CurrentUpdate, RunInputs, Stack, StackStatus};
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations;
 use crate::controller::stack::run::queued;
-use crate::telemetry::stacks::Standing;
+use crate::telemetry::stacks::StackState;
 
 mod result;
 mod state;
@@ -17,7 +17,7 @@ pub use result::with_result;
 pub use state::{State, WITHOUT_DESTROY, changes, is_conflict, with_state};
 
 /// Returns the values of the Stack metrics for this status.
-pub fn standing(status: &StackStatus) -> Standing {
+pub fn stack_state(status: &StackStatus) -> StackState {
     let ready = conditions::find(&status.conditions, READY);
     let stalled = conditions::find(&status.conditions, STALLED).filter(|stalled| stalled.status == "True");
     let last_failed = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
@@ -32,7 +32,7 @@ pub fn standing(status: &StackStatus) -> Standing {
     };
     let lacks = ready.is_some_and(|ready| ready.status == "False" && !waits(&ready.reason));
     let reason = stalled.or(ready).map(|condition| condition.reason.clone());
-    Standing {
+    StackState {
         ready: ready.map_or_else(|| Status::Unknown.as_str().to_owned(), |ready| ready.status.clone()),
         reason: reason.unwrap_or_default(),
         is_failing: last_failed || lacks || stalled.is_some(),

@@ -32,7 +32,7 @@ pub enum Next {
 pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Option<Stack>, WriteError> {
     let written = context.writer.status(stack, status).await?;
     let namespace = stack.namespace().unwrap_or_default();
-    context.metrics.stack_stands(&namespace, &stack.name_any(), status::standing(status));
+    context.metrics.record_stack(&namespace, &stack.name_any(), status::stack_state(status));
     Ok(written)
 }
 
@@ -90,8 +90,8 @@ fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Durati
     match state {
         // In these states only a watch event triggers a reconcile, because a retry would find the same state.
         State::Denied(_)
-        | State::GivenUp
-        | State::Unanswered(_)
+        | State::FailedPermanently
+        | State::DecisionRequired(_)
         | State::Abandoned
         | State::Canceled
         | State::Suspended
@@ -105,7 +105,7 @@ fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Durati
         | State::WorkspaceFailed(_)
         | State::VersionTooLow(_)
         | State::Conflict(_)
-        | State::InDoubt(..) => known.or(Some(WATCHED_RETRY)),
+        | State::OutcomeUnknown(..) => known.or(Some(WATCHED_RETRY)),
     }
 }
 
@@ -152,8 +152,8 @@ mod tests {
             (State::Invalid(why()), None, None),
             (State::Invalid(why()), Some(180), Some(180)),
             (State::Denied(why()), None, None),
-            (State::GivenUp, None, None),
-            (State::Unanswered(reason), None, None),
+            (State::FailedPermanently, None, None),
+            (State::DecisionRequired(reason), None, None),
             (State::Abandoned, None, None),
             (State::Canceled, None, None),
             (State::Suspended, None, None),
@@ -167,7 +167,7 @@ mod tests {
             (State::VersionTooLow(why()), None, Some(60)),
             (State::WorkspaceFailed(why()), Some(30), Some(30)),
             (State::Conflict(why()), None, Some(60)),
-            (State::InDoubt(reason, why()), None, Some(60)),
+            (State::OutcomeUnknown(reason, why()), None, Some(60)),
             (State::NamespaceTerminating(why()), None, Some(30)),
         ];
         for (state, known, expected) in rows {

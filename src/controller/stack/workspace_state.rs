@@ -10,7 +10,7 @@ use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{self, workspace_reason};
 use crate::source::{Origin, Resolved};
 
-/// Maximum number of entries in [`MutatedWorkspaces`]. A Workspace without an entry is applied once more.
+/// Maximum number of entries in [`MutatedWorkspaces`]. A Workspace without an entry is applied again.
 const MAX_REMEMBERED: usize = 1000;
 
 pub enum Readiness {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn changed_or_removed_fields_are_drift_and_added_ones_are_not() {
         let rows = [
-            ("nothing has changed", json!({}), false),
+            ("unchanged", json!({}), false),
             ("a scalar has changed", json!({"image": "other"}), true),
             ("a field was removed", json!({"image": null}), true),
             ("a field was added", json!({"pulumiLogLevel": 3}), false),
@@ -202,7 +202,7 @@ mod tests {
         assert!(!mutated.contains(&by_webhook(1)));
         mutated.record(&expected, &by_webhook(2));
         assert!(mutated.contains(&by_webhook(2)));
-        assert!(!mutated.contains(&by_webhook(3)), "it was edited since");
+        assert!(!mutated.contains(&by_webhook(3)), "the object was edited since");
         mutated.record(&expected, &expected);
         assert!(!mutated.contains(&by_webhook(2)));
     }

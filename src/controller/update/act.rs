@@ -88,7 +88,7 @@ pub async fn act(
             context.writer.status(update, &status).await?;
             Ok(Next::Done(Some(WATCHED_RETRY)))
         }
-        Action::OutcomeUnknown(doubt) => report_unknown_outcome(observed, &doubt, context, now).await,
+        Action::OutcomeUnknown(cause) => report_unknown_outcome(observed, &cause, context, now).await,
         Action::Cancel => cancel(observed, context, now).await,
         Action::Record(outcome) => record(observed, &outcome, context, now).await,
         Action::Release => release(observed, context).await,
@@ -279,7 +279,7 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
 /// is ended and the slot is released.
 async fn report_unknown_outcome(
     observed: &Observed,
-    doubt: &str,
+    cause: &str,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
@@ -288,14 +288,14 @@ async fn report_unknown_outcome(
     if observed.pod.as_ref().and_then(|pod| pod.metadata.uid.as_deref()) != bound_to {
         context.attachments.detach(&update.uid().unwrap_or_default());
     }
-    let is_news = |status: &UpdateStatus| {
+    let is_new = |status: &UpdateStatus| {
         let progressing = conditions::find(&status.conditions, conditions::PROGRESSING);
         progressing.is_none_or(|progressing| progressing.reason != update_reason::RUN_OUTCOME_UNKNOWN)
     };
-    let is_news = update.status.as_ref().is_none_or(is_news);
-    context.writer.status(update, &status::outcome_unknown(update, doubt, now)).await?;
-    if is_news {
-        let event = Event::new(update, EventKind::Warning, update_reason::RUN_OUTCOME_UNKNOWN, doubt);
+    let is_new = update.status.as_ref().is_none_or(is_new);
+    context.writer.status(update, &status::outcome_unknown(update, cause, now)).await?;
+    if is_new {
+        let event = Event::new(update, EventKind::Warning, update_reason::RUN_OUTCOME_UNKNOWN, cause);
         context.events.publish(with_revision(update, event));
     }
     Ok(Next::Done(Some(UNKNOWN_OUTCOME_RETRY)))

@@ -69,7 +69,7 @@ pub async fn controller(
             .reconcile_on(feeds.wakes)
             .reconcile_on(feeds.slots)
     };
-    start.run(watch::cut_down_update, |_| (), triggers, reconcile, context).await;
+    start.run(watch::strip_update, |_| (), triggers, reconcile, context).await;
 }
 
 /// Returns the open Updates of a Workspace.

@@ -154,7 +154,7 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
             let cause = pod_termination::cause(binding, observed.pod.as_ref());
             Action::Record(Box::new(outcome.terminated_with_pod().with_cause(cause)))
         }
-        End::Unknown(doubt) => outcome_unknown(&observed.update, &doubt),
+        End::Unknown(cause) => outcome_unknown(&observed.update, &cause),
         End::Open(known) => from_agent_report(observed, binding, known.as_deref()),
     }
 }
@@ -208,21 +208,21 @@ fn is_end_requested(observed: &Observed) -> bool {
 }
 
 /// Returns the action for a run whose end is not proven. The run stays open until evidence exists or a user resolves it.
-fn outcome_unknown(update: &Update, doubt: &str) -> Action {
+fn outcome_unknown(update: &Update, cause: &str) -> Action {
     let name = update.name_any();
     let how = format!(
         "If the run has ended, set the annotation {} to {name}=retry, {name}=clear or {name}=abandon",
         names::ANNOTATION_RESOLVE
     );
-    let Some(answer) = update.annotations().get(names::ANNOTATION_RESOLVE) else {
-        return Action::OutcomeUnknown(format!("{doubt}. {how}"));
+    let Some(value) = update.annotations().get(names::ANNOTATION_RESOLVE) else {
+        return Action::OutcomeUnknown(format!("{cause}. {how}"));
     };
-    match resolve::parse(answer) {
-        Ok(resolution) if resolution.update == name => Action::Record(Box::new(RunOutcome::resolved(answer, doubt))),
+    match resolve::parse(value) {
+        Ok(resolution) if resolution.update == name => Action::Record(Box::new(RunOutcome::resolved(value, cause))),
         Ok(resolution) => {
-            Action::OutcomeUnknown(format!("{doubt}. {how} (the annotation names {})", resolution.update))
+            Action::OutcomeUnknown(format!("{cause}. {how} (the annotation names {})", resolution.update))
         }
-        Err(what) => Action::OutcomeUnknown(format!("{doubt}. {how} (the annotation value {what})")),
+        Err(what) => Action::OutcomeUnknown(format!("{cause}. {how} (the annotation value {what})")),
     }
 }
 

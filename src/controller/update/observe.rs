@@ -25,7 +25,7 @@ pub struct Observed {
     pub workspace: Option<Workspace>,
     /// Pod of the Workspace. Not read while the agent reports on the run.
     pub pod: Option<Pod>,
-    /// State of the node of the run. Read only if the end of the run is in doubt.
+    /// State of the node of the run. Read only if the outcome of the run is unknown.
     pub node: NodeState,
     /// Name of another Update of the Workspace that runs before this one.
     pub ahead: Option<String>,

@@ -156,8 +156,8 @@ impl RunOutcome {
     }
 
     /// Returns the outcome of a run whose end a user declared with an annotation.
-    pub fn resolved(answer: &str, doubt: &str) -> Self {
-        let message = format!("resolved by user with annotation {}: {answer}; {doubt}", names::ANNOTATION_RESOLVE);
+    pub fn resolved(resolution: &str, cause: &str) -> Self {
+        let message = format!("resolved by user with annotation {}: {resolution}; {cause}", names::ANNOTATION_RESOLVE);
         RunOutcome {
             interrupted: true,
             proof: Some(TerminationEvidence::User),
@@ -196,8 +196,8 @@ impl RunOutcome {
 
     /// Adds the cause that the cluster reports for an interruption. The agent cannot observe this cause.
     pub fn with_cause(mut self, cause: Option<String>) -> Self {
-        let is_news = |cause: &String| !self.message.contains(cause.as_str());
-        if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)).filter(is_news) {
+        let is_new = |cause: &String| !self.message.contains(cause.as_str());
+        if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)).filter(is_new) {
             self.message = format!("{} ({cause})", self.message);
         }
         self
@@ -206,8 +206,8 @@ impl RunOutcome {
 
 /// Returns the number of resources per operation.
 fn changes(counts: &HashMap<String, u32>) -> BTreeMap<String, i64> {
-    let most = usize::try_from(bounds::OPERATIONS).unwrap_or(usize::MAX);
-    counts.iter().take(most).map(|(operation, count)| (one_line(operation), i64::from(*count))).collect()
+    let max_operations = usize::try_from(bounds::OPERATIONS).unwrap_or(usize::MAX);
+    counts.iter().take(max_operations).map(|(operation, count)| (one_line(operation), i64::from(*count))).collect()
 }
 
 /// Describes the holders of a lock. The text omits the age of the lock so that it stays the same for the same lock.

@@ -107,7 +107,7 @@ mod tests {
     use crate::runtime::writes::Attempt;
 
     fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("in range")
+        Timestamp::from_second(second).expect("timestamp in range")
     }
 
     fn update() -> Update {

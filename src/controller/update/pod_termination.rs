@@ -18,7 +18,7 @@ const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 /// State of the node of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// Not read, because the state of the run is not in doubt.
+    /// Not read, because the state of the run is known.
     NotRead,
     Ready,
     /// The node is not ready. The value is the message of the node's condition.

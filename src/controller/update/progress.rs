@@ -12,7 +12,7 @@ use crate::api::{columns, conditions};
 use crate::rpc::proto::{self, StepState, progress};
 
 /// Maximum number of resources in progress that are tracked. Operations on further resources are not counted.
-const MAX_IN_WORK: usize = 64;
+const MAX_IN_PROGRESS: usize = 64;
 /// Maximum number of resources that are counted.
 const MAX_RESOURCES: usize = 10_000;
 /// Maximum length of a string from the agent, in bytes.
@@ -47,7 +47,7 @@ struct Reported {
     pid: Option<u32>,
     done: i64,
     /// Resources with an operation in progress, oldest operation first.
-    in_work: Vec<Work>,
+    in_progress: Vec<RunningStep>,
     idle_since: Option<Timestamp>,
     resources_done: usize,
     resources_total: usize,
@@ -55,7 +55,7 @@ struct Reported {
 
 /// Resource with an operation in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Work {
+struct RunningStep {
     /// Hash of the URN, because a URN may be long.
     hash: u64,
     operation: String,
@@ -99,17 +99,17 @@ impl Progress {
         }
         let hash = hash(&step.urn);
         self.resources.note(hash, step.state());
-        let Reported { in_work, done, resources_done, resources_total, .. } = &mut self.reported;
+        let Reported { in_progress, done, resources_done, resources_total, .. } = &mut self.reported;
         (*resources_done, *resources_total) = (self.resources.done.len(), self.resources.registered.len());
-        let known = in_work.iter().position(|work| work.hash == hash);
+        let known = in_progress.iter().position(|work| work.hash == hash);
         match (step.state(), known) {
-            (StepState::Begun, None) if step.operation != "same" && in_work.len() < MAX_IN_WORK => {
+            (StepState::Begun, None) if step.operation != "same" && in_progress.len() < MAX_IN_PROGRESS => {
                 let since = Timestamp::from_millisecond(time).ok();
                 let operation = word(&step.operation);
-                in_work.push(Work { hash, operation, kind, name, since });
+                in_progress.push(RunningStep { hash, operation, kind, name, since });
             }
             (StepState::Done | StepState::Failed, Some(known)) => {
-                in_work.remove(known);
+                in_progress.remove(known);
                 *done += i64::from(step.state() == StepState::Done);
             }
             _ => {}
@@ -135,12 +135,12 @@ impl Resources {
 
 impl Reported {
     fn status(&self) -> RunProgress {
-        let first = self.in_work.first();
+        let first = self.in_progress.first();
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         RunProgress {
             summary: columns::text(&self.summary(), columns::MAX_PROGRESS),
             steps_done: self.done,
-            in_work: number(self.in_work.len()),
+            in_work: number(self.in_progress.len()),
             operation: first.map(|work| work.operation.clone()),
             kind: first.map(|work| work.kind.clone()),
             name: first.map(|work| work.name.clone()),
@@ -154,10 +154,10 @@ impl Reported {
 
     fn summary(&self) -> String {
         let mut summary = format!("{} done", self.done);
-        if let Some(work) = self.in_work.first() {
+        if let Some(work) = self.in_progress.first() {
             summary.push_str(&format!(", {} {} {}", doing(&work.operation), work.kind, work.name));
         }
-        if let more @ 1.. = self.in_work.len().saturating_sub(1) {
+        if let more @ 1.. = self.in_progress.len().saturating_sub(1) {
             summary.push_str(&format!(" and {more} more"));
         }
         if let Some(since) = self.idle_since {
@@ -274,8 +274,12 @@ mod tests {
         }
         let status = progress.status();
         assert_eq!((status.pid, status.steps_done, status.in_work, status.idle_since), (Some(42), 1, 0, None));
-        assert_eq!((status.resources_done, status.resources_total), (2, 3), "web has failed, and the stack is none");
-        assert_eq!(progress.observe(&started(43)), ProgressChange::Urgent, "the CLI is started again");
+        assert_eq!(
+            (status.resources_done, status.resources_total),
+            (2, 3),
+            "web failed, and the stack resource does not count"
+        );
+        assert_eq!(progress.observe(&started(43)), ProgressChange::Urgent, "the CLI restarts");
         let status = progress.status();
         assert_eq!((status.steps_done, status.resources_done, status.resources_total), (1, 0, 0));
     }
@@ -286,7 +290,7 @@ mod tests {
         for number in 0..1000 {
             progress.observe(&step(&format!("{number}\n{}", "x".repeat(9000)), "create", StepState::Begun));
         }
-        assert_eq!(progress.reported.in_work.len(), MAX_IN_WORK);
+        assert_eq!(progress.reported.in_progress.len(), MAX_IN_PROGRESS);
         for number in 0..2 * MAX_RESOURCES {
             let state = if number % 2 == 0 { StepState::Done } else { StepState::Begun };
             progress.observe(&step(&format!("r{number}"), "same", state));

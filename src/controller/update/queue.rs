@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(since(&update(100, None), &siblings), 100);
         let mut of_stack = update(10, None);
         of_stack.spec.pending_since = time(20);
-        assert_eq!(since(&of_stack, &siblings), 20, "the Stack sets it");
+        assert_eq!(since(&of_stack, &siblings), 20, "the Stack sets the time");
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
             workspace: "web".to_owned(),
             node: "n1".to_owned(),
             priority: -3,
-            pending_since: Timestamp::from_second(10).expect("in range"),
+            pending_since: Timestamp::from_second(10).expect("timestamp in range"),
         };
         assert_eq!(run_in(&pod, &update, &[]), expected);
     }
@@ -153,7 +153,7 @@ mod tests {
         };
         let mut ended = bound("ended");
         let claim = Claim { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
-        let at = Timestamp::from_second(30).expect("in range");
+        let at = Timestamp::from_second(30).expect("timestamp in range");
         conditions::set(&mut ended.status.get_or_insert_default().conditions, &claim, 1, at);
         let all: Vec<_> = [bound("open"), ended, update(10, None)].map(Arc::new).into();
         let open = open_runs(&all);

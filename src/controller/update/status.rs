@@ -115,11 +115,11 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status.termination_evidence = outcome.proof;
     status.outputs_unavailable = outcome.outputs_unavailable.then_some(true);
     status.outputs = (!outcome.outputs.is_empty()).then(|| names::outputs_secret(&update.name_any()));
-    let answer = update
+    let resolution = update
         .annotations()
         .get(names::ANNOTATION_RESOLVE)
         .filter(|_| outcome.proof == Some(TerminationEvidence::User));
-    status.handled_resolve = answer.cloned();
+    status.handled_resolve = resolution.cloned();
     status
 }
 
@@ -178,7 +178,7 @@ mod tests {
     use crate::rpc::proto;
 
     fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("in range")
+        Timestamp::from_second(second).expect("timestamp in range")
     }
 
     fn progress(pid: Option<i64>) -> RunProgress {
@@ -225,7 +225,7 @@ mod tests {
             (done.last_output.as_deref(), done.termination_evidence),
             (Some("Resources:"), Some(TerminationEvidence::Agent))
         );
-        let left = done.progress.expect("it is kept");
+        let left = done.progress.expect("progress is kept");
         assert_eq!((left.summary.as_str(), left.pid, left.in_work, left.name), ("2 create, 1 same", Some(42), 0, None));
     }
 

@@ -254,7 +254,7 @@ mod tests {
             (403, webhook, Some((State::Failing, few_minutes))),
             (422, policy, Some((State::Failing, few_minutes))),
             (422, "spec.template.spec.containers[0].name: Required value", Some((State::Stalled, few_minutes))),
-            (400, "the policy of this company says no", Some((State::Stalled, few_minutes))),
+            (400, "denied by the policy of the company", Some((State::Stalled, few_minutes))),
             (500, "failed to create typed patch object", Some((State::Stalled, few_minutes))),
             (403, quota, Some((State::Failing, Some(Duration::from_secs(30))))),
             (500, "etcdserver: request timed out", None),

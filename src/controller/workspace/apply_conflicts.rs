@@ -190,11 +190,11 @@ mod tests {
             assert_eq!(applies.pause(WEB, "other"), None, "other content is applied immediately");
             assert_eq!(applies.pause(("apps", "api"), "hash"), None);
             tokio::time::advance(pause).await;
-            assert_eq!(applies.pause(WEB, "hash"), None, "it is tried again");
+            assert_eq!(applies.pause(WEB, "hash"), None, "the apply is retried");
         }
         tokio::time::advance(Duration::from_secs(3601)).await;
         applies.record(WEB, "hash");
-        assert_eq!(applies.pause(WEB, "hash"), None, "what was long ago does not count");
+        assert_eq!(applies.pause(WEB, "hash"), None, "old conflicts do not count");
     }
 
     #[tokio::test(start_paused = true)]

@@ -169,20 +169,20 @@ impl VerifiedParts {
         seen.parts_hash == parts_hash && Arc::ptr_eq(&seen.authority, authority) && seen.at.elapsed() < trusted_for
     }
 
-    /// Records that all objects are current. `begun` is the time at which their reads started.
+    /// Records that all objects are current. `started` is the time at which their reads started.
     pub(super) fn insert(
         &self,
         workspace: (&str, &str),
         parts_hash: &str,
         authority: &Arc<Generations>,
-        begun: Instant,
+        started: Instant,
     ) {
         let mut known = self.lock();
         known.retain(|_, known| known.at().elapsed() < TRUSTED_AT_REST);
-        if matches!(known.get(&key(workspace)), Some(Known::ChangedAt(changed)) if *changed >= begun) {
+        if matches!(known.get(&key(workspace)), Some(Known::ChangedAt(changed)) if *changed >= started) {
             return;
         }
-        let seen = Seen { parts_hash: parts_hash.to_owned(), authority: authority.clone(), at: begun };
+        let seen = Seen { parts_hash: parts_hash.to_owned(), authority: authority.clone(), at: started };
         known.insert(key(workspace), Known::Right(seen));
     }
 
@@ -247,19 +247,19 @@ mod tests {
         assert!(!verified.contains(APP, "a", &ours, true), "never seen");
         verified.insert(APP, "a", &ours, Instant::now());
         assert!(verified.contains(APP, "a", &ours, true));
-        assert!(!verified.contains(APP, "b", &ours, true), "another spec");
-        assert!(!verified.contains(APP, "a", &next, true), "another authority");
+        assert!(!verified.contains(APP, "b", &ours, true), "a different spec");
+        assert!(!verified.contains(APP, "a", &next, true), "a different authority");
         assert!(!verified.contains(("team", "other"), "a", &ours, true));
         tokio::time::advance(TRUSTED_AT_START).await;
-        assert!(!verified.contains(APP, "a", &ours, false), "too long for a pod that does not become ready");
+        assert!(!verified.contains(APP, "a", &ours, false), "too old for a pod that is not ready");
         assert!(verified.contains(APP, "a", &ours, true));
         tokio::time::advance(TRUSTED_AT_REST).await;
-        assert!(!verified.contains(APP, "a", &ours, true), "long ago");
-        let begun = Instant::now();
-        verified.insert(APP, "a", &ours, begun);
+        assert!(!verified.contains(APP, "a", &ours, true), "too old");
+        let started = Instant::now();
+        verified.insert(APP, "a", &ours, started);
         verified.invalidate(APP);
         assert!(!verified.contains(APP, "a", &ours, true), "changed since");
-        verified.insert(APP, "a", &ours, begun);
+        verified.insert(APP, "a", &ours, started);
         assert!(!verified.contains(APP, "a", &ours, true), "changed while it was read");
         tokio::time::advance(Duration::from_millis(1)).await;
         verified.insert(APP, "a", &ours, Instant::now());

@@ -77,7 +77,7 @@ where
             .reconcile_on(wakes)
             .reconcile_all_on(authority)
     };
-    start.run(cut_down, |_| (), triggers, reconcile, context).await;
+    start.run(strip_unused_fields, |_| (), triggers, reconcile, context).await;
 }
 
 /// Emits an item each time the CA changes, because certificates must then be issued again.
@@ -91,7 +91,7 @@ fn authority_changes(
 }
 
 /// Removes the spec and the status, because each reconcile reads the live object.
-fn cut_down(workspace: &mut Workspace) {
+fn strip_unused_fields(workspace: &mut Workspace) {
     workspace.spec = WorkspaceSpec::default();
     workspace.status = None;
 }
@@ -107,7 +107,7 @@ fn run_changes(
         .default_backoff()
         .modify(|update| {
             watch::cut_down_metadata(update);
-            watch::cut_down_update(update);
+            watch::strip_update(update);
         })
         .inspect_ok(move |event| store.apply(event))
         .touched_objects()

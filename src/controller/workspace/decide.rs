@@ -122,10 +122,10 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
     if observed.is_agent_too_old {
         return retire(observed, pod, reason::ROLLING_UPDATE, now);
     }
-    if let Some(trouble) = pod.trouble.as_ref().filter(|_| !pod.ready) {
+    if let Some(problem) = pod.problem.as_ref().filter(|_| !pod.ready) {
         return Action::Report(match pod.unschedulable {
-            true => Report::unschedulable(&pod.name, trouble),
-            false => Report::pod_failed(&pod.name, trouble),
+            true => Report::unschedulable(&pod.name, problem),
+            false => Report::pod_failed(&pod.name, problem),
         });
     }
     if let Some(since) = pod.fetching {
@@ -207,7 +207,7 @@ fn deliver(observed: &Observed, source: &DesiredSource) -> Action {
     }
 }
 
-/// Returns the report that the source is in place. New runs wait for the end of an interactive session, which the report
+/// Returns the report that the source is installed. New runs wait for the end of an interactive session, which the report
 /// contains.
 fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     match observed.interactive_session() {
@@ -229,14 +229,14 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
     }
     match &observed.agent {
         // An unreachable agent may have restarted, and may have an open run that is not recorded yet.
-        Agent::Unreachable(message) if pod.ready && !silent_for_long(observed, now) => {
+        Agent::Unreachable(message) if pod.ready && !is_unreachable_for_long(observed, now) => {
             Action::Report(Report::unreachable(message))
         }
         _ => Action::DeletePod { uid: pod.uid.clone() },
     }
 }
 
-fn silent_for_long(observed: &Observed, now: Timestamp) -> bool {
+fn is_unreachable_for_long(observed: &Observed, now: Timestamp) -> bool {
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice());
     find(conditions.unwrap_or_default(), READY)
         .filter(|ready| ready.status == "False" && ready.reason == reason::CONNECTION_FAILED)

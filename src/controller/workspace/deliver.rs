@@ -91,23 +91,23 @@ impl Act<'_> {
         };
         let sending = Sending::default();
         let mut put = std::pin::pin!(holding(slot, &sending, agent.put_source(header, bytes, &sending)));
-        let mut noted = None;
+        let mut written = None;
         let result = match tokio::time::timeout(INSTALLING_REPORT_DELAY, &mut put).await {
             Ok(result) => result,
             // Keep a reported rejection in the status until the agent accepts the source. Otherwise, the message would
             // alternate with each retry.
             Err(_) if self.was_refused() => put.await,
             Err(_) => {
-                noted = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
+                written = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
                 put.await
             }
         };
         match result {
             Ok(reply) => {
                 tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source sent to the agent");
-                self.source_placed(noted).await
+                self.source_placed(written).await
             }
-            Err(error) => self.source_failed(artifact, error, noted).await,
+            Err(error) => self.source_failed(artifact, error, written).await,
         }
     }
 
@@ -154,25 +154,25 @@ impl Act<'_> {
 
     /// Reports that the source has been delivered. If the init container `fetch` received the source, the container now
     /// exits, and the pod watch requeues the Workspace.
-    async fn source_placed(&self, noted: Option<Workspace>) -> Result<Step, ReconcileError> {
+    async fn source_placed(&self, written: Option<Workspace>) -> Result<Step, ReconcileError> {
         let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
             return Ok(Step::Again);
         };
         let mut observed = self.observed.clone();
-        observed.workspace = noted.unwrap_or(observed.workspace);
+        observed.workspace = written.unwrap_or(observed.workspace);
         let act = Act { observed: &observed, ..*self };
         act.report(&Report::initializing(&pod.name, None)).await
     }
 
-    /// Reports a failed delivery. `noted` is the Workspace after the last status write during the delivery.
+    /// Reports a failed delivery. `written` is the Workspace after the last status write during the delivery.
     async fn source_failed(
         &self,
         artifact: &ArtifactReference,
         error: RpcError,
-        noted: Option<Workspace>,
+        written: Option<Workspace>,
     ) -> Result<Step, ReconcileError> {
         let mut observed = self.observed.clone();
-        observed.workspace = noted.unwrap_or(observed.workspace);
+        observed.workspace = written.unwrap_or(observed.workspace);
         let act = Act { observed: &observed, ..*self };
         if error.is_unavailable() {
             let step = act.report(&Report::unreachable(&error.to_string())).await?;

@@ -135,7 +135,7 @@ mod tests {
         let (prepare, check) = (json!({"name": "prepare"}), json!({"name": "check"}));
         let proxy = json!({"name": "proxy", "restartPolicy": "Always"});
         let table = [
-            ("no others", json!([bootstrap, fetch]), true, vec!["bootstrap"]),
+            ("no other init containers", json!([bootstrap, fetch]), true, vec!["bootstrap"]),
             ("one", json!([prepare, bootstrap, fetch]), true, vec!["bootstrap", "fetch", "prepare"]),
             ("no source", json!([prepare, bootstrap, fetch]), false, vec!["bootstrap", "prepare"]),
             ("a side-car", json!([proxy, bootstrap, fetch]), true, vec!["bootstrap", "proxy"]),
@@ -145,7 +145,12 @@ mod tests {
                 true,
                 vec!["bootstrap", "fetch", "prepare", "proxy", "check"],
             ),
-            ("ours out of order", json!([fetch, prepare, bootstrap]), true, vec!["bootstrap", "fetch", "prepare"]),
+            (
+                "own init containers out of order",
+                json!([fetch, prepare, bootstrap]),
+                true,
+                vec!["bootstrap", "fetch", "prepare"],
+            ),
         ];
         for (case, init_containers, has_source, expected) in table {
             let (fetches, containers) = arranged(init_containers, json!({"name": "pulumi"}), has_source);

@@ -183,9 +183,9 @@ impl Seen {
             Event::Init => self.listed.clear(),
             Event::InitApply(object) => {
                 let (key, version) = version(&object);
-                let is_news = self.is_complete && self.versions.get(&key) != Some(&version);
+                let is_new = self.is_complete && self.versions.get(&key) != Some(&version);
                 self.listed.insert(key.clone(), version);
-                return is_news.then_some(key);
+                return is_new.then_some(key);
             }
             Event::InitDone => {
                 self.versions = std::mem::take(&mut self.listed);

@@ -1,4 +1,4 @@
-//! Workspace controller: maintains a pod in which Pulumi runs, with the requested source in place.
+//! Workspace controller: maintains a pod in which Pulumi runs, with the requested source.
 //!
 //! `controller` watches and reconciles: `render` builds the objects of a Workspace, `observe` reads the state, `decide` selects
 //! the next action, `act` and `deliver` perform it, and `status` reports the result.

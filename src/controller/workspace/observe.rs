@@ -114,7 +114,7 @@ impl Observed {
         }
     }
 
-    /// Returns the source that is in place according to the agent.
+    /// Returns the source that is installed according to the agent.
     pub(super) fn in_place(&self) -> Option<ArtifactReference> {
         let Agent::Answered(reply) = &self.agent else {
             return None;
@@ -275,7 +275,7 @@ fn should_call_agent(pod: &PodState, workspace: &Workspace, rendered: Option<&Re
     let was_ready = workspace.status.as_ref().is_some_and(|status| status.pod_uid.as_ref() == Some(&pod.uid));
     let runs = pod.running && (pod.ready || stale || deleted || was_ready);
     let fetches = pod.fetching.is_some() && !stale && !deleted;
-    let opens = || pod.initialized && !pod.ready && pod.trouble.is_none() && is_open(pod, workspace, context);
+    let opens = || pod.initialized && !pod.ready && pod.problem.is_none() && is_open(pod, workspace, context);
     !pod.terminating && (runs || fetches || opens())
 }
 
@@ -367,9 +367,9 @@ mod tests {
         let rows = [
             ("plain", 0, update(&[], |_| ()), false),
             ("with targets", 0, update(&["urn"], |_| ()), true),
-            ("with targets, and the agent knows them", PROTOCOL_VERSION, update(&["urn"], |_| ()), false),
+            ("with targets that the agent supports", PROTOCOL_VERSION, update(&["urn"], |_| ()), false),
             ("a destroy", 1, update(&[], |update| update.spec.kind = UpdateKind::Destroy), true),
-            ("it is open", 0, update(&["urn"], is_open), false),
+            ("the run is open", 0, update(&["urn"], is_open), false),
         ];
         for (name, protocol_version, update, expected) in rows {
             let agent = Agent::Answered(Box::new(StatusReply { protocol_version, ..StatusReply::default() }));

@@ -76,7 +76,7 @@ pub(super) async fn parts(
             contested: None,
         });
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     let (object, secret) = (names::workspace_object(&name), names::workspace_tls_secret(&name));
     let reader = &context.reader;
     let (service, secret, budget, stateful_set) = tokio::try_join!(
@@ -98,7 +98,7 @@ pub(super) async fn parts(
         contested: None,
     };
     match hash.filter(|_| [parts.service, parts.tls, parts.budget, parts.stateful_set] == [Part::Current; 4]) {
-        Some(hash) => verified.insert(key, hash, &authority, begun),
+        Some(hash) => verified.insert(key, hash, &authority, started),
         None => verified.invalidate(key),
     }
     let pause = hash.and_then(|hash| context.memory.applies.pause(key, hash));

@@ -100,7 +100,7 @@ impl<'a> Part<'a> {
     }
 
     /// Requires that the field is absent or false.
-    fn not_true(&self, control: &'static str, pointer: &str) -> Result<(), Violation> {
+    fn forbid_true(&self, control: &'static str, pointer: &str) -> Result<(), Violation> {
         match self.get(pointer) {
             Some(found) if found != &Value::Bool(false) => self.violation(control, pointer, "must be unset or false"),
             _ => Ok(()),
@@ -129,14 +129,14 @@ fn containers<'a>(pod: &Part<'a>) -> Vec<Part<'a>> {
 
 fn check_pod(pod: &Part<'_>) -> Result<(), Violation> {
     for field in ["/hostNetwork", "/hostPID", "/hostIPC"] {
-        pod.not_true("Host Namespaces", field)?;
+        pod.forbid_true("Host Namespaces", field)?;
     }
     Ok(())
 }
 
 /// Checks the controls of the standard that apply to both pods and containers.
 fn check_context(part: &Part<'_>) -> Result<(), Violation> {
-    part.not_true("HostProcess", "/securityContext/windowsOptions/hostProcess")?;
+    part.forbid_true("HostProcess", "/securityContext/windowsOptions/hostProcess")?;
     part.one_of("AppArmor", "/securityContext/appArmorProfile/type", &PROFILES)?;
     part.one_of("SELinux", "/securityContext/seLinuxOptions/type", &SELINUX_TYPES)?;
     part.empty("SELinux", "/securityContext/seLinuxOptions/user")?;
@@ -155,7 +155,7 @@ fn check_context(part: &Part<'_>) -> Result<(), Violation> {
 }
 
 fn check_container(container: &Part<'_>) -> Result<(), Violation> {
-    container.not_true("Privileged Containers", "/securityContext/privileged")?;
+    container.forbid_true("Privileged Containers", "/securityContext/privileged")?;
     container.one_of("/proc Mount Type", "/securityContext/procMount", &["Default"])?;
     let escalation = "/securityContext/allowPrivilegeEscalation";
     if container.get(escalation) != Some(&Value::Bool(false)) {

@@ -62,7 +62,7 @@ pub(super) struct PodState {
     /// Name of the user's init container that is running.
     pub initializing: Option<String>,
     /// Reason why the pod does not start, as Kubernetes reports it. `None` during a normal start.
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
     /// Whether the pod does not start because no node fits its requirements.
     pub unschedulable: bool,
 }
@@ -94,7 +94,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         initializing: running_init
             .find(|container| init_containers::of_user(pod).any(|name| name == container.name))
             .map(|container| container.name.clone()),
-        trouble: trouble(pod),
+        problem: problem(pod),
         unschedulable: unscheduled(pod).is_some(),
     }
 }
@@ -112,7 +112,7 @@ fn is_initialized(pod: &Pod) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Initialized" && condition.status == "True")
 }
 
-fn trouble(pod: &Pod) -> Option<String> {
+fn problem(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     if status.phase.as_deref() == Some("Failed") {
         let reason = status.reason.as_deref().unwrap_or("Failed");
@@ -128,13 +128,13 @@ fn trouble(pod: &Pod) -> Option<String> {
     let mut init_containers = status.init_container_statuses.iter().flatten();
     let init_trouble = init_containers.find_map(|container| {
         let is_tried_again = || init_containers::of_user(pod).any(|name| name == container.name);
-        let trouble = container_trouble(container).or_else(|| is_tried_again().then(|| last_failure(container))?);
-        trouble.map(|trouble| format!("init container {}: {trouble}", container.name))
+        let problem = container_problem(container).or_else(|| is_tried_again().then(|| last_failure(container))?);
+        problem.map(|problem| format!("init container {}: {problem}", container.name))
     });
     init_trouble.or_else(|| {
         let mut containers = status.container_statuses.iter().flatten();
         containers
-            .find_map(|container| Some(format!("container {}: {}", container.name, container_trouble(container)?)))
+            .find_map(|container| Some(format!("container {}: {}", container.name, container_problem(container)?)))
     })
 }
 
@@ -160,7 +160,7 @@ fn requested(what: &str, container: &Container) -> Option<String> {
     (!amounts.is_empty()).then(|| format!("{what} {} requests {}", container.name, amounts.join(", ")))
 }
 
-fn container_trouble(container: &ContainerStatus) -> Option<String> {
+fn container_problem(container: &ContainerStatus) -> Option<String> {
     let state = state(container)?;
     let Some(waiting) = &state.waiting else {
         let terminated = state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
@@ -278,7 +278,7 @@ fn starts_slowly(pod: &Pod, now: Timestamp) -> bool {
     let created = pod.creation_timestamp().map_or(now, |time| time.0);
     let slow = now.as_second() - created.as_second() > SLOW_START_SECONDS;
     let begun = state.running || state.fetching.is_some() || state.initializing.is_some();
-    slow && !begun && !state.terminating && state.trouble.is_none()
+    slow && !begun && !state.terminating && state.problem.is_none()
 }
 
 #[cfg(test)]

@@ -118,13 +118,13 @@ impl Report {
         Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), FETCH_START_RETRY)
     }
 
-    pub(super) fn pod_failed(pod: &str, trouble: &str) -> Self {
-        Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {trouble}"), BACKSTOP)
+    pub(super) fn pod_failed(pod: &str, problem: &str) -> Self {
+        Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {problem}"), BACKSTOP)
     }
 
     /// Reports that no node fits the pod. This state may end at any time, for example because an autoscaler adds a node.
-    pub(super) fn unschedulable(pod: &str, trouble: &str) -> Self {
-        Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} failed to start: {trouble}"), BACKSTOP)
+    pub(super) fn unschedulable(pod: &str, problem: &str) -> Self {
+        Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} failed to start: {problem}"), BACKSTOP)
     }
 
     pub(super) fn unreachable(message: &str) -> Self {

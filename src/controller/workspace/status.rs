@@ -133,8 +133,8 @@ fn mounted_inputs(
         let word = reported.or_else(|| before.get(&object))?.clone();
         Some((object, word))
     };
-    let most = usize::try_from(bounds::MOUNTED_INPUTS).unwrap_or(usize::MAX);
-    environment::directories(spec).into_iter().filter_map(word).take(most).collect()
+    let max_inputs = usize::try_from(bounds::MOUNTED_INPUTS).unwrap_or(usize::MAX);
+    environment::directories(spec).into_iter().filter_map(word).take(max_inputs).collect()
 }
 
 /// Returns the project name that the agent reports, with limited length because the agent is not trusted.

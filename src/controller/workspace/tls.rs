@@ -95,10 +95,10 @@ mod tests {
         let issued = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
         let name = workspace_server_name("app", "team");
         assert!(is_current(&issued, &name, &authority, now));
-        assert!(!is_current(&issued, "other-workspace.team.svc", &authority, now), "another name");
+        assert!(!is_current(&issued, "other-workspace.team.svc", &authority, now), "a different name");
         assert!(!is_current(&issued, &name, &authority, now + 3650 * DAY), "expired");
         let other = self::authority(now);
-        assert!(!is_current(&issued, &name, &other, now), "another authority");
+        assert!(!is_current(&issued, &name, &other, now), "a different authority");
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
             assert!(!is_current(&broken, &workspace_server_name("app", "team"), &authority, now), "{key}");
             broken.data.as_mut().expect("data").insert(key.to_owned(), ByteString(b"nonsense".to_vec()));
             let current = is_current(&broken, &workspace_server_name("app", "team"), &authority, now);
-            assert_eq!(current, key == KEY, "{key}: only the agent can tell whether a key is good");
+            assert_eq!(current, key == KEY, "{key}: only the format of the key is checked");
         }
     }
 }

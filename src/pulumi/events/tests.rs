@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 
 fn parse(line: &Value) -> EventKind {
-    EngineEvent::parse(line.to_string().as_bytes()).expect("it is an event").kind
+    EngineEvent::parse(line.to_string().as_bytes()).expect("valid engine event").kind
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn only_the_stack_resource_has_stack_outputs() {
         (event("pulumi:pulumi:StackReference", json!({"outputs": {"port": 1}})), None),
     ];
     for (line, expected) in table {
-        let EventKind::ResourceOutputs(step) = parse(&line) else { panic!("another kind: {line}") };
+        let EventKind::ResourceOutputs(step) = parse(&line) else { panic!("unexpected kind: {line}") };
         assert_eq!(step.stack_outputs.map(|outputs| outputs.len()), expected, "{line}");
     }
 }
@@ -69,7 +69,7 @@ fn an_invalid_event_is_an_error_without_its_content() {
     let deep = format!("{{\"a\": {}", "[".repeat(100_000));
     let lines: [&[u8]; 7] = [b"", b"null", b"[]", b"{", b"\xff\xfe", br#"{"sequence": "hunter2"}"#, deep.as_bytes()];
     for line in lines {
-        let error = EngineEvent::parse(line).expect_err("it is no event").to_string();
+        let error = EngineEvent::parse(line).expect_err("should be rejected").to_string();
         assert!(error.starts_with("event log line is not an engine event: "), "{error}");
         assert!(!error.contains("hunter2"), "{error}");
     }
@@ -78,7 +78,7 @@ fn an_invalid_event_is_an_error_without_its_content() {
 #[test]
 fn a_long_message_is_truncated() {
     let kind = parse(&json!({"diagnosticEvent": {"message": "é".repeat(1_000_000), "severity": "error"}}));
-    let EventKind::Diagnostic(diagnostic) = kind else { panic!("another kind") };
+    let EventKind::Diagnostic(diagnostic) = kind else { panic!("unexpected kind") };
     assert!(diagnostic.message.len() <= MAX_MESSAGE, "{}", diagnostic.message.len());
 }
 
@@ -94,9 +94,9 @@ fn secrets_are_masked_before_truncation() {
         let message = format!("{}{output}{}", "x".repeat(length - 10), "y".repeat(5 * MAX_MESSAGE - length));
         let line = json!({"diagnosticEvent": {"message": message, "severity": "error"}}).to_string();
         let hide = |text: &str| text.replace(&secret, "[secret]");
-        let event = EngineEvent::parse_without(line.as_bytes(), &hide).expect("it is an event");
-        let EventKind::Diagnostic(diagnostic) = event.kind else { panic!("another kind") };
-        assert!(!diagnostic.message.contains("3cr3t"), "a part of it is left, {length} bytes into the message");
+        let event = EngineEvent::parse_without(line.as_bytes(), &hide).expect("valid engine event");
+        let EventKind::Diagnostic(diagnostic) = event.kind else { panic!("unexpected kind") };
+        assert!(!diagnostic.message.contains("3cr3t"), "a part of the secret remains {length} bytes into the message");
     }
 }
 
@@ -149,7 +149,7 @@ proptest! {
         let mut cut = LineSplitter::new(5);
         let mut cuts: Vec<usize> = cuts.into_iter().map(|at| at.min(text.len())).chain([0, text.len()]).collect();
         cuts.sort_unstable();
-        let pieces = cuts.windows(2).flat_map(|pair| push(&mut cut, text.get(pair[0]..pair[1]).expect("it is ASCII"))).collect::<Vec<_>>();
+        let pieces = cuts.windows(2).flat_map(|pair| push(&mut cut, text.get(pair[0]..pair[1]).expect("ASCII text"))).collect::<Vec<_>>();
         prop_assert_eq!(push(&mut whole, &text), pieces);
     }
 }

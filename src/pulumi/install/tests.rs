@@ -9,7 +9,7 @@ const MANIFEST: (&str, &str) = ("package.json", r#"{"dependencies": {"left-pad":
 const LOCK: (&str, &str) = ("package-lock.json", r#"{"lockfileVersion": 3}"#);
 
 fn planned(project: &str, directory: &str, contents: &[(&str, &str)], cli: &str) -> Plan {
-    let project = Project::parse(Path::new("Pulumi.yaml"), project).expect("it is a project");
+    let project = Project::parse(Path::new("Pulumi.yaml"), project).expect("valid project file");
     let subject = Subject { project: &project, directory: Path::new(directory) };
     let expected = files(subject);
     let contents = contents.iter().map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
@@ -79,7 +79,7 @@ fn install_is_skipped_only_with_a_complete_cache_key() {
 #[test]
 fn the_cache_key_contains_every_install_input() {
     let base = npm(&[MANIFEST, LOCK]).installed;
-    assert_eq!(npm(&[MANIFEST, LOCK, ("index.js", "1")]).installed, base, "the program is not in it");
+    assert_eq!(npm(&[MANIFEST, LOCK, ("index.js", "1")]).installed, base, "the cache key excludes the program");
     let changed = [
         npm(&[MANIFEST, ("package-lock.json", "{}")]),
         npm(&[("package.json", "{}"), LOCK]),
@@ -95,12 +95,12 @@ fn the_cache_key_contains_every_install_input() {
     for (number, plan) in changed.iter().enumerate() {
         assert_ne!(plan.installed.key, base.key, "change {number}");
     }
-    assert!(planned(NPM, "", &[MANIFEST, LOCK], "").never_skipped.is_some(), "a CLI of no known version");
+    assert!(planned(NPM, "", &[MANIFEST, LOCK], "").never_skipped.is_some(), "an unknown CLI version");
 }
 
 #[test]
 fn a_new_import_of_a_go_program_requires_an_installation() {
-    let project = Project::parse(Path::new("Pulumi.yaml"), GO).expect("it is a project");
+    let project = Project::parse(Path::new("Pulumi.yaml"), GO).expect("valid project file");
     let subject = Subject { project: &project, directory: Path::new("") };
     let module = Files::from([("go.mod".into(), b"module a".to_vec()), ("go.sum".into(), Vec::new())]);
     let planned =
@@ -114,11 +114,15 @@ fn a_new_import_of_a_go_program_requires_an_installation() {
 fn changed_dependencies_are_installed_over_a_copy_only_when_safe() {
     let base = npm(&[MANIFEST, LOCK]).installed;
     assert_eq!(npm(&[("package.json", "{}"), LOCK]).carry(Some(&base)), Carry::Copy);
-    assert_eq!(npm(&[MANIFEST, ("yarn.lock", "")]).carry(Some(&base)), Carry::Nothing, "another manager");
+    assert_eq!(npm(&[MANIFEST, ("yarn.lock", "")]).carry(Some(&base)), Carry::Nothing, "another package manager");
     assert_eq!(npm(&[MANIFEST, LOCK]).carry(None), Carry::Nothing, "the first source");
     let pip = |text| planned(PIP, "", &[("requirements.txt", text)], "v3.259.0");
     assert_eq!(pip("six>=1").carry(Some(&pip("six>=1").installed)), Carry::Copy, "pip with the same requirements");
-    assert_eq!(pip("six>=1").carry(Some(&pip("six>=1\nother").installed)), Carry::Nothing, "pip leaves what was there");
+    assert_eq!(
+        pip("six>=1").carry(Some(&pip("six>=1\nother").installed)),
+        Carry::Nothing,
+        "pip does not remove packages"
+    );
 }
 
 #[test]

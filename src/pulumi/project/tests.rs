@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 
 fn parse(text: &str) -> Project {
-    Project::parse(Path::new("Pulumi.yaml"), text).expect("it is a project")
+    Project::parse(Path::new("Pulumi.yaml"), text).expect("valid project file")
 }
 
 #[test]
@@ -73,19 +73,20 @@ fn an_invalid_project_error_names_the_file() {
         let error = Project::parse(Path::new("Pulumi.yaml"), text).expect_err(text).to_string();
         assert!(error.starts_with(expected), "{error}");
     }
-    let error = Project::parse(Path::new("Pulumi.yaml"), "name: web\nruntime: \"").expect_err("it is broken");
+    let error =
+        Project::parse(Path::new("Pulumi.yaml"), "name: web\nruntime: \"").expect_err("should reject invalid YAML");
     assert!(error.to_string().contains("line 2"), "{error}");
 }
 
 #[test]
 fn the_project_file_is_found_in_the_order_of_the_cli() {
     let directory = tempfile::tempdir().expect("a directory");
-    let error = Project::read(directory.path()).expect_err("there is none").to_string();
+    let error = Project::read(directory.path()).expect_err("should report a missing project file").to_string();
     assert!(error.starts_with("no Pulumi.yaml, Pulumi.yml or Pulumi.json in "), "{error}");
     for (file, settings) in [("Pulumi.yml", "yml"), ("Pulumi.yaml", "yaml"), ("Pulumi.json", "json")] {
         let text = format!("{{\"name\": \"{settings}\", \"runtime\": \"yaml\"}}");
-        std::fs::write(directory.path().join(file), text).expect("it is written");
-        let project = Project::read(directory.path()).expect("it is a project");
+        std::fs::write(directory.path().join(file), text).expect("write the file");
+        let project = Project::read(directory.path()).expect("valid project file");
         assert_eq!(project.name, settings);
         assert_eq!(project.settings_path("dev"), PathBuf::from(format!("Pulumi.dev.{settings}")));
     }
@@ -104,8 +105,8 @@ fn a_program_with_many_comments_and_functions_is_parsed() {
 fn an_oversized_project_file_is_rejected() {
     let directory = tempfile::tempdir().expect("a directory");
     let text = format!("name: web\nruntime: yaml\n#{}", "x".repeat(5 * 1024 * 1024));
-    std::fs::write(directory.path().join("Pulumi.yaml"), text).expect("it is written");
-    let error = Project::read(directory.path()).expect_err("it is too large").to_string();
+    std::fs::write(directory.path().join("Pulumi.yaml"), text).expect("write the file");
+    let error = Project::read(directory.path()).expect_err("should reject a large file").to_string();
     assert!(error.ends_with("Pulumi.yaml exceeds the maximum size of 4194304 bytes"), "{error}");
 }
 

@@ -10,7 +10,7 @@ fn entry(key: &str, value: &Value) -> Entry {
 }
 
 fn config(values: &Value) -> Vec<Entry> {
-    values.as_object().expect("an object").iter().map(|(key, value)| entry(key, value)).collect()
+    values.as_object().expect("JSON object").iter().map(|(key, value)| entry(key, value)).collect()
 }
 
 fn plainly(config: &[Entry]) -> Desired<'_> {
@@ -31,7 +31,7 @@ fn environments_are_appended_to_those_of_the_source() {
     let environments = ["org/one".to_owned(), "two".to_owned()];
     let desired = Desired { environments: &environments, ..Desired::default() };
     for (original, expected) in rows {
-        let rebuilt = rebuild(Some(original), None, "web", &desired, Format::Yaml).expect("it is rebuilt");
+        let rebuilt = rebuild(Some(original), None, "web", &desired, Format::Yaml).expect("rebuilt settings");
         assert_eq!(rebuilt.text, expected);
     }
     let error = rebuild(Some("environment: 5"), None, "web", &desired, Format::Yaml).expect_err("refused");
@@ -46,7 +46,7 @@ fn rebuilt(original: &str, current: &str, values: &Value) -> String {
         &Desired { config: &config(values), ..Desired::default() },
         Format::Yaml,
     );
-    let rebuilt = rebuilt.expect("it is rebuilt");
+    let rebuilt = rebuilt.expect("rebuilt settings");
     assert!(rebuilt.missing_secrets.is_empty());
     rebuilt.text
 }
@@ -65,7 +65,7 @@ fn path_values_are_merged_into_existing_structures() {
     let original = "config:\n  aws:own: {other: 007}\n";
     let expected = "config:\n  aws:own:\n    other: 007\n    kept:\n      \"a\": \"5\"\n  web:object:\n    \"flat\": 1\n    \
                     deep:\n      a.b: true\n  web:list:\n    - \"x\"\n    - 5\n  web:top: \"5\"\n";
-    let text = rebuild(Some(original), None, "web", &plainly(&config), Format::Yaml).expect("it is rebuilt").text;
+    let text = rebuild(Some(original), None, "web", &plainly(&config), Format::Yaml).expect("rebuilt settings").text;
     assert_eq!(text, expected);
     let table = [
         (path("a.", json!(1)), "invalid config key \"a.\": empty name"),
@@ -88,7 +88,7 @@ fn encrypted_secrets_are_kept_and_the_cli_encrypts_missing_ones() {
     let rebuild = |current: &str, kept: &[&str]| {
         let kept: Vec<String> = kept.iter().map(|key| (*key).to_owned()).collect();
         let desired = Desired { kept_secrets: &kept, ..plainly(&config) };
-        let rebuilt = rebuild(None, Some(current), "web", &desired, Format::Yaml).expect("it is rebuilt");
+        let rebuilt = rebuild(None, Some(current), "web", &desired, Format::Yaml).expect("rebuilt settings");
         assert!(!rebuilt.text.contains("hidden"), "{}", rebuilt.text);
         (rebuilt.text, rebuilt.missing_secrets.join(" "))
     };
@@ -96,16 +96,16 @@ fn encrypted_secrets_are_kept_and_the_cli_encrypts_missing_ones() {
     let without = "config:\n  web:plain: 1\n  web:list:\n    -\n      password: \"\"\n".to_owned();
     assert_eq!(rebuild("", &[token, password]), (without.clone(), "token list[0].password".to_owned()));
     let current = "config:\n  web:token:\n    secure: v1:a\n  web:list:\n    - password:\n        secure: v1:b\n";
-    assert_eq!(rebuild(current, &[]), (without, "token list[0].password".to_owned()), "they are others now");
+    assert_eq!(rebuild(current, &[]), (without, "token list[0].password".to_owned()), "a changed secret is not reused");
     let (text, missing) = rebuild(current, &[token, password]);
     assert_eq!(missing, "");
     assert!(text.contains("v1:a") && text.contains("v1:b") && text.contains("web:plain"), "{text}");
     let (text, missing) = rebuild(current, &[password]);
-    assert_eq!(missing, token, "one of them is another now");
+    assert_eq!(missing, token, "a changed secret at a path is not reused");
     assert!(!text.contains("v1:a") && text.contains("v1:b"), "{text}");
     let (text, missing) = rebuild("config:\n  web:token: plain\n", &[token]);
     assert_eq!(missing, "token list[0].password");
-    assert!(!text.contains("web:token"), "what is not encrypted is not kept: {text}");
+    assert!(!text.contains("web:token"), "plain values are not kept as secrets: {text}");
 }
 
 #[test]
@@ -203,8 +203,8 @@ fn rebuilding_settings_is_deterministic_and_idempotent() {
 fn a_json_project_gets_json_settings() {
     let original = "{\"config\": {\"web:a\": \"5\", \"web:b\": 5}}";
     let text = rebuild(Some(original), None, "web", &plainly(&config(&json!({"c": [1]}))), Format::Json)
-        .expect("it is rebuilt");
-    let value: Value = serde_json::from_str(&text.text).expect("it is JSON");
+        .expect("rebuilt settings");
+    let value: Value = serde_json::from_str(&text.text).expect("valid JSON");
     assert_eq!(value, json!({"config": {"web:a": "5", "web:b": 5, "web:c": [1]}}));
 }
 

@@ -61,8 +61,8 @@ fn a_signature_must_match_the_body_and_the_token() {
     for kind in [Github, GenericHmac] {
         let header = if kind == Github { hub } else { x };
         let signed = [(header, sha256.as_str())];
-        assert_eq!(judge(kind, &signed, "other", BODY), Err(Fault::Wrong(header)), "another token");
-        assert_eq!(judge(kind, &signed, "s3cret", b"{}"), Err(Fault::Wrong(header)), "another body");
+        assert_eq!(judge(kind, &signed, "other", BODY), Err(Fault::Wrong(header)), "a different token");
+        assert_eq!(judge(kind, &signed, "s3cret", b"{}"), Err(Fault::Wrong(header)), "a different body");
         assert_eq!(judge(kind, &[], "s3cret", BODY), Err(Fault::Missing(header)), "no signature");
     }
 }

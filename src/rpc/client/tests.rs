@@ -171,10 +171,11 @@ async fn the_stream_is_aborted_if_the_agent_reads_too_slowly() {
     let least = Rate { bytes: 16 * 1024 * 1024, within: Duration::from_millis(200) };
     let bytes = tokio::io::repeat(1).take(size);
     let put = client.put_source_at(header(size), Box::pin(bytes), &sending, least);
-    let error = tokio::time::timeout(Duration::from_secs(20), put).await.expect("it does not wait").unwrap_err();
+    let error =
+        tokio::time::timeout(Duration::from_secs(20), put).await.expect("the call ends without waiting").unwrap_err();
     assert!(error.is_timeout() && error.message.contains("the minimum is 16777216 bytes"), "{error}");
     let done = tokio::time::timeout(Duration::from_millis(1), sending.done());
-    assert!(done.await.is_err(), "not all was sent");
+    assert!(done.await.is_err(), "the stream was not sent completely");
 }
 
 #[tokio::test]
@@ -207,7 +208,7 @@ async fn a_hostile_result_is_bounded_on_receipt() {
             found = Some(result);
         }
     }
-    let found = found.expect("there is a result");
+    let found = found.expect("a result");
     assert_eq!((found.message.as_str(), found.permalink.as_str(), found.changes.len()), ("done", "", 32));
 }
 
@@ -253,13 +254,13 @@ async fn unary_calls_reach_the_agent() {
 
 #[tokio::test]
 async fn a_refusal_contains_the_bounded_agent_message() {
-    let message = format!("another source\u{1b}[31m is in place {}", "ä".repeat(6000));
+    let message = format!("another source\u{1b}[31m is installed {}", "ä".repeat(6000));
     let agent = FakeAgent { refusal: Some(Status::failed_precondition(message)), ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let error = client.run(proto::RunRequest::default()).await.unwrap_err();
     assert_eq!((error.call, error.code), ("Run", Code::FailedPrecondition));
     assert!(error.is_refusal() && !error.is_unavailable());
-    assert!(error.message.starts_with("another source [31m is in place ä"), "{error}");
+    assert!(error.message.starts_with("another source [31m is installed ä"), "{error}");
     assert!(error.message.len() <= 8 * 1024);
 }
 

@@ -25,7 +25,7 @@ fn requests_with_newer_features_need_a_newer_agent() {
             },
         ),
         ("a time limit", RunRequest { timeout_seconds: 1, ..plain.clone() }),
-        ("creations in doubt", RunRequest { pending_creates: 1, ..plain.clone() }),
+        ("pending creates", RunRequest { pending_creates: 1, ..plain.clone() }),
         (
             "config in a file",
             RunRequest {
@@ -38,7 +38,7 @@ fn requests_with_newer_features_need_a_newer_agent() {
             RunRequest { settings: config(ConfigItem { secret: true, ..ConfigItem::default() }), ..plain.clone() },
         ),
         (
-            "an environment of ESC",
+            "a Pulumi ESC environment",
             RunRequest {
                 settings: Some(Settings { environments: vec!["e".to_owned()], ..Settings::default() }),
                 ..plain.clone()
@@ -49,9 +49,9 @@ fn requests_with_newer_features_need_a_newer_agent() {
         assert_eq!(needed(&request), 1, "{name}");
     }
     let destroy = RunRequest { kind: OperationKind::Destroy.into(), ..plain };
-    assert_eq!(needed(&destroy), 2, "agents before report a stack that is not found as destroyed");
+    assert_eq!(needed(&destroy), 2, "older agents report a missing stack as destroyed");
     let applied = RunRequest { applied_stack: Some(PulumiStack::default()), ..destroy };
-    assert_eq!(needed(&applied), 4, "agents before destroy another stack than the applied one");
+    assert_eq!(needed(&applied), 4, "older agents destroy a stack that is not the applied one");
 }
 
 fn settings(stack: &str, config: &[(&str, &str)]) -> Settings {

@@ -287,7 +287,7 @@ async fn an_open_connection_survives_rotation_of_all_certificates() {
     let next = Authority::generate(Timestamp::now()).unwrap();
     serving.mount(&server_certificate(&next), next.certificate_pem());
     agents.replace_identity(&[next.issue_client(Timestamp::now()).unwrap()], next.certificate_pem()).unwrap();
-    status(&agents, &serving.address()).await.expect("a new connection is of the next authority");
+    status(&agents, &serving.address()).await.expect("a new connection uses the next authority");
     open.status().await.expect("the open connection continues");
 }
 
@@ -306,7 +306,7 @@ async fn changed_certificate_files_apply_to_the_next_connection() {
     serving.assert_serves_the_controller().await;
 
     serving.mount(&server_certificate(&next), next.certificate_pem());
-    status().await.expect("the certificate is of the next authority");
+    status().await.expect("the next authority signed the certificate");
     let old = serving.authority.issue_client(Timestamp::now()).unwrap();
     Agents::new(&[old], &both).unwrap().connect(&serving.address()).await.unwrap().status().await.expect_err("too old");
 }

@@ -87,13 +87,13 @@ pub(super) fn is_repetition(one: &Event, other: &Event) -> bool {
         && one.metadata == other.metadata
 }
 
-/// Removes URL credentials from a message and truncates the message to `longest` bytes.
-pub(super) fn bounded(message: &str, longest: usize) -> String {
+/// Removes URL credentials from a message and truncates the message to `max_length` bytes.
+pub(super) fn bounded(message: &str, max_length: usize) -> String {
     let message = url_credentials(message);
-    if message.len() <= longest {
+    if message.len() <= max_length {
         return message.into_owned();
     }
-    let end = message.floor_char_boundary(longest.saturating_sub(3));
+    let end = message.floor_char_boundary(max_length.saturating_sub(3));
     format!("{}...", message.get(..end).unwrap_or_default())
 }
 

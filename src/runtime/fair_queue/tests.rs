@@ -37,7 +37,7 @@ fn opened_in_turn(
     loop {
         queue.close(&ended, now);
         let Some(next) = queue.next_wake(now) else { return order };
-        assert_eq!(queue.request(&runs[&next], next.clone(), now), Ok(()), "its slot was reserved");
+        assert_eq!(queue.request(&runs[&next], next.clone(), now), Ok(()), "the slot is reserved for this run");
         order.push(next.clone());
         ended = next;
     }
@@ -101,9 +101,9 @@ fn the_namespace_with_the_fewest_open_runs_is_served_first() {
         assert!(queue.request(&run(uid, namespace, "n"), uid.to_owned(), now).is_err());
     }
     queue.close("a1", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("b2"), "a has two, b has one");
+    assert_eq!(queue.next_wake(now).as_deref(), Some("b2"), "namespace a has two slots, b has one");
     queue.close("a2", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("a4"), "a has one, b has two");
+    assert_eq!(queue.next_wake(now).as_deref(), Some("a4"), "namespace a has one slot, b has two");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn the_last_slot_of_a_node_is_reserved_for_namespaces_without_runs_there() {
     assert_eq!(queue.request(&run("a4", "a", "two"), String::new(), now), Ok(()), "another node");
     assert_eq!(queue.request(&run("c1", "c", "one"), String::new(), now), Ok(()), "a third namespace");
     queue.close("c1", now);
-    assert_eq!(queue.next_wake(now), None, "both still have a run there");
+    assert_eq!(queue.next_wake(now), None, "both namespaces still have a run on the node");
     queue.close("a2", now);
     assert_eq!(queue.next_wake(now).as_deref(), Some("b2"));
 }
@@ -163,7 +163,7 @@ fn a_full_node_does_not_delay_runs_on_other_nodes() {
     assert_eq!(queue.request(&run("b4", "b", "three"), String::new(), now), Ok(()));
     assert_eq!(queue.request(&run("b5", "b", "four"), "b5".to_owned(), now), Err(Full::All { limit: 3 }));
     queue.close("a3", now);
-    assert_eq!(queue.next_wake(now).as_deref(), Some("b5"), "a2 is before it, but its node is full");
+    assert_eq!(queue.next_wake(now).as_deref(), Some("b5"), "a2 is ahead in the queue, but its node is full");
     queue.close("a1", now);
     assert_eq!(queue.next_wake(now).as_deref(), Some("a2"));
 }
@@ -180,7 +180,7 @@ fn a_woken_run_that_changed_node_keeps_its_position_but_not_its_slot() {
     queue.close("first", now);
     assert_eq!(queue.next_wake(now).as_deref(), Some("moves"));
     assert!(queue.request(&moves("two"), "moves".to_owned(), now).is_err());
-    assert_eq!(queue.next_wake(now).as_deref(), Some("stays"), "the slot on its old node is free");
+    assert_eq!(queue.next_wake(now).as_deref(), Some("stays"), "the slot on the previous node is free");
     assert!(queue.request(&run("last", "a", "two"), "last".to_owned(), now).is_err());
     queue.close("second", now);
     assert_eq!(queue.next_wake(now).as_deref(), Some("moves"));
@@ -264,7 +264,7 @@ fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
         for namespace in ["namespace0", "namespace1", "namespace2"] {
             prop_assert!(taken.in_namespace(namespace) <= limits.each_namespace, "{namespace}");
             let leaves_one = taken.of_both(namespace, node) < limits.each_node || limits.each_node == 1;
-            prop_assert!(leaves_one, "{namespace} has all of {node}");
+            prop_assert!(leaves_one, "{namespace} uses all slots of {node}");
         }
     }
     for queued in queue.queue.runs() {
@@ -358,7 +358,7 @@ proptest! {
             prop_assert_eq!(before.get(&woken.namespace).copied(), fewest, "{} of {:?}", woken.namespace, before);
             let first = queue.queue.runs().filter(|run| run.namespace == woken.namespace && run.node == woken.node);
             let overtaken = first.filter(|run| (-run.priority, run.pending_since) < (-woken.priority, woken.pending_since));
-            prop_assert_eq!(overtaken.count(), 0, "within a namespace priority and time decide");
+            prop_assert_eq!(overtaken.count(), 0, "within a namespace, priority and time define the order");
             prop_assert_eq!(queue.request(&woken, woken.uid.clone(), now), Ok(()));
         }
     }
@@ -393,7 +393,7 @@ proptest! {
             passed_by.retain(|namespace, _| runs.values().any(|run| run.namespace == *namespace));
             for (namespace, passed) in &passed_by {
                 let once: BTreeSet<&String> = passed.iter().collect();
-                prop_assert_eq!(once.len(), passed.len(), "{} was passed by {:?}", namespace, passed);
+                prop_assert_eq!(once.len(), passed.len(), "{} was overtaken by {:?}", namespace, passed);
             }
         }
     }

@@ -27,15 +27,15 @@ async fn is_free(slots: &FairSlots, key: &str) -> Option<Slot> {
 #[tokio::test(start_paused = true)]
 async fn a_key_is_limited_to_its_share() {
     let slots = slots(3, 2, 8);
-    let first = is_free(&slots, "a").await.expect("all are free");
-    let second = is_free(&slots, "a").await.expect("two per key");
-    assert!(is_free(&slots, "a").await.is_none(), "a has its two");
-    let third = is_free(&slots, "b").await.expect("b has none yet");
-    assert!(is_free(&slots, "c").await.is_none(), "all three are in use");
+    let first = is_free(&slots, "a").await.expect("all slots are free");
+    let second = is_free(&slots, "a").await.expect("two slots per key");
+    assert!(is_free(&slots, "a").await.is_none(), "key a has two slots");
+    let third = is_free(&slots, "b").await.expect("key b has no slot yet");
+    assert!(is_free(&slots, "c").await.is_none(), "all slots are in use");
     drop(first);
-    let fourth = is_free(&slots, "c").await.expect("one is free again");
+    let fourth = is_free(&slots, "c").await.expect("one slot is free");
     drop((second, third, fourth));
-    assert_eq!(slots.keys(), 0, "no key is kept");
+    assert_eq!(slots.keys(), 0, "keys without slots are removed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -47,8 +47,8 @@ async fn another_key_waits_one_turn_regardless_of_queue_length() {
         for _ in 0..count {
             let (slots, served) = (slots.clone(), served.clone());
             tasks.spawn(async move {
-                let slot = slots.acquire(key).await.expect("it may wait");
-                served.send(key).expect("it is read");
+                let slot = slots.acquire(key).await.expect("acquired slot");
+                served.send(key).expect("receiver is open");
                 sleep(Duration::from_secs(1)).await;
                 drop(slot);
             });
@@ -71,15 +71,15 @@ async fn another_key_waits_one_turn_regardless_of_queue_length() {
 #[tokio::test(start_paused = true)]
 async fn a_canceled_waiter_leaks_no_slot_or_key() {
     let slots = slots(1, 1, 2);
-    let held = slots.acquire("a").await.expect("it is free");
+    let held = slots.acquire("a").await.expect("free slot");
     // One caller waits for the key's own slot, one for the common slot.
     for key in ["a", "b"] {
-        assert!(timeout(Duration::from_secs(1), slots.acquire(key)).await.is_err(), "{key} has to wait");
+        assert!(timeout(Duration::from_secs(1), slots.acquire(key)).await.is_err(), "{key} waits for a slot");
     }
-    assert_eq!(slots.keys(), 1, "b is forgotten");
+    assert_eq!(slots.keys(), 1, "key b is removed");
     drop(held);
     for key in ["a", "b"] {
-        drop(is_free(&slots, key).await.expect("no slot is lost"));
+        drop(is_free(&slots, key).await.expect("free slot"));
     }
     assert_eq!(slots.keys(), 0);
 }
@@ -87,7 +87,7 @@ async fn a_canceled_waiter_leaks_no_slot_or_key() {
 #[tokio::test(start_paused = true)]
 async fn the_number_of_waiters_per_key_is_bounded() {
     let slots = slots(1, 1, 2);
-    let held = slots.acquire("a").await.expect("it is free");
+    let held = slots.acquire("a").await.expect("free slot");
     let mut waiting = JoinSet::new();
     for _ in 0..2 {
         let slots = slots.clone();
@@ -95,19 +95,19 @@ async fn the_number_of_waiters_per_key_is_bounded() {
     }
     sleep(Duration::from_millis(1)).await;
     assert_eq!(slots.acquire("a").await.err(), Some(Busy { waiting: 2 }));
-    assert!(timeout(Duration::from_secs(1), slots.acquire("b")).await.is_err(), "b may still wait");
+    assert!(timeout(Duration::from_secs(1), slots.acquire("b")).await.is_err(), "key b can still wait");
     drop(held);
-    assert!(waiting.join_all().await.iter().all(Result::is_ok), "those that wait are served");
+    assert!(waiting.join_all().await.iter().all(Result::is_ok), "all waiting keys get a slot");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_paused_key_does_not_block_other_keys() {
     let slots = slots(1, 1, 2);
-    let mut held = slots.acquire("a").await.expect("it is free");
+    let mut held = slots.acquire("a").await.expect("free slot");
     assert!(is_free(&slots, "b").await.is_none());
     held.release_common();
     assert!(is_free(&slots, "b").await.is_some());
-    assert!(is_free(&slots, "a").await.is_none(), "a pauses until the slot is dropped");
+    assert!(is_free(&slots, "a").await.is_none(), "key a waits until the slot is released");
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,7 +135,7 @@ async fn keys_that_leave_and_return_do_not_delay_a_key_that_stays() {
 async fn the_number_of_remembered_keys_is_bounded() {
     let slots = slots(1, 1, 1);
     for index in 0..5 * MAX_REMEMBERED {
-        drop(slots.acquire(&format!("key-{index}")).await.expect("it is free"));
+        drop(slots.acquire(&format!("key-{index}")).await.expect("free slot"));
     }
     assert!(slots.0.lock().last_grants.len() <= 2 * MAX_REMEMBERED);
 }

@@ -138,14 +138,14 @@ async fn cache_sync_waits_for_the_first_list_of_every_cache() {
         assert!(sync.wait().await.is_err(), "before {event:?}");
         one_writer.apply(&event);
     }
-    let error = sync.wait().await.expect_err("one of two is not listed").to_string();
+    let error = sync.wait().await.expect_err("should time out without both lists").to_string();
     assert_eq!(error, "waiting for cache sync of Secret");
     two_writer.apply(&Event::Init);
     let (waited, ()) = tokio::join!(sync.wait(), async {
         tokio::time::sleep(Duration::from_secs(10)).await;
         two_writer.apply(&Event::InitDone);
     });
-    assert!(waited.is_ok(), "it was listed meanwhile: {waited:?}");
+    assert!(waited.is_ok(), "the wait ends after the list: {waited:?}");
     two_writer.apply(&Event::Init);
-    assert!(sync.wait().await.is_ok(), "a restarted watch keeps its objects");
+    assert!(sync.wait().await.is_ok(), "the cache keeps its objects while a watch restarts");
 }

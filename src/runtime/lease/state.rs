@@ -9,13 +9,13 @@ use tokio::time::Instant;
 
 /// Last observed state of the Lease.
 #[derive(Clone, Debug)]
-pub(super) struct Sighting {
+pub(super) struct Observation {
     pub(super) lease: Lease,
     /// Time at which this process first observed this state.
     pub(super) since: Instant,
 }
 
-impl Sighting {
+impl Observation {
     pub(super) fn spec(&self) -> LeaseSpec {
         self.lease.spec.clone().unwrap_or_default()
     }
@@ -78,7 +78,7 @@ impl Identity {
 }
 
 /// Returns the next step, based on the last observation and the clock of this process.
-pub(super) fn decide(seen: Option<&Sighting>, identity: &Identity, ours: Duration, now: Instant) -> Step {
+pub(super) fn decide(seen: Option<&Observation>, identity: &Identity, ours: Duration, now: Instant) -> Step {
     let Some(seen) = seen else { return Step::Create };
     match seen.holder() {
         None => Step::Take,

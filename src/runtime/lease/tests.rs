@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::config::LeaderElection;
 use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
-use crate::runtime::lease::state::{Sighting, Step, decide, desired};
+use crate::runtime::lease::state::{Observation, Step, decide, desired};
 use crate::runtime::lease::{Elector, Identity, LeaseLost, Term};
 use crate::runtime::writes::Leadership;
 use crate::telemetry::metrics::Metrics;
@@ -25,7 +25,7 @@ const MAX_RETRY: Duration = Duration::from_secs(6);
 
 /// Fault behavior of the API server.
 #[derive(Clone, Copy, Debug, Default)]
-enum Mood {
+enum Behavior {
     #[default]
     Well,
     /// Ignores requests and does not respond.
@@ -42,13 +42,13 @@ struct Server(Arc<Mutex<Kept>>);
 struct Kept {
     lease: Option<Value>,
     version: u64,
-    mood: Mood,
+    behavior: Behavior,
 }
 
 impl Server {
     fn candidate(&self, identity: &str) -> (Elector, Leadership, Log) {
         let server = self.clone();
-        let (client, log) = client(move |request| server.answer(request));
+        let (client, log) = client(move |request| server.respond(request));
         let times = LeaderElection {
             lease_name: "lead".to_owned(),
             lease_duration: LEASE,
@@ -61,21 +61,21 @@ impl Server {
         (elector, leadership, log)
     }
 
-    fn answer(&self, request: &RecordedRequest) -> Answer {
+    fn respond(&self, request: &RecordedRequest) -> Answer {
         let mut kept = self.0.lock().unwrap();
-        match kept.mood {
-            Mood::Well => kept.serve(request),
-            Mood::Away => Answer::Silence,
-            Mood::Mute => {
+        match kept.behavior {
+            Behavior::Well => kept.serve(request),
+            Behavior::Away => Answer::Silence,
+            Behavior::Mute => {
                 kept.serve(request);
                 Answer::Silence
             }
-            Mood::Broken => Answer::refusal(500, "InternalError"),
+            Behavior::Broken => Answer::refusal(500, "InternalError"),
         }
     }
 
-    fn is(&self, mood: Mood) {
-        self.0.lock().unwrap().mood = mood;
+    fn is(&self, behavior: Behavior) {
+        self.0.lock().unwrap().behavior = behavior;
     }
 
     fn spec(&self) -> Value {
@@ -150,21 +150,26 @@ async fn a_lease_is_taken_only_if_unchanged_for_its_whole_duration() {
         ("no Lease", None, 0, Step::Create),
         ("no holder", Some(no_holder), 0, Step::Take),
         ("released", Some(spec("", 1)), 0, Step::Take),
-        ("our own", Some(spec("me", 35)), 0, Step::Renew),
-        ("our own, long ago", Some(spec("me", 35)), 1000, Step::Renew),
-        ("another's, seen for the first time", Some(spec("other", 35)), 0, Step::Wait),
-        ("another's, a moment before its end", Some(spec("other", 35)), 34_999, Step::Wait),
-        ("another's, at its end", Some(spec("other", 35)), 35_000, Step::Take),
-        ("another's, which asked for more than we do", Some(spec("other", 60)), 59_999, Step::Wait),
-        ("another's, which asked for less", Some(spec("other", 15)), 15_000, Step::Take),
-        ("another's, which did not say", Some(spec("other", 0)), 34_999, Step::Wait),
-        ("another's, which did not say, at our own end", Some(spec("other", 0)), 35_000, Step::Take),
-        ("our container's, whose process has ended", Some(spec("pod_1_x", 35)), 0, Step::Take),
-        ("a pod's of the same name", Some(spec("pod_2_x", 35)), 0, Step::Wait),
+        ("held by this process", Some(spec("me", 35)), 0, Step::Renew),
+        ("held by this process, expired", Some(spec("me", 35)), 1000, Step::Renew),
+        ("held by another process, first observation", Some(spec("other", 35)), 0, Step::Wait),
+        ("held by another process, just before expiry", Some(spec("other", 35)), 34_999, Step::Wait),
+        ("held by another process, at expiry", Some(spec("other", 35)), 35_000, Step::Take),
+        ("held by another process with a longer duration", Some(spec("other", 60)), 59_999, Step::Wait),
+        ("held by another process with a shorter duration", Some(spec("other", 15)), 15_000, Step::Take),
+        ("held by another process without a duration", Some(spec("other", 0)), 34_999, Step::Wait),
+        (
+            "held by another process without a duration, at the default expiry",
+            Some(spec("other", 0)),
+            35_000,
+            Step::Take,
+        ),
+        ("held by an ended process of this container", Some(spec("pod_1_x", 35)), 0, Step::Take),
+        ("held by another pod with the same name", Some(spec("pod_2_x", 35)), 0, Step::Wait),
     ];
     let me = Identity { container: Some("pod_1_".to_owned()), ..called("me") };
     for (case, spec, milliseconds, step) in cases {
-        let seen = spec.map(|spec| Sighting { lease: Lease { spec: Some(spec), ..Lease::default() }, since });
+        let seen = spec.map(|spec| Observation { lease: Lease { spec: Some(spec), ..Lease::default() }, since });
         let now = since + Duration::from_millis(milliseconds);
         assert_eq!(decide(seen.as_ref(), &me, LEASE, now), step, "{case}");
     }
@@ -233,24 +238,27 @@ async fn an_expired_lease_is_taken_over_regardless_of_the_holders_clock() {
 
 #[tokio::test(start_paused = true)]
 async fn a_disconnected_leader_stops_writing_before_its_lease_expires() {
-    for mood in [Mood::Away, Mood::Mute, Mood::Broken] {
+    for behavior in [Behavior::Away, Behavior::Mute, Behavior::Broken] {
         let server = Server::default();
         let (mut term, leadership, log) = leading(&server, "a").await;
         tokio::time::sleep(RETRY * 4).await;
         // No other candidate can observe the last renewal before this time.
         let last_renewal = Instant::now();
         let requests = log.all().len();
-        server.is(mood);
+        server.is(behavior);
         let lost = term.lost().await;
-        assert!(matches!(&lost, LeaseLost::NotRenewed { .. }), "{mood:?}: {lost}");
+        assert!(matches!(&lost, LeaseLost::NotRenewed { .. }), "{behavior:?}: {lost}");
         let stopped = last_renewal.elapsed();
-        assert!(stopped <= DEADLINE && stopped > DEADLINE - RETRY - Duration::from_secs(1), "{mood:?}: {stopped:?}");
-        assert!(!leadership.is_held(), "{mood:?}");
-        assert!(log.all().len() > requests, "{mood:?}: it tried");
-        server.is(Mood::Well);
+        assert!(
+            stopped <= DEADLINE && stopped > DEADLINE - RETRY - Duration::from_secs(1),
+            "{behavior:?}: {stopped:?}"
+        );
+        assert!(!leadership.is_held(), "{behavior:?}");
+        assert!(log.all().len() > requests, "{behavior:?}: no renewal was attempted");
+        server.is(Behavior::Well);
         let (mut rival, rivals, _) = server.candidate("b");
         rival.acquire().await;
-        assert!(rivals.is_held() && !leadership.is_held(), "{mood:?}");
+        assert!(rivals.is_held() && !leadership.is_held(), "{behavior:?}");
     }
 }
 
@@ -260,9 +268,9 @@ async fn a_process_paused_past_its_deadline_loses_the_lease_without_requests() {
     let (mut elector, leadership, log) = server.candidate("a");
     elector.acquire().await;
     let requests = log.all().len();
-    // Meanwhile, no task that could signal the loss of the Lease runs in this process.
+    // No task that could signal the loss of the Lease runs in this process during the pause.
     tokio::time::advance(DEADLINE).await;
-    assert!(!leadership.is_held(), "the first look is too late");
+    assert!(!leadership.is_held(), "the first check comes after the expiry");
     let lost = Term::begin(elector).lost().await;
     let expected =
         "failed to renew Lease flux-system/lead for 30 s: this process was suspended; restarting as a follower";
@@ -293,7 +301,7 @@ async fn a_modified_or_deleted_lease_is_kept_and_a_taken_lease_is_lost() {
     let lost = term.lost().await;
     let expected = "lost Lease flux-system/lead to b; restarting as a follower";
     assert_eq!(lost.to_string(), expected);
-    assert!(begun.elapsed() <= RETRY, "it is noticed at the next renewal: {:?}", begun.elapsed());
+    assert!(begun.elapsed() <= RETRY, "the loss is detected at the next renewal: {:?}", begun.elapsed());
     assert!(!leadership.is_held());
 }
 
@@ -330,7 +338,7 @@ async fn a_lease_is_released_only_if_enabled_and_still_held() {
     elector.acquire().await;
     server.touch(|lease| lease["spec"]["holderIdentity"] = json!("c"));
     elector.release().await.unwrap();
-    assert_eq!(server.spec()["holderIdentity"], json!("c"), "another's is not ours to let go");
+    assert_eq!(server.spec()["holderIdentity"], json!("c"), "the lease of another process is not released");
 }
 
 #[tokio::test(start_paused = true)]
@@ -347,7 +355,7 @@ async fn only_one_of_two_concurrent_candidates_gets_the_lease() {
             () = tokio::time::sleep(time) => {}
         }
         assert_ne!(server.spec()["holderIdentity"], json!("dead"));
-        assert_ne!(ones.is_held(), others.is_held(), "one of them leads");
+        assert_ne!(ones.is_held(), others.is_held(), "exactly one process is the leader");
     }
 }
 

@@ -39,9 +39,9 @@ async fn the_reconcile_result_determines_the_requeue() {
     let cases = [
         (Ok(Outcome::Settled), Action::await_change(), "success"),
         (Ok(Outcome::After(SOON)), Action::requeue(SOON), "requeue_after"),
-        (Err(ReconcileError::stalled("it is wrong")), Action::await_change(), "error"),
+        (Err(ReconcileError::stalled("invalid spec")), Action::await_change(), "error"),
         (Err(ReconcileError::waiting("the pod", SOON)), Action::requeue(SOON), "requeue_after"),
-        (Err(ReconcileError::transient("it broke")), Action::requeue(MIN_DELAY), "error"),
+        (Err(ReconcileError::transient("connection refused")), Action::requeue(MIN_DELAY), "error"),
         (Err(refused(403).into()), Action::requeue(MIN_DELAY), "error"),
         (Err(refused(409).into()), Action::requeue(MIN_DELAY), "requeue_after"),
     ];
@@ -79,7 +79,7 @@ async fn hanging_reconciles_of_a_namespace_do_not_block_others() {
         })
         .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(begun.load(Ordering::SeqCst), 3, "no more of one namespace at a time");
+    assert_eq!(begun.load(Ordering::SeqCst), 3, "the namespace limit applies");
     for number in 0..10 {
         let object = in_namespace("apps", &number.to_string());
         let honest = runner.run(&object, async { Ok(Outcome::Settled) });
@@ -88,9 +88,9 @@ async fn hanging_reconciles_of_a_namespace_do_not_block_others() {
     }
     end.cancel();
     tokio::time::sleep(Duration::from_secs(70)).await;
-    assert_eq!(begun.load(Ordering::SeqCst), 3, "at the end none begins");
+    assert_eq!(begun.load(Ordering::SeqCst), 3, "no reconcile starts after shutdown");
     for hanging in hanging {
-        assert!(hanging.await.expect("no panic").is_ok(), "those that waited and those that hung have ended");
+        assert!(hanging.await.expect("no panic").is_ok(), "waiting and running reconciles have ended");
     }
 }
 
@@ -109,11 +109,7 @@ async fn an_object_deleted_during_its_reconcile_leaves_no_state() {
     let text = metrics.encode().unwrap();
     assert!(!text.contains("name=\"going\"") && text.contains("name=\"staying\""), "{text}");
     let names: Vec<String> = received.try_iter().collect();
-    assert_eq!(
-        names,
-        ["apps/going", "apps/going"],
-        "once for the deletion, and once for the reconcile that ended later"
-    );
+    assert_eq!(names, ["apps/going", "apps/going"], "metrics are removed at the deletion and after the last reconcile");
 }
 
 #[tokio::test]
@@ -121,10 +117,11 @@ async fn backoff_is_configurable_and_stalled_errors_count_as_terminal() {
     let (runner, metrics) = runner();
     let (shortest, longest) = (Duration::from_secs(2), Duration::from_secs(3));
     let runner = runner.with_backoff(Backoff::between(shortest, longest));
-    let fail = async || runner.run(&workspace("web"), async { Err(ReconcileError::transient("it broke")) }).await;
+    let fail =
+        async || runner.run(&workspace("web"), async { Err(ReconcileError::transient("connection refused")) }).await;
     assert_eq!(fail().await, Ok(Action::requeue(shortest)));
     assert_eq!(fail().await, Ok(Action::requeue(longest)));
-    runner.run(&workspace("web"), async { Err(ReconcileError::stalled("it is wrong")) }).await.unwrap();
+    runner.run(&workspace("web"), async { Err(ReconcileError::stalled("invalid spec")) }).await.unwrap();
     let text = metrics.encode().unwrap();
     let line = "controller_runtime_terminal_reconcile_errors_total{controller=\"workspace\"} 1";
     assert!(text.contains(line), "no {line} in\n{text}");
@@ -133,10 +130,10 @@ async fn backoff_is_configurable_and_stalled_errors_count_as_terminal() {
 #[tokio::test]
 async fn a_panic_is_counted_and_backed_off_and_does_not_affect_others() {
     let (runner, metrics) = runner();
-    let panicking = async || runner.run(&workspace("web"), async { panic!("out of luck") }).await;
+    let panicking = async || runner.run(&workspace("web"), async { panic!("test panic") }).await;
     assert_eq!(panicking().await, Ok(Action::requeue(MIN_DELAY)));
     assert_eq!(panicking().await, Ok(Action::requeue(MIN_DELAY * 2)));
-    let other = runner.run(&workspace("other"), async { Err(ReconcileError::transient("it broke")) }).await;
+    let other = runner.run(&workspace("other"), async { Err(ReconcileError::transient("connection refused")) }).await;
     assert_eq!(other, Ok(Action::requeue(MIN_DELAY)));
     let text = metrics.encode().unwrap();
     assert!(text.contains("controller_runtime_reconcile_panics_total{controller=\"workspace\"} 2"), "{text}");
@@ -153,7 +150,8 @@ async fn a_hanging_reconcile_times_out() {
 #[tokio::test]
 async fn success_resets_the_backoff() {
     let (runner, _) = runner();
-    let fail = async || runner.run(&workspace("web"), async { Err(ReconcileError::transient("it broke")) }).await;
+    let fail =
+        async || runner.run(&workspace("web"), async { Err(ReconcileError::transient("connection refused")) }).await;
     fail().await.unwrap();
     assert_eq!(fail().await, Ok(Action::requeue(MIN_DELAY * 2)));
     runner.run(&workspace("web"), async { Ok(Outcome::Settled) }).await.unwrap();
@@ -164,13 +162,13 @@ async fn success_resets_the_backoff() {
 async fn a_deleted_object_leaves_no_metrics_or_backoff() {
     let (runner, metrics) = runner();
     for name in ["one", "two", "three"] {
-        runner.run(&workspace(name), async { Err(ReconcileError::transient("it broke")) }).await.unwrap();
+        runner.run(&workspace(name), async { Err(ReconcileError::transient("connection refused")) }).await.unwrap();
     }
     runner.forget(&workspace("one"));
     runner.retain(|namespace, name| (namespace, name) == ("apps", "three"));
     let text = metrics.encode().unwrap();
     let known = |name: &str| text.contains(&format!("name=\"{name}\""));
     assert_eq!([known("one"), known("two"), known("three")], [false, false, true]);
-    let again = runner.run(&workspace("two"), async { Err(ReconcileError::transient("it broke")) }).await;
+    let again = runner.run(&workspace("two"), async { Err(ReconcileError::transient("connection refused")) }).await;
     assert_eq!(again, Ok(Action::requeue(MIN_DELAY)));
 }

@@ -41,9 +41,9 @@ async fn queued_runs_are_woken_in_order_one_per_free_slot() {
 
     drop(a);
     assert_eq!(wakes.next().await, Some("c"));
-    assert!(run_limiter.acquire(&run("d"), "d").is_err(), "the place is kept for the one that was woken");
+    assert!(run_limiter.acquire(&run("d"), "d").is_err(), "the slot is reserved for the woken run");
     assert!(run_limiter.acquire(&run("new"), "new").is_err());
-    let c = run_limiter.acquire(&run("c"), "c").expect("its place was kept");
+    let c = run_limiter.acquire(&run("c"), "c").expect("reserved slot");
     drop((b, c));
     assert_eq!(wakes.next().await, Some("d"));
     assert_eq!(wakes.next().await, Some("e"));
@@ -84,7 +84,7 @@ async fn adopted_runs_count_towards_the_limit_but_are_never_refused() {
     assert!(run_limiter.acquire(&run("d"), "d").is_err());
     let mut adopted = adopted.into_iter();
     drop(adopted.next());
-    assert!(run_limiter.acquire(&run("d"), "d").is_err(), "still as many as are allowed");
+    assert!(run_limiter.acquire(&run("d"), "d").is_err(), "the limit still applies");
     drop(adopted.next());
     assert!(run_limiter.acquire(&run("d"), "d").is_ok());
 }
@@ -93,7 +93,7 @@ async fn adopted_runs_count_towards_the_limit_but_are_never_refused() {
 async fn two_permits_of_one_run_use_one_slot() {
     let run_limiter = run_limiter(1);
     let first = run_limiter.acquire(&run("a"), "a").unwrap();
-    let second = run_limiter.acquire(&run("a"), "a").expect("it is open");
+    let second = run_limiter.acquire(&run("a"), "a").expect("run slot");
     drop(first);
     assert!(run_limiter.acquire(&run("b"), "b").is_err());
     drop(second);

@@ -98,9 +98,12 @@ async fn the_check_waits_until_an_older_definition_is_replaced() {
              status.mountedInputs"]
     );
     let mut waiting = Box::pin(until_complete_by(&client, LIMIT, compare));
-    assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err(), "it waits");
+    assert!(
+        tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err(),
+        "should wait for the missing fields"
+    );
     *is_older.lock().unwrap() = false;
-    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it completes");
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("completes after the update of the CRD");
     assert!(log.verbs().iter().all(|verb| verb.starts_with("GET /openapi/v3/apis/")));
 }
 
@@ -126,5 +129,5 @@ async fn a_failed_comparison_is_retried() {
         Err("killed".to_owned())
     };
     let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&client, LIMIT, compare)).await;
-    done.expect("it completes once the comparison succeeds");
+    done.expect("completes once the comparison succeeds");
 }

@@ -17,7 +17,7 @@ use crate::api::auto::{Update, Workspace};
 use crate::runtime::fake_api::{Answer, client};
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
-use crate::runtime::watch::{Seen, changes, cut_down_metadata, cut_down_update};
+use crate::runtime::watch::{Seen, changes, cut_down_metadata, strip_update};
 use crate::telemetry::metrics::Metrics;
 
 fn workspace(name: &str, version: u32, metadata: Value, status: &str) -> Value {
@@ -66,7 +66,7 @@ async fn spec_finalizer_deletion_and_request_changes_trigger_a_reconcile() {
     let (store, writer) = reflector::store::<Workspace>();
     let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive, |_| ()));
     let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(9).try_collect::<Vec<_>>();
-    let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes come").unwrap();
+    let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes are received").unwrap();
     assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11", "12"]);
     let kept = store.state();
     assert_eq!(kept[0].resource_version().as_deref(), Some("12"), "the store has every change");
@@ -103,10 +103,10 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
                 break;
             }
         }
-        // Deleted objects are forgotten only at the end of the list, after its last object.
+        // Deleted objects are removed only at the end of the list, after its last object.
         let _ = tokio::time::timeout(Duration::from_millis(100), stream.next()).await;
     };
-    tokio::time::timeout(Duration::from_secs(20), all).await.expect("the second list comes");
+    tokio::time::timeout(Duration::from_secs(20), all).await.expect("the second list is received");
     let text = metrics.encode().unwrap();
     let known = ["a", "b", "c", "new"].map(|name| text.contains(&format!("name=\"{name}\"")));
     assert_eq!(known, [false, false, true, true], "{text}");
@@ -150,7 +150,7 @@ async fn an_undecodable_object_does_not_hide_others() {
     };
     let mut stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive, tell));
     let until_last = async { while stream.next().await.unwrap().unwrap().name_any() != "last" {} };
-    tokio::time::timeout(Duration::from_secs(10), until_last).await.expect("what can be read comes");
+    tokio::time::timeout(Duration::from_secs(10), until_last).await.expect("readable objects are received");
     assert_eq!(*seen.lock().unwrap(), ["app", "web", "app", "-web", "last"]);
     let mut kept: Vec<String> = store.state().iter().map(|object| object.name_any()).collect();
     kept.sort();
@@ -181,7 +181,7 @@ async fn a_kube_controller_runs_on_the_change_stream_and_the_runner() {
         surroundings.drive.run(&*workspace, reconcile(&workspace, &surroundings)).await
     };
     let mut ends = pin!(Controller::for_stream(stream, store).run(driven, no_errors, surroundings));
-    let end = tokio::time::timeout(Duration::from_secs(10), ends.next()).await.expect("it is reconciled");
+    let end = tokio::time::timeout(Duration::from_secs(10), ends.next()).await.expect("reconcile of the object");
     let (object, action) = end.unwrap().unwrap();
     assert_eq!((object.name.as_str(), action), ("web", Action::requeue(Duration::from_secs(9))));
 }
@@ -212,7 +212,7 @@ fn stored_updates_keep_only_metadata_spec_and_run_state() {
     let mut update: Update = serde_json::from_value(whole).unwrap();
     let kept: Update = serde_json::from_value(kept).unwrap();
     cut_down_metadata(&mut update);
-    cut_down_update(&mut update);
+    strip_update(&mut update);
     assert_eq!(serde_json::to_value(&update).unwrap(), serde_json::to_value(&kept).unwrap());
 }
 
@@ -246,6 +246,6 @@ fn unchanged_objects_are_filtered_and_deletions_pass() {
     ];
     for (number, (event, comes)) in steps.into_iter().enumerate() {
         let text = format!("step {number}: {event:?}");
-        assert_eq!(seen.sift(event, state).is_some(), comes, "{text}");
+        assert_eq!(seen.filter_changed(event, state).is_some(), comes, "{text}");
     }
 }

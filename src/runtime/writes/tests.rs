@@ -174,7 +174,7 @@ async fn finalizer_patches_test_that_the_object_is_unchanged() {
     assert!(log.all().iter().all(|request| request.query == OURS), "{:?}", log.all());
     writer.add_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
     writer.remove_finalizer(&update_with(json!({})), "ours").await.unwrap();
-    assert_eq!(log.all().len(), 3, "what is so already makes no request");
+    assert_eq!(log.all().len(), 3, "an unchanged object makes no request");
 }
 
 #[tokio::test]
@@ -232,12 +232,12 @@ async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
     assert_eq!((requests.len(), requests[0].method.as_str(), requests[0].path.as_str()), (1, "PATCH", PATH));
     assert_eq!(requests[0].query, OURS);
     let metadata = &requests[0].body["metadata"];
-    assert_eq!(metadata["resourceVersion"], "7", "another one's change since is a conflict");
+    assert_eq!(metadata["resourceVersion"], "7", "the resource version detects concurrent changes");
     let managers: Vec<_> =
         metadata["managedFields"].as_array().unwrap().iter().map(|e| (&e["manager"], &e["operation"])).collect();
     let ours = json!("pulumi-controller");
     assert_eq!(managers, [(&ours, &json!("Apply")), (&ours, &json!("Update"))]);
-    assert_eq!(requests[0].body.as_object().unwrap().len(), 1, "neither spec nor status is touched");
+    assert_eq!(requests[0].body.as_object().unwrap().len(), 1, "spec and status are not written");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use tokio_util::sync::DropGuard;
 
 use super::*;
 
-/// Upper bound of a test's waiting times. It is shorter than [`LONG`], so that a test fails if it waits for that timeout.
+/// Timeout of every wait in these tests. It is shorter than [`LONG`], so that a test fails if it waits for that timeout.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(120);
 /// Requests that are never completed.
@@ -48,14 +48,14 @@ impl Server {
 
 /// Returns all data that the server sends until it closes the connection.
 async fn rest(mut stream: TcpStream) -> String {
-    let mut answer = Vec::new();
-    let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut answer)).await;
+    let mut response = Vec::new();
+    let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await;
     drop(read.expect("the server answers or closes the connection in time"));
-    String::from_utf8(answer).unwrap()
+    String::from_utf8(response).unwrap()
 }
 
-fn is_ok(answer: &str) -> bool {
-    answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ok")
+fn is_ok(response: &str) -> bool {
+    response.starts_with("HTTP/1.1 200 ") && response.ends_with("ok")
 }
 
 #[tokio::test]
@@ -66,8 +66,8 @@ async fn idle_connections_of_one_peer_do_not_block_other_peers() {
         for _ in 0..20 {
             held.push(server.connect(2, text).await);
         }
-        let answer = server.get(3).await;
-        assert!(is_ok(&answer), "after {text:?}: {answer:?}");
+        let response = server.get(3).await;
+        assert!(is_ok(&response), "after {text:?}: {response:?}");
     }
 }
 
@@ -113,8 +113,8 @@ async fn a_request_sent_in_chunks_is_answered() {
     let mut stream = server.connect(2, "POST /echo HTTP/1.1\r\nHost: test\r\n").await;
     stream.write_all(b"Content-Length: 6\r\n\r\nab").await.unwrap();
     stream.write_all(b"cdef").await.unwrap();
-    let answer = rest(stream).await;
-    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("abcdef"), "{answer}");
+    let response = rest(stream).await;
+    assert!(response.starts_with("HTTP/1.1 200 ") && response.ends_with("abcdef"), "{response}");
 }
 
 #[test]
@@ -128,11 +128,11 @@ fn the_peer_with_the_most_waiting_connections_loses_its_oldest() {
     }
     let closed = || tokens.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>();
     waiting.close_one();
-    assert_eq!(closed(), [false, true, false, false, false], "the oldest of a peer with two");
+    assert_eq!(closed(), [false, true, false, false, false], "the oldest connection of a peer with two");
     waiting.close_one();
     assert_eq!(closed(), [false, true, true, false, false]);
     waiting.close_one();
-    assert_eq!(closed(), [true, true, true, false, false], "the oldest of all with one");
+    assert_eq!(closed(), [true, true, true, false, false], "the oldest connection of peers with one");
     waits.clear();
     waiting.close_one();
     assert_eq!(closed(), [true, true, true, false, false], "connections that do not wait stay open");

@@ -32,11 +32,11 @@ fn a_reference_selects_group_and_kind_regardless_of_version() {
     ];
     for (api_version, kind, group) in rows {
         let source = reference(api_version, kind, Some("./app/"));
-        let parsed = Reference::parse(&source).expect("it is valid");
+        let parsed = Reference::parse(&source).expect("valid reference");
         let expected = GroupKind::new(group, kind);
         assert_eq!(parsed.kind, expected);
         assert_eq!((parsed.name.as_str(), parsed.directory.as_str()), ("app", "app"));
-        assert_eq!(kind_of(&source.source_ref), Some(expected), "a watch on it wakes {api_version:?} {kind}");
+        assert_eq!(kind_of(&source.source_ref), Some(expected), "a watch on {api_version:?} {kind} requeues the Stack");
     }
 }
 
@@ -60,7 +60,7 @@ fn an_unresolvable_reference_is_invalid() {
     for (api_version, kind, dir, expected) in rows {
         match Reference::parse(&reference(api_version, kind, dir)) {
             Err(Unavailable::Invalid(message)) => {
-                assert!(message.contains(expected), "{message:?} does not say {expected:?}")
+                assert!(message.contains(expected), "{message:?} does not contain {expected:?}")
             }
             other => panic!("{api_version:?} {kind}: {other:?}"),
         }
@@ -73,7 +73,7 @@ fn an_unresolvable_reference_is_invalid() {
 fn found(object: Option<serde_json::Value>) -> Found {
     let object = object.map(|status| {
         serde_json::from_value(json!({"metadata": {"name": "app", "generation": 2}, "status": status}))
-            .expect("an object")
+            .expect("JSON object")
     });
     let resource = ApiResource::erase::<crate::api::pulumi::Stack>(&());
     Found { resource, what: "Bucket apps/app".to_owned(), object }
@@ -137,7 +137,7 @@ fn unusable_sources_are_reported_as_not_ready_or_stalled() {
             Err(error @ (Unavailable::NotYet(_) | Unavailable::Stalled(_))) => {
                 let message = error.to_string();
                 assert_eq!(matches!(error, Unavailable::Stalled(_)), needs_edit, "{message}");
-                assert!(message.contains(expected), "{message:?} does not say {expected:?}");
+                assert!(message.contains(expected), "{message:?} does not contain {expected:?}");
                 assert!(message.contains("Bucket apps/app"), "{message:?} does not name the source");
             }
             other => panic!("{expected}: {other:?}"),
@@ -159,7 +159,7 @@ fn the_missing_permission_message_matches_the_shipped_roles() {
     for expected in
         ["User \"x\" cannot get resource", "get, list and watch on reports.artifacts.example.com", LABEL_SOURCE_READER]
     {
-        assert!(message.contains(expected), "{message:?} does not say {expected:?}");
+        assert!(message.contains(expected), "{message:?} does not contain {expected:?}");
     }
     assert!(rights.contains(&format!("{LABEL_SOURCE_READER}: \"true\"")), "the rights select this label");
     let role = include_str!("../../../config/rbac/flux-sources.yaml");
@@ -198,7 +198,7 @@ fn the_content_id_depends_on_the_revision_and_its_options() {
         |revision: &str, digest: &str| json!({"includedArtifacts": [{"revision": revision, "digest": digest}]});
     assert_eq!(id(commit, json!({})).as_deref(), Some("aa"));
     assert_eq!(id(commit, json!({"observedGeneration": 2})), id(commit, json!({})));
-    assert_eq!(id("17", json!({})), None, "it has no checksum");
+    assert_eq!(id("17", json!({})), None, "no checksum");
     let rows = [
         ("another commit", id(commit, json!({})), id("main@sha1:bb", json!({})), false),
         ("other files are ignored", id(commit, json!({})), id(commit, json!({"observedIgnore": "*.md"})), false),

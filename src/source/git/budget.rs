@@ -89,7 +89,7 @@ impl Budget {
     /// Counts received bytes. Fails if the server exceeds a limit or is too slow.
     pub fn spend(&self, count: usize) -> io::Result<()> {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
-        self.keep_pace(count, Instant::now())?;
+        self.check_rate(count, Instant::now())?;
         let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
         match allowance.left.checked_sub(count) {
             Some(left) => {
@@ -101,7 +101,7 @@ impl Budget {
     }
 
     /// Fails if the data rate of the server is below the minimum.
-    fn keep_pace(&self, count: u64, now: Instant) -> io::Result<()> {
+    fn check_rate(&self, count: u64, now: Instant) -> io::Result<()> {
         let MinRate { bytes, window } = self.terms.min_rate;
         let mut open = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let current = open.get_or_insert(Window { began: now, bytes: 0 });
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_server_must_keep_the_minimum_rate_once_it_has_started_to_send() {
         let (budget, began) = (budget(), Instant::now());
-        let sends = |bytes: u64, second: u64| budget.keep_pace(bytes, began + Duration::from_secs(second)).is_ok();
+        let sends = |bytes: u64, second: u64| budget.check_rate(bytes, began + Duration::from_secs(second)).is_ok();
         let rows = [(1, 0, true), (1, 9, true), (98, 10, true), (1, 11, true), (98, 19, true), (0, 20, false)];
         for (bytes, second, expected) in rows {
             assert_eq!(sends(bytes, second), expected, "{bytes} bytes in second {second}");

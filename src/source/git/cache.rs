@@ -98,19 +98,19 @@ pub enum Need {
 
 impl Cache {
     /// Adds or updates a follower. Returns whether the caller must start a task for the repository.
-    pub fn enlist(&mut self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) -> bool {
+    pub fn add_follower(&mut self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) -> bool {
         if self.followers.get(follower).is_some_and(|key| *key != spec.key) {
             self.forget(follower);
         }
         self.followers.entry(follower.clone()).or_insert_with(|| spec.key.clone());
         let is_unknown = !self.repositories.contains_key(&spec.key);
         let repository = self.repositories.entry(spec.key.clone()).or_insert_with(|| Repository::new(&spec.key));
-        repository.enlist(follower, spec, lookup);
+        repository.add_follower(follower, spec, lookup);
         is_unknown
     }
 
-    /// Returns the current result for a follower that was added with [`Cache::enlist`].
-    pub fn answer(
+    /// Returns the current result for a follower that was added with [`Cache::add_follower`].
+    pub fn resolve(
         &mut self,
         follower: &Follower,
         spec: &RepositorySpec,
@@ -118,7 +118,7 @@ impl Cache {
     ) -> Result<Resolved, Unavailable> {
         let unknown = || Unavailable::Looking(format!("querying {}", spec.key.repository));
         let repository = self.repositories.get_mut(&spec.key).ok_or_else(unknown)?;
-        repository.answer(follower, spec, lookup.known.as_ref())
+        repository.resolve(follower, spec, lookup.known.as_ref())
     }
 
     /// Returns whether this process fetched the content with this digest from the repository.
@@ -238,7 +238,7 @@ impl Repository {
         }
     }
 
-    fn enlist(&mut self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) {
+    fn add_follower(&mut self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) {
         if self.abandoned.is_cancelled() {
             self.abandoned = CancellationToken::new();
         }
@@ -266,7 +266,7 @@ impl Repository {
         self.followers.insert(follower.clone(), following);
     }
 
-    fn answer(
+    fn resolve(
         &mut self,
         follower: &Follower,
         spec: &RepositorySpec,

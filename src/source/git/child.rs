@@ -20,8 +20,8 @@ use crate::subprocess::{self, Limits, Subprocess};
 const ROLE: &str = "git";
 const MEBIBYTE: u64 = 1 << 20;
 /// Memory limit of a child process that communicates with a server. A server without support for protocol version 2 sends all
-/// references at once. The limit is sufficient for about 150,000 references.
-const CONVERSATION_MEMORY: u64 = 64 * MEBIBYTE;
+/// references in one response. The limit is sufficient for about 150,000 references.
+const QUERY_MEMORY_LIMIT: u64 = 64 * MEBIBYTE;
 /// Memory limit for packing a commit. It is sufficient for the list of all objects and three times the size of the largest file,
 /// for a base object, a delta and the resulting object.
 const PACKING_MEMORY: u64 = 448 * MEBIBYTE;
@@ -32,12 +32,12 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Timeout for packing.
 const PACKING_TIME: Duration = Duration::from_secs(10 * 60);
 /// Maximum size of a response, which contains a name or an error message.
-const ANSWER: u64 = 64 << 10;
+const MAX_RESPONSE_SIZE: u64 = 64 << 10;
 
 /// Limits of a child process that communicates with a server. Each kind of task overrides some of these limits.
-const CONVERSATION: Limits = Limits {
-    memory: CONVERSATION_MEMORY,
-    address_space: CONVERSATION_MEMORY + ADDRESSES,
+const QUERY_LIMITS: Limits = Limits {
+    memory: QUERY_MEMORY_LIMIT,
+    address_space: QUERY_MEMORY_LIMIT + ADDRESSES,
     stack: 8 * MEBIBYTE,
     cpu: Duration::from_secs(20),
     nice: 5,
@@ -46,17 +46,17 @@ const CONVERSATION: Limits = Limits {
     open_files: 64,
     // The DNS resolver starts a thread.
     threads: true,
-    answer: ANSWER,
+    answer: MAX_RESPONSE_SIZE,
 };
 
 /// Returns the maximum memory of all concurrent child processes, in bytes.
 pub fn most_memory() -> u64 {
-    Slots::memory_bytes(CONVERSATION_MEMORY, CONVERSATION_MEMORY.max(PACKING_MEMORY))
+    Slots::memory_bytes(QUERY_MEMORY_LIMIT, QUERY_MEMORY_LIMIT.max(PACKING_MEMORY))
 }
 
 /// Queries the server for the commit of a reference.
 pub async fn list(subprocess: &Subprocess, list: List) -> Result<Tip, GitError> {
-    let limits = Limits { wall: list.limits.list_time + GRACE, ..CONVERSATION };
+    let limits = Limits { wall: list.limits.list_time + GRACE, ..QUERY_LIMITS };
     let tip: Tip = run(subprocess, "querying the server", &Request::List(list), &limits).await?;
     match tip.is_plausible() {
         true => Ok(tip),
@@ -70,7 +70,7 @@ pub async fn download(subprocess: &Subprocess, download: Download) -> Result<(),
         cpu: Duration::from_secs(60),
         wall: download.limits.fetch_time + GRACE,
         file_size: download.limits.pack_bytes + MEBIBYTE,
-        ..CONVERSATION
+        ..QUERY_LIMITS
     };
     run(subprocess, "fetching the commit", &Request::Download(download), &limits).await
 }
@@ -85,8 +85,8 @@ pub async fn pack(subprocess: &Subprocess, pack: Pack) -> Result<Packed, GitErro
         nice: 10,
         wall: PACKING_TIME,
         file_size: pack.archive_limits.download_bytes.max(pack.limits.index_bytes()) + MEBIBYTE,
-        answer: ANSWER + 128 * u64::try_from(pack.choices.len()).unwrap_or(u64::MAX),
-        ..CONVERSATION
+        answer: MAX_RESPONSE_SIZE + 128 * u64::try_from(pack.choices.len()).unwrap_or(u64::MAX),
+        ..QUERY_LIMITS
     };
     run(subprocess, "packing the commit", &Request::Pack(pack), &limits).await
 }
@@ -100,7 +100,7 @@ async fn run<T: DeserializeOwned>(
     let unusable = |error: serde_json::Error| GitError::Protocol(format!("{what}: {error}"));
     let request = serde_json::to_vec(request).map_err(unusable)?;
     match subprocess.run(ROLE, &request, limits).await {
-        Ok(answer) => serde_json::from_slice::<Result<T, GitError>>(&answer).map_err(unusable)?,
+        Ok(response) => serde_json::from_slice::<Result<T, GitError>>(&response).map_err(unusable)?,
         Err(failure) => Err(GitError::Child { what: what.into(), failure }),
     }
 }
@@ -109,20 +109,20 @@ async fn run<T: DeserializeOwned>(
 ///
 /// # Errors
 /// Fails if the limits cannot be applied or the task cannot be read.
-pub fn work_on_stdin() -> io::Result<()> {
+pub fn run_child() -> io::Result<()> {
     let mut request = Vec::new();
     subprocess::confined_input()?.read_to_end(&mut request)?;
     let work = serde_json::from_slice(&request)?;
     drop(request);
     match work {
-        Request::List(list) => answer(&list.run()),
-        Request::Download(download) => answer(&download.run()),
-        Request::Pack(pack) => answer(&pack.run()),
+        Request::List(list) => write_response(&list.run()),
+        Request::Download(download) => write_response(&download.run()),
+        Request::Pack(pack) => write_response(&pack.run()),
     }
 }
 
-fn answer<T: Serialize>(answer: &Result<T, GitError>) -> io::Result<()> {
-    io::stdout().write_all(&serde_json::to_vec(answer)?)
+fn write_response<T: Serialize>(response: &Result<T, GitError>) -> io::Result<()> {
+    io::stdout().write_all(&serde_json::to_vec(response)?)
 }
 
 impl List {

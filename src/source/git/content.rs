@@ -13,7 +13,7 @@ use gix_pack::data::decode::entry::ResolvedBase;
 use crate::artifact::{Archive, PackError};
 use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
-use crate::source::git::pack_index::Work;
+use crate::source::git::pack_index::WorkLimit;
 use crate::source::git::paths::{Rules, Selection};
 use crate::source::git::request::{Pack, Packed};
 use crate::source::git::wildcards::{Exhausted, Steps};
@@ -46,7 +46,11 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
     let file = BufWriter::with_capacity(64 << 10, Capped { file, left: largest });
     let choices = u64::try_from(request.choices.len()).unwrap_or(u64::MAX).max(1);
     let mut walk = Walk {
-        objects: Objects { bundle, commit, work: Work::for_pack(u64::try_from(bundle.pack.data_len()).unwrap_or(0)) },
+        objects: Objects {
+            bundle,
+            commit,
+            work: WorkLimit::for_pack(u64::try_from(bundle.pack.data_len()).unwrap_or(0)),
+        },
         archive: Archive::new(file, request.archive_limits.clone()),
         entries_left: request.limits.tree_entries,
         kept_left: request.archive_limits.entries,
@@ -107,7 +111,7 @@ impl Write for Capped {
 struct Objects<'a> {
     bundle: &'a Bundle,
     commit: &'a str,
-    work: Work,
+    work: WorkLimit,
 }
 
 impl Objects<'_> {

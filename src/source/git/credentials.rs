@@ -325,7 +325,7 @@ mod tests {
             assert_eq!(described(&auth, entries).as_deref(), Ok(expected), "{entries:?}");
         }
         for entries in [&[][..], &[("username", "u")], &[("token", "t")]] {
-            let message = described(&auth, entries).expect_err("it holds nothing");
+            let message = described(&auth, entries).expect_err("should reject an empty Secret");
             assert!(message.contains("Secret s has no credentials: set sshPrivateKey"), "{message}");
         }
     }
@@ -364,7 +364,7 @@ mod tests {
             password: Value::Key { secret: "s".to_owned(), key: "p".to_owned(), optional: false },
         };
         assert!(needed.needs("s") && !needed.needs("other"));
-        assert!(make(&Auth::Token(at("t")), &BTreeMap::new(), "h").is_ok(), "the Secret itself does not exist");
+        assert!(make(&Auth::Token(at("t")), &BTreeMap::new(), "h").is_ok(), "the Secret does not exist");
     }
 
     #[test]

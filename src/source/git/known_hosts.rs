@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(check(&[&one, &other], "git.example", 22, ONE), Ok(()));
         assert!(check(&[&other, &one], "git.example", 22, ONE).unwrap_err().contains("does not match known_hosts"));
         let pinned = format!("github.com {OTHER}");
-        assert!(check(&[&pinned], "github.com", 22, ONE).is_err(), "a Secret may pin a host that is shipped");
+        assert!(check(&[&pinned], "github.com", 22, ONE).is_err(), "a Secret can override a built-in host key");
     }
 
     #[test]

@@ -48,7 +48,7 @@ use crate::source::{Resolved, Unavailable};
 
 pub use budget::MinRate;
 pub use cache::{Follower, Known, Lookup};
-pub use child::{most_memory, work_on_stdin};
+pub use child::{most_memory, run_child};
 pub use error::GitError;
 pub use poller::Settings;
 pub use request::Limits;
@@ -88,11 +88,11 @@ impl Git {
     /// result changes, the channel yields the follower later.
     pub fn look(&self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) -> Result<Resolved, Unavailable> {
         let mut cache = self.0.lock();
-        if cache.enlist(follower, spec, lookup) {
+        if cache.add_follower(follower, spec, lookup) {
             let (shared, key) = (Arc::clone(&self.0), Arc::new(spec.key.clone()));
             self.0.tasks.spawn(async move { shared.follow(&key).await });
         }
-        let resolved = cache.answer(follower, spec, lookup)?;
+        let resolved = cache.resolve(follower, spec, lookup)?;
         // A digest that is known only from the status of the follower must not grant access. Access is granted only if this
         // process fetched the artifact for this reference.
         if cache.is_fetched(&spec.key, &resolved.digest) {

@@ -20,23 +20,23 @@ use crate::source::git::request::Limits;
 pub const PACK: &str = "fetched.pack";
 const INDEX: &str = "fetched.idx";
 /// Limit for the decoding work that does not depend on the size of the pack, in decoded bytes.
-const FREE_WORK: u64 = 1 << 30;
+const BASE_WORK_LIMIT: u64 = 1 << 30;
 /// Additional decoding work for each byte of the pack, in decoded bytes. Compressed source code takes about a fifth of its size,
 /// and deltas take less.
-const WORK_RATIO: u64 = 100;
+const WORK_LIMIT_RATIO: u64 = 100;
 /// Maximum size of the header of a delta, in bytes. The header contains two 64-bit numbers, encoded in groups of seven bits.
 const DELTA_HEADER: u64 = 20;
 
 /// The limit for the work of decoding a pack, in decoded bytes.
 #[derive(Debug)]
-pub struct Work {
+pub struct WorkLimit {
     limit: u64,
     left: u64,
 }
 
-impl Work {
+impl WorkLimit {
     pub fn for_pack(bytes: u64) -> Self {
-        let limit = FREE_WORK.saturating_add(bytes.saturating_mul(WORK_RATIO));
+        let limit = BASE_WORK_LIMIT.saturating_add(bytes.saturating_mul(WORK_LIMIT_RATIO));
         Self { limit, left: limit }
     }
 
@@ -68,7 +68,7 @@ pub fn make(directory: &Path, hash: gix_hash::Kind, limits: &Limits) -> Result<B
         entries: entries.map_err(|error| broken(&error))?,
         pack: &pack,
         largest: limits.file_bytes,
-        work: Work::for_pack(u64::try_from(pack.data_len()).unwrap_or(u64::MAX)),
+        work: WorkLimit::for_pack(u64::try_from(pack.data_len()).unwrap_or(u64::MAX)),
         failure: None,
     };
     let mut file = BufWriter::new(File::create(&index_path).map_err(failed)?);
@@ -103,7 +103,7 @@ struct Metered<'a, Entries> {
     entries: Entries,
     pack: &'a data::File<MMap>,
     largest: u64,
-    work: Work,
+    work: WorkLimit,
     /// The error that ended the iteration. It is recorded because the library returns errors only as text.
     failure: Option<GitError>,
 }
@@ -192,13 +192,13 @@ mod tests {
         assert_eq!(size(&[0x05, 9]), Some((5, &[9][..])));
         assert_eq!(size(&[0x80, 0x01]), Some((128, &[][..])));
         assert_eq!(size(&[0xff, 0xff, 0xff, 0xff, 0x0f]), Some((u64::from(u32::MAX), &[][..])));
-        assert_eq!(size(&[0x80]), None, "it ends early");
-        assert_eq!(size(&[0x80; 11]), None, "it has more than 64 bits");
+        assert_eq!(size(&[0x80]), None, "truncated");
+        assert_eq!(size(&[0x80; 11]), None, "more than 64 bits");
     }
 
     #[test]
     fn pack_work_is_bounded_by_the_pack_size() {
-        let mut work = Work::for_pack(1 << 20);
+        let mut work = WorkLimit::for_pack(1 << 20);
         assert!(work.take(1 << 30).is_ok());
         assert!(work.take(100 << 20).is_ok());
         assert!(matches!(work.take(1), Err(GitError::TooLarge { limit, .. }) if limit == (1 << 30) + (100 << 20)));

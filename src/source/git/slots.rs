@@ -26,7 +26,7 @@ use crate::source::git::error::GitError;
 /// The limits for one kind of task.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Number of common slots, of which one is reserved for light namespaces.
+    /// Number of common slots. One of them is reserved for light namespaces.
     total: usize,
     per_namespace: usize,
     /// Recent slot time below which a namespace is light.
@@ -141,7 +141,7 @@ struct Held {
     namespace: String,
     /// Whether the namespace was light when the slot was granted, so that the slot can be the reserved one.
     may_be_reserved: bool,
-    began: Instant,
+    started: Instant,
     /// The time up to which the bytes received so far are sufficient for [`RATE`]. `None` while the task must not be ended.
     paid_until: Option<Instant>,
     /// Multiplier for the slow limits.
@@ -230,10 +230,10 @@ impl Slot {
         work: impl Future<Output = Result<T, GitError>>,
     ) -> Result<T, GitError> {
         let mut work = Box::pin(work);
-        let began = Instant::now();
-        let (mut counted, mut paid_until) = (0_u64, began);
+        let started = Instant::now();
+        let (mut counted, mut paid_until) = (0_u64, started);
         if let Some(held) = self.slots.lock().held.get_mut(&self.id) {
-            (held.paid_until, held.factor) = (Some(began), 1 << ended.min(MAX_DOUBLINGS));
+            (held.paid_until, held.factor) = (Some(started), 1 << ended.min(MAX_DOUBLINGS));
         }
         loop {
             tokio::select! {
@@ -249,7 +249,7 @@ impl Slot {
             paid_until = paid_until.checked_add(time_at_rate(more)).map_or(now, |until| until.min(now));
             self.set_paid_until(Some(paid_until));
             if self.must_end(now) {
-                return Err(GitError::Ended { what: what.into(), after: now.duration_since(began), bytes });
+                return Err(GitError::Ended { what: what.into(), after: now.duration_since(started), bytes });
             }
         }
     }
@@ -304,7 +304,7 @@ impl Common {
             let Some(waiting) = self.waiting.remove(&id) else { return };
             let may_be_reserved = self.may_have_reserved(&waiting, limits, now);
             let Waiting { namespace, granted, .. } = waiting;
-            self.held.insert(id, Held { namespace, may_be_reserved, began: now, paid_until: None, factor: 1 });
+            self.held.insert(id, Held { namespace, may_be_reserved, started: now, paid_until: None, factor: 1 });
             granted.notify_one();
         }
     }
@@ -312,9 +312,9 @@ impl Common {
     /// Releases a slot and records its time.
     fn release(&mut self, id: u64) {
         let now = Instant::now();
-        if let Some(Held { namespace, began, .. }) = self.held.remove(&id) {
+        if let Some(Held { namespace, started, .. }) = self.held.remove(&id) {
             let used = self.used.entry(namespace).or_insert(Used { seconds: 0.0, at: now });
-            let held = now.saturating_duration_since(began).as_secs_f64();
+            let held = now.saturating_duration_since(started).as_secs_f64();
             *used = Used { seconds: used.seconds_at(now) + held, at: now };
         }
         self.used.retain(|_, used| used.seconds_at(now) >= NEGLIGIBLE);
@@ -328,7 +328,7 @@ impl Common {
     fn used(&self, namespace: &str, now: Instant) -> f64 {
         let released = self.used.get(namespace).map_or(0.0, |used| used.seconds_at(now));
         let held = self.held.values().filter(|held| held.namespace == namespace);
-        released + held.map(|held| now.saturating_duration_since(held.began).as_secs_f64()).sum::<f64>()
+        released + held.map(|held| now.saturating_duration_since(held.started).as_secs_f64()).sum::<f64>()
     }
 
     fn is_light(&self, namespace: &str, limits: &Limits, now: Instant) -> bool {
@@ -364,7 +364,7 @@ impl Common {
         let exceeds = |(_, held): &(&u64, &Held)| {
             held.may_be_reserved && held.paid_until.is_some() && self.used(&held.namespace, now) >= limit
         };
-        let last = self.held.iter().filter(exceeds).max_by_key(|(id, held)| (held.began, **id)).map(|(id, _)| *id);
+        let last = self.held.iter().filter(exceeds).max_by_key(|(id, held)| (held.started, **id)).map(|(id, _)| *id);
         last.filter(|_| self.held.len() >= limits.total)
     }
 
@@ -374,7 +374,7 @@ impl Common {
             let holds = self.holds(&held.namespace);
             let limit = if holds > 1 { limits.several } else { limits.only } * held.factor;
             let is_slow = now.saturating_duration_since(held.paid_until?) >= limit;
-            is_slow.then_some((holds, Reverse(held.began), *id))
+            is_slow.then_some((holds, Reverse(held.started), *id))
         });
         slow.max().map(|(_, _, id)| id)
     }

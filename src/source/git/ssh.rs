@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn an_invalid_key_is_rejected_without_showing_it() {
         let identity = Identity { key: "hunter2", passphrase: None };
-        let error = decode_secret_key(identity.key, None).expect_err("not a key");
+        let error = decode_secret_key(identity.key, None).expect_err("should reject an invalid key");
         let message = unusable(&error, &identity).to_string();
         assert!(message.contains("invalid SSH key") && !message.contains("hunter2"), "{message}");
     }

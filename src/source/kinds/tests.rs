@@ -73,9 +73,9 @@ fn an_unserved_kind_is_not_ready_and_an_unsuitable_kind_is_invalid() {
         (("artifacts.example.com", "Report"), invalid("does not support the verb watch")),
     ];
     for ((group, kind), (is_invalid, expected)) in rows {
-        let error = find(group, kind).expect_err("it is not a source");
+        let error = find(group, kind).expect_err("should reject the kind");
         assert_eq!(matches!(error, Unavailable::Invalid(_)), is_invalid, "{error:?}");
-        assert!(error.to_string().contains(&expected), "{error:?} does not say {expected:?}");
+        assert!(error.to_string().contains(&expected), "{error:?} does not contain {expected:?}");
     }
 }
 
@@ -94,22 +94,22 @@ fn a_missing_kind_is_reported_once_and_again_when_it_is_served() {
         assert_eq!(table.change(looked_for), expected, "{looked_for}");
         assert_eq!(table.find(looked_for).is_ok(), *looked_for == there, "{looked_for}");
     }
-    let served = table.served.get(&there).cloned().expect("it is served");
+    let served = table.served.get(&there).cloned().expect("served kind");
     table.served.insert(missing.clone(), served);
     assert_eq!([table.change(&missing), table.change(&missing)], [Some(KindChange::Served), None]);
     table.served.remove(&missing);
     table.failure = Some("the connection was refused".to_owned());
     assert_eq!(table.change(&missing), None, "unknown");
     table.failure = None;
-    assert_eq!(table.change(&missing), Some(KindChange::Missing), "it is missing again");
+    assert_eq!(table.change(&missing), Some(KindChange::Missing), "the kind is missing again");
 }
 
 #[test]
 fn a_failed_discovery_is_not_reported_as_a_missing_kind() {
     let table = Table { failure: Some("the connection was refused".to_owned()), ..table() };
     let expected = GroupKind::new("nowhere.example.com", "Thing");
-    let error = table.find(&expected).expect_err("it is not known").to_string();
+    let error = table.find(&expected).expect_err("should be unknown").to_string();
     assert!(error.contains("failed to discover Thing"), "{error}");
     assert!(error.contains("the connection was refused"), "{error}");
-    assert!(table.find(&GroupKind::new(crate::source::flux::GROUP, "Bucket")).is_ok(), "what was known stays known");
+    assert!(table.find(&GroupKind::new(crate::source::flux::GROUP, "Bucket")).is_ok(), "known kinds stay known");
 }

@@ -23,40 +23,40 @@ pub struct Findings {
 
 /// Validates a Program.
 pub fn check(program: &Program) -> Findings {
-    let mut look =
-        Look { declared: Declarations::of(program), findings: Findings::default(), undeclared: BTreeMap::new() };
-    look.names(program);
-    look.configuration(program);
-    look.packages(program);
+    let mut checker =
+        Checker { declared: Declarations::of(program), findings: Findings::default(), undeclared: BTreeMap::new() };
+    checker.names(program);
+    checker.configuration(program);
+    checker.packages(program);
     let mut dependencies = BTreeMap::new();
     for (name, value) in &program.program.variables {
-        let names = look.expression(&below("program.variables", name), value);
+        let names = checker.expression(&below("program.variables", name), value);
         dependencies.insert(name.clone(), names);
     }
     for (name, resource) in &program.program.resources {
-        let names = look.resource(&below("program.resources", name), resource);
+        let names = checker.resource(&below("program.resources", name), resource);
         dependencies.insert(name.clone(), names);
     }
     for (name, value) in &program.program.outputs {
-        look.expression(&below("program.outputs", name), value);
+        checker.expression(&below("program.outputs", name), value);
     }
     if let Some(cycle) = cycle(&dependencies) {
         let first = cycle.first().map(String::as_str).unwrap_or_default();
         let section = if program.program.resources.contains_key(first) { "resources" } else { "variables" };
         let place = below(&format!("program.{section}"), first);
-        look.problem(format!("{place} depends on itself: {}", cycle.join(" → ")));
+        checker.problem(format!("{place} depends on itself: {}", cycle.join(" → ")));
     }
-    look.end()
+    checker.end()
 }
 
-struct Look {
+struct Checker {
     declared: Declarations,
     findings: Findings,
     /// Undeclared names. Each value is the path of the first field that refers to the name.
     undeclared: BTreeMap<String, String>,
 }
 
-impl Look {
+impl Checker {
     fn problem(&mut self, sentence: String) {
         self.findings.problems.push(sentence);
     }

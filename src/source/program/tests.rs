@@ -23,10 +23,10 @@ fn program(content: Value) -> Program {
 #[test]
 fn every_field_is_rendered_into_the_project_file() {
     let program = read(every_field());
-    let rendered = render(&program).expect("it is rendered");
+    let rendered = render(&program).expect("rendered Program");
     if std::env::var_os("REGENERATE").is_some() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/source/program/every_field.yaml");
-        std::fs::write(path, &rendered).expect("it is written");
+        std::fs::write(path, &rendered).expect("write the file");
         return;
     }
     assert_eq!(rendered, EVERY_FIELD_RENDERED);
@@ -60,7 +60,7 @@ fn missing(schema: &Value, sample: &[&Value], path: &str, into: &mut Vec<String>
 fn the_sample_and_its_rendering_cover_every_schema_field() {
     let crd = serde_json::to_value(Program::crd()).expect("JSON");
     let root = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    assert_eq!(root.get("required"), None, "a Program without content is one, as it was");
+    assert_eq!(root.get("required"), None, "a Program without content is valid");
     assert_eq!(root["properties"].get("spec"), None);
     let mut without = Vec::new();
     missing(&root["properties"]["program"], &[&every_field()["program"]], "program", &mut without);
@@ -70,7 +70,7 @@ fn the_sample_and_its_rendering_cover_every_schema_field() {
     let mut expected = every_field()["program"].clone();
     expected["name"] = json!("site");
     expected["runtime"] = json!("yaml");
-    assert_eq!(written, expected, "nothing is lost and nothing is added");
+    assert_eq!(written, expected, "the rendered file has the same content");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn an_operator_program_is_accepted_unchanged() {
         resources:\n  \"bucket\":\n    \"options\":\n      \"deleteBeforeReplace\": false\n      \"dependsOn\": []\n      \"protect\": true\n    \
         \"properties\":\n      \"website\":\n        \"indexDocument\": \"index.html\"\n    \"type\": \"aws:s3:Bucket\"\n\
         outputs:\n  \"bucketEndpoint\": \"http://${bucket.websiteEndpoint}\"\n";
-    assert_eq!(render(&program).expect("it is rendered"), expected);
+    assert_eq!(render(&program).expect("rendered Program"), expected);
     let written = serde_json::to_value(&program).expect("JSON");
     assert_eq!((&written["apiVersion"], &written["kind"]), (&json!("pulumi.com/v1"), &json!("Program")));
 }
@@ -99,26 +99,26 @@ fn an_operator_program_is_accepted_unchanged() {
 /// Program.
 #[test]
 fn the_artifact_bytes_depend_only_on_the_program_content() {
-    let made = make(&program(json!({"outputs": {"b": 1, "a": {"y": 2, "x": 1}}}))).expect("it is valid");
+    let made = make(&program(json!({"outputs": {"b": 1, "a": {"y": 2, "x": 1}}}))).expect("valid Program");
     let text = r#"{"a": {"x": 1, "y": 2}, "b": 1}"#;
     let outputs: Value = serde_json::from_str(text).expect("JSON");
     let mut again = program(json!({"outputs": outputs}));
     again.metadata.labels = Some([("team".to_owned(), "a".to_owned())].into());
     again.metadata.namespace = Some("elsewhere".to_owned());
     again.metadata.generation = Some(4);
-    let again = make(&again).expect("it is valid");
+    let again = make(&again).expect("valid Program");
     assert_eq!((&made.bytes, &made.digest), (&again.bytes, &again.digest));
     assert_eq!((made.revision.as_str(), again.revision.as_str()), ("3", "4"));
     assert_eq!(made.digest, Digest::of(&made.bytes));
     assert_eq!(made.digest.to_string(), "sha256:ee2a1c7521ca9a756387c3e3fc18528abb6c1759af9a61aa1dd3a878bd6abc5d");
-    let other = make(&program(json!({"outputs": {"b": 2}}))).expect("it is valid");
+    let other = make(&program(json!({"outputs": {"b": 2}}))).expect("valid Program");
     assert_ne!(made.digest, other.digest);
 }
 
 /// Returns a program with one bucket. The fields in `more` are added to the bucket.
 fn bucket(more: Value) -> Value {
     let mut resource = json!({"type": "aws:s3:Bucket"});
-    for (key, value) in more.as_object().expect("an object") {
+    for (key, value) in more.as_object().expect("JSON object") {
         resource[key] = value.clone();
     }
     json!({"config": {"key": "x"}, "variables": {"list": []}, "resources": {"bucket": resource, "other": {"type": "a:b"}}})
@@ -127,7 +127,7 @@ fn bucket(more: Value) -> Value {
 /// Asserts that each program has a problem whose message starts with the given text.
 fn assert_problems(rows: &[(Value, &str)]) {
     for (content, expected) in rows {
-        let Err(error) = make(&program(content.clone())) else { panic!("{content} is refused") };
+        let Err(error) = make(&program(content.clone())) else { panic!("expected {content} to be rejected") };
         assert!(error.starts_with(expected), "{content}: {error}");
         assert!(!error.contains("; "), "each problem is reported once: {error}");
     }
@@ -322,7 +322,7 @@ fn valid_programs_have_no_errors_or_remarks() {
 #[test]
 fn excess_problems_are_summarized_by_count() {
     let outputs: serde_json::Map<String, Value> = (0..25).map(|n| (format!("o{n:02}"), json!("${"))).collect();
-    let error = make(&program(json!({"outputs": outputs}))).expect_err("it is not valid");
+    let error = make(&program(json!({"outputs": outputs}))).expect_err("should be invalid");
     assert!(
         error.contains("program.outputs.o09") && !error.contains("o10") && error.ends_with("; and 15 more"),
         "{error}"
@@ -336,12 +336,12 @@ fn a_program_is_a_source_generated_by_the_controller() {
             "apiVersion": "pulumi.com/v1", "kind": "Program",
             "metadata": {"name": "app", "namespace": "apps", "generation": 7}, "program": content,
         }))
-        .expect("an object")
+        .expect("JSON object")
     };
-    let resolved = artifact(&object(json!({"outputs": {"a": 1}})), Directory::root()).expect("it is valid");
+    let resolved = artifact(&object(json!({"outputs": {"a": 1}})), Directory::root()).expect("valid Program");
     let Origin::Made(bytes) = &resolved.origin else { panic!("{resolved:?}") };
     assert_eq!((resolved.revision.as_str(), &resolved.digest), ("7", &Digest::of(bytes)));
-    let message = |content| artifact(&object(content), Directory::root()).expect_err("it is not");
+    let message = |content| artifact(&object(content), Directory::root()).expect_err("should be invalid");
     match message(json!({"outputs": {"a": "${"}})) {
         Unavailable::Invalid(message) => {
             assert!(message.starts_with("invalid Program apps/app: program.outputs.a: "), "{message}")

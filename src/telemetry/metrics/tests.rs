@@ -6,16 +6,16 @@ use prometheus_client::metrics::histogram::exponential_buckets_range;
 use super::*;
 use crate::telemetry::reconciles::ReconcileResult;
 
-fn standing() -> Standing {
+fn state() -> StackState {
     let (ready, reason) = ("False".to_owned(), "SpecInvalid".to_owned());
-    Standing { ready, reason, is_failing: true, is_reconciling: false }
+    StackState { ready, reason, is_failing: true, is_reconciling: false }
 }
 
 /// Returns metrics with a value for each name, because metrics without values are not encoded.
 fn filled() -> Metrics {
     let metrics = Metrics::default();
     metrics.reconciles().set_max_concurrent("stack", 4);
-    metrics.reconciles().begun("stack", &("apps".to_owned(), "web".to_owned()));
+    metrics.reconciles().started("stack", &("apps".to_owned(), "web".to_owned()));
     let object = ("Stack", "apps", "web");
     metrics.reconciles().ended("stack", object, ReconcileResult::Error, Duration::from_millis(20));
     metrics.reconciles().panicked("stack");
@@ -28,7 +28,7 @@ fn filled() -> Metrics {
     metrics.runs().ended("up", "Succeeded", Duration::from_secs(20));
     metrics.programs(2);
     metrics.stacks(5);
-    metrics.stack_stands("apps", "web", standing());
+    metrics.record_stack("apps", "web", state());
     metrics.webhook(WebhookResult::Refused);
     metrics.event_dropped();
     metrics.notification_dropped();
@@ -101,7 +101,7 @@ fn metric_names_match_those_used_by_dashboards() {
 fn the_series_of_a_deleted_object_are_removed() {
     let metrics = Metrics::default();
     metrics.reconciles().ended("stack", ("Stack", "apps", "web"), ReconcileResult::Success, Duration::ZERO);
-    metrics.stack_stands("apps", "web", standing());
+    metrics.record_stack("apps", "web", state());
     metrics.forget("Stack", "apps", "web");
     assert!(!metrics.encode().unwrap().contains("web"));
 }

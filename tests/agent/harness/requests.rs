@@ -19,7 +19,7 @@ impl Workspace {
     }
 
     /// Sends a source with these files and waits until the source is installed or the first attempt has failed.
-    pub async fn bring(&self, files: &[(&str, &str)]) -> Result<proto::Artifact, String> {
+    pub async fn deliver(&self, files: &[(&str, &str)]) -> Result<proto::Artifact, String> {
         let (artifact, archive) = archive(files);
         self.put_archive(artifact.clone(), archive).await.map_err(|error| error.to_string())?;
         self.until_in_place(&artifact).await.map(|()| artifact)
@@ -28,7 +28,7 @@ impl Workspace {
     /// Waits until a source is installed or an attempt has failed.
     pub async fn until_in_place(&self, artifact: &proto::Artifact) -> Result<(), String> {
         let status = self
-            .until("the source is in place, or cannot be", |status| match &status.candidate {
+            .until("the source is installed or has failed", |status| match &status.candidate {
                 Some(candidate) => !candidate.failure.is_empty(),
                 None => status.artifact.as_ref() == Some(artifact),
             })
@@ -44,7 +44,7 @@ impl Workspace {
             if is_so(&status) {
                 return status;
             }
-            assert!(Instant::now() < end, "not so: {what}; the agent says {status:?}; its log:\n{}", self.log());
+            assert!(Instant::now() < end, "timed out: {what}; status of the agent: {status:?}; log:\n{}", self.log());
             tokio::time::sleep(POLL).await;
         }
     }
@@ -154,7 +154,7 @@ impl Workspace {
         };
         match tokio::time::timeout(TEST_TIMEOUT, replies).await {
             Ok(result) => (result, progress),
-            Err(_) => panic!("operation {id} does not end; the log of the pod:\n{}", self.log()),
+            Err(_) => panic!("operation {id} does not end; log of the pod:\n{}", self.log()),
         }
     }
 
@@ -171,7 +171,7 @@ impl Workspace {
         let replies = async {
             loop {
                 let Part::Progress(step) = attachment.next().await.unwrap().unwrap().part.unwrap() else {
-                    panic!("operation {id} ended; the log of the pod:\n{}", self.log());
+                    panic!("operation {id} ended; log of the pod:\n{}", self.log());
                 };
                 match step.event.unwrap() {
                     progress::Event::Started(started) => pid = started.pid,

@@ -5,7 +5,7 @@ use crate::facts::{Facts, name_of};
 
 /// The pending creates that a user would find.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InDoubt {
+pub struct PendingCreates {
     /// URNs of resources that exist but are missing in the state. The user removes these resources.
     pub exist: Vec<String>,
     /// URNs of resources that do not exist.
@@ -13,15 +13,15 @@ pub struct InDoubt {
 }
 
 /// Checks the state and the provider as a user would. Returns an error with the reason if no operation is pending.
-pub fn look_into(facts: &Facts) -> Result<InDoubt, String> {
+pub fn find_pending_creates(facts: &Facts) -> Result<PendingCreates, String> {
     if facts.state.pending_creates.is_empty() {
-        return Err("the state has no creation that was interrupted".to_owned());
+        return Err("the state has no pending create".to_owned());
     }
     let there = life::there(facts, None);
-    let mut found = InDoubt::default();
+    let mut found = PendingCreates::default();
     for urn in &facts.state.pending_creates {
         if facts.state.resources.contains_key(urn) {
-            return Err(format!("{} is in the state: its creation is not in doubt", name_of(urn)));
+            return Err(format!("{} is in the state: its creation is not pending", name_of(urn)));
         }
         let list = if there.contains_key(urn.as_str()) { &mut found.exist } else { &mut found.do_not_exist };
         list.push(urn.clone());

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::facts::{Event, Facts, Operation, Phase, RemovedByHand, name_of};
+use crate::facts::{Event, Facts, Operation, Phase, RemovedManually, name_of};
 
 /// One step in the lifecycles of a Stack's resources.
 enum Step<'a> {
     Event(&'a Event),
-    RemovedByHand(&'a RemovedByHand),
+    RemovedManually(&'a RemovedManually),
 }
 
 /// Returns the events of the provider and the actions of the user in order.
 fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     let events = facts.events.iter().map(|event| ((event.sequence, 0), Step::Event(event)));
-    let removals = facts.removed_by_hand.iter().map(|removed| ((removed.after, 1), Step::RemovedByHand(removed)));
+    let removals = facts.removed_manually.iter().map(|removed| ((removed.after, 1), Step::RemovedManually(removed)));
     let mut steps: Vec<_> = events.chain(removals).collect();
     steps.sort_by_key(|(order, _)| *order);
     steps.into_iter().map(|(_, step)| step)
@@ -27,12 +27,12 @@ pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &
     let mut there = BTreeMap::new();
     for step in steps(facts) {
         match step {
-            Step::RemovedByHand(removed) if counts(removed.at) => drop(there.remove(removed.urn.as_str())),
+            Step::RemovedManually(removed) if counts(removed.at) => drop(there.remove(removed.urn.as_str())),
             Step::Event(event) if event.phase == Phase::Done && counts(event.time) => match event.operation {
                 Operation::Create | Operation::Update => drop(there.insert(event.urn.as_str(), event.called.as_str())),
                 Operation::Delete => drop(there.remove(event.urn.as_str())),
             },
-            Step::RemovedByHand(_) | Step::Event(_) => {}
+            Step::RemovedManually(_) | Step::Event(_) => {}
         }
     }
     there
@@ -46,7 +46,7 @@ pub(super) fn doubled(facts: &Facts) -> Vec<String> {
         let event = match step {
             Step::Event(event) if event.phase == Phase::Done => event,
             Step::Event(_) => continue,
-            Step::RemovedByHand(removed) => {
+            Step::RemovedManually(removed) => {
                 there.remove(removed.urn.as_str());
                 continue;
             }

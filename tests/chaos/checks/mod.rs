@@ -10,7 +10,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use doubt::look_into;
+pub use doubt::find_pending_creates;
 pub use verdicts::was_hit;
 
 use crate::facts::{Facts, called, name_of, resources_of};
@@ -26,7 +26,7 @@ pub enum Kind {
     NoVerdict,
     FalseVerdict,
     Stuck,
-    CreationLeftInDoubt,
+    UnreportedPendingCreate,
 }
 
 impl Kind {
@@ -61,12 +61,12 @@ pub fn judge(facts: &Facts) -> Vec<Broken> {
         (Kind::Doubled, life::doubled(facts)),
         (Kind::TwoRunsAtOnce, life::two_runs_at_once(facts)),
         (Kind::Orphan, orphans(facts)),
-        (Kind::Lock, facts.locks.iter().map(|lock| format!("the lock {lock} is left")).collect()),
+        (Kind::Lock, facts.locks.iter().map(|lock| format!("lock {lock} remains")).collect()),
         (Kind::NotApplied, not_applied(facts)),
         (Kind::NoVerdict, verdicts::missing(facts)),
         (Kind::FalseVerdict, verdicts::wrong(facts)),
         (Kind::Stuck, facts.stuck.iter().cloned().collect()),
-        (Kind::CreationLeftInDoubt, left_in_doubt(facts)),
+        (Kind::UnreportedPendingCreate, unreported_pending_creates(facts)),
     ];
     let broken = |(kind, how): (Kind, Vec<String>)| {
         let stack = facts.stack.clone();
@@ -88,7 +88,7 @@ fn not_applied(facts: &Facts) -> Vec<String> {
     let mut problems = Vec::new();
     let latest = &facts.latest;
     if facts.applied.as_ref() != Some(&latest.revision) {
-        problems.push(format!("{} was pushed last, and {:?} is applied", latest.revision, facts.applied));
+        problems.push(format!("{} was pushed last, but {:?} is applied", latest.revision, facts.applied));
     }
     let expected: BTreeMap<String, String> =
         resources_of(latest.number).into_iter().map(|name| (name.clone(), called(&name, latest.number))).collect();
@@ -100,11 +100,7 @@ fn not_applied(facts: &Facts) -> Vec<String> {
     problems
 }
 
-fn left_in_doubt(facts: &Facts) -> Vec<String> {
+fn unreported_pending_creates(facts: &Facts) -> Vec<String> {
     let names = facts.state.pending_creates.iter().map(|urn| name_of(urn));
-    names
-        .map(|name| {
-            format!("the state still has a creation of {name} that was interrupted and not reported to the user")
-        })
-        .collect()
+    names.map(|name| format!("the state has a pending create of {name} that was not reported to the user")).collect()
 }

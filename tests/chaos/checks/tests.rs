@@ -2,9 +2,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::doubt::InDoubt;
+use super::doubt::PendingCreates;
 use super::*;
-use crate::facts::{Event, LatestRevision, Phase, RemovedByHand, Run, RunOutcome, State};
+use crate::facts::{Event, LatestRevision, Phase, RemovedManually, Run, RunOutcome, State};
 
 /// A complete history up to revision 1, with the resulting state.
 const FIRST_REVISION: &str = "create first@1 begin; create third@1 begin; create first@1 done; create third@1 done; \
@@ -72,8 +72,8 @@ fn run(update: &str, number: u64, ended: i64, outcome: Option<RunOutcome>) -> Ru
 }
 
 /// Returns a removal shortly after the event with this number.
-fn removed_by_hand(name: &str, after: u64) -> RemovedByHand {
-    RemovedByHand { urn: urn(name), after, at: at(i64::try_from(after).unwrap() + 2) }
+fn removed_manually(name: &str, after: u64) -> RemovedManually {
+    RemovedManually { urn: urn(name), after, at: at(i64::try_from(after).unwrap() + 2) }
 }
 
 fn failed(reason: &str) -> Option<RunOutcome> {
@@ -85,7 +85,7 @@ fn good() -> Facts {
     Facts {
         stack: "s".to_owned(),
         events: history(FIRST_REVISION),
-        removed_by_hand: Vec::new(),
+        removed_manually: Vec::new(),
         state: state(&["first@1", "second@1", "third@1", "turn1@1"], &[]),
         locks: Vec::new(),
         latest: LatestRevision { revision: "main@sha1:1".to_owned(), number: 1 },
@@ -121,9 +121,9 @@ fn valid_histories_pass_all_checks() {
         facts.runs.push(run("u2", 1, 20, outcome));
     };
     let examples = [
-        ("a life without faults", good()),
+        ("a Stack without faults", good()),
         (
-            "a creation that was interrupted was not done: it is done by the next run",
+            "the next run repeats an interrupted create",
             with(|facts| {
                 facts.events = history(&format!("create first@1 begin; {FIRST_REVISION}"));
                 facts.runs.insert(0, run("u0", 1, 1, failed("Aborted")));
@@ -132,7 +132,7 @@ fn valid_histories_pass_all_checks() {
             }),
         ),
         (
-            "a creation that was cancelled was not done either",
+            "the next run repeats a canceled create",
             with(|facts| {
                 let before = "create first@1 begin; create first@1 cancelled";
                 facts.events = history(&format!("{before}; {FIRST_REVISION}"));
@@ -140,14 +140,14 @@ fn valid_histories_pass_all_checks() {
             }),
         ),
         (
-            "deleted by a push, and created again by another one",
+            "deleted by a push and created again by the next push",
             with(|facts| {
                 and_then(facts, "delete turn1@1 begin; delete turn1@1 done; create turn1@1 begin; create turn1@1 done");
                 second_run(facts, Some(RunOutcome::Succeeded));
             }),
         ),
         (
-            "a deletion that no state has seen is done again",
+            "a delete that is not in the state is repeated",
             with(|facts| {
                 and_then(
                     facts,
@@ -158,11 +158,11 @@ fn valid_histories_pass_all_checks() {
             }),
         ),
         (
-            "a run that waited for its turn was taken back when something newer was pushed",
+            "a queued run is revoked by a newer push",
             with(|facts| facts.runs.insert(0, Run { has_begun: false, ..run("u0", 0, 1, failed("Canceled")) })),
         ),
         (
-            "a provider failed because it could not report what it had done",
+            "a provider fails because it cannot reach the provider log",
             with(|facts| {
                 let message = "reporting done of update first@1 to the provider log at http://log: refused".to_owned();
                 let outcome = RunOutcome::Failed { reason: "UpdateFailed".to_owned(), message };
@@ -173,23 +173,23 @@ fn valid_histories_pass_all_checks() {
             "a resource that the user has removed may be created again",
             with(|facts| {
                 and_then(facts, "create first@1 begin #2; create first@1 done #2");
-                facts.removed_by_hand.push(removed_by_hand("first", 8));
+                facts.removed_manually.push(removed_manually("first", 8));
                 second_run(facts, Some(RunOutcome::Succeeded));
             }),
         ),
         (
-            "an operation of a killed process never ends and is not a second run",
+            "an unfinished operation of a killed process is not a second run",
             with(|facts| {
                 and_then(facts, "update first@1 begin; update first@1 begin #2; update first@1 done #2");
                 second_run(facts, failed("UpdateFailed"));
             }),
         ),
         (
-            "a run that found the lock of an earlier one was not hit itself",
+            "a run that fails on the lock of an earlier run needs no fault of its own",
             with(|facts| facts.runs.push(run("u2", 1, 900, failed("UpdateConflict")))),
         ),
         (
-            "an Update that is gone with its Stack need not say how it ended",
+            "an Update that is deleted with its Stack needs no outcome",
             with(|facts| facts.runs.push(Run { is_there: false, ..run("u0", 1, 0, None) })),
         ),
     ];
@@ -210,16 +210,16 @@ fn histories_with_violations_are_reported() {
             "first was created at",
         ),
         (
-            "removed by hand before, but created twice after that",
+            "removed by hand first, then created twice",
             with(|facts| {
                 and_then(facts, "create first@1 begin; create first@1 done; create first@1 begin; create first@1 done");
-                facts.removed_by_hand.push(removed_by_hand("first", 8));
+                facts.removed_manually.push(removed_manually("first", 8));
             }),
             Kind::Doubled,
             "again at",
         ),
         (
-            "a second run began while the first went on",
+            "a second run started during the first",
             with(|facts| {
                 and_then(
                     facts,
@@ -230,12 +230,12 @@ fn histories_with_violations_are_reported() {
             "process 2 began Update of third@1",
         ),
         (
-            "created, and forgotten",
+            "created, but not in the state",
             with(|facts| and_then(facts, "create turn0@0 begin; create turn0@0 done")),
             Kind::Orphan,
             "turn0 was created and not deleted",
         ),
-        ("a lock", with(|facts| facts.locks.push(".pulumi/locks/x".to_owned())), Kind::Lock, "x is left"),
+        ("a lock", with(|facts| facts.locks.push(".pulumi/locks/x".to_owned())), Kind::Lock, "x remains"),
         (
             "an older revision is applied",
             with(|facts| facts.applied = Some("main@sha1:0".to_owned())),
@@ -243,60 +243,60 @@ fn histories_with_violations_are_reported() {
             "main@sha1:1 was pushed last",
         ),
         (
-            "the Stack says that it is applied, and the state says otherwise",
+            "the state differs from the applied revision",
             with(|facts| facts.state = state(&["first@1", "second@0", "third@1", "turn1@1"], &[])),
             Kind::NotApplied,
             "second@0",
         ),
         ("no end", with(|facts| facts.runs.push(run("u2", 1, 0, None))), Kind::NoVerdict, "u2 has not ended"),
         (
-            "a run has succeeded that had not done its work by then",
+            "a run succeeded without its creates",
             with(|facts| facts.runs[0].ended = Some(at(4))),
             Kind::FalseVerdict,
-            "u1 has succeeded, but second@1 was not made by then",
+            "u1 has succeeded, but second@1 was not created before",
         ),
         (
-            "a run has succeeded that left what it had to delete",
+            "a run succeeded without its deletes",
             with(|facts| {
                 facts.events = history(&format!("create turn0@0 begin; create turn0@0 done; {FIRST_REVISION}"));
                 facts.runs[0].ended = Some(at(10));
             }),
             Kind::FalseVerdict,
-            "u1 has succeeded, but turn0@0 was still there",
+            "u1 has succeeded, but turn0@0 still existed",
         ),
         (
-            "a destroy has succeeded, and all is still there",
+            "a destroy succeeded without deletes",
             with(|facts| facts.runs.push(Run { is_destroy: true, ..run("u2", 1, 9, Some(RunOutcome::Succeeded)) })),
             Kind::FalseVerdict,
-            "u2 has succeeded, but first@1 was still there",
+            "u2 has succeeded, but first@1 still existed",
         ),
         (
-            "a run has failed to which nothing was done",
+            "a run failed without a fault",
             with(|facts| facts.runs.push(run("u2", 1, 9, failed("UpdateFailed")))),
             Kind::FalseVerdict,
-            "u2 has failed (UpdateFailed: it broke), but nothing was done to it",
+            "u2 has failed (UpdateFailed: it broke), but no fault affected it",
         ),
         (
             "a run ended without a request",
             with(|facts| facts.runs.push(run("u2", 1, 9, failed("Canceled")))),
             Kind::FalseVerdict,
-            "u2 has failed (Canceled: it broke), but nothing was done to it",
+            "u2 has failed (Canceled: it broke), but no fault affected it",
         ),
         (
-            "what was done to it was long before",
+            "the fault happened long before the run",
             with(|facts| {
                 facts.hits.push(at(-300));
                 facts.runs.push(run("u2", 1, 9, failed("Aborted")));
             }),
             Kind::FalseVerdict,
-            "nothing was done to it",
+            "no fault affected it",
         ),
         ("stuck", with(|facts| facts.stuck = Some("Stalled: given up".to_owned())), Kind::Stuck, "given up"),
         (
-            "a pending creation that was not reported to the user",
+            "a pending create that was not reported to the user",
             with(|facts| facts.state.pending_creates.extend([urn("turn2")])),
-            Kind::CreationLeftInDoubt,
-            "a creation of turn2",
+            Kind::UnreportedPendingCreate,
+            "a pending create of turn2",
         ),
     ];
     for (what, facts, kind, message) in examples {
@@ -319,15 +319,15 @@ fn pending_creates_are_resolved_into_existing_and_missing_resources() {
     let mut interrupted = good();
     interrupted.events = history("create first@1 begin; create third@1 begin; create first@1 done");
     interrupted.state = state(&[], &["first", "third"]);
-    let found = look_into(&interrupted).unwrap();
-    assert_eq!(found, InDoubt { exist: vec![urn("first")], do_not_exist: vec![urn("third")] });
+    let found = find_pending_creates(&interrupted).unwrap();
+    assert_eq!(found, PendingCreates { exist: vec![urn("first")], do_not_exist: vec![urn("third")] });
 
-    interrupted.removed_by_hand.push(removed_by_hand("first", 3));
-    assert_eq!(look_into(&interrupted).unwrap().exist, Vec::<String>::new(), "it is removed once");
+    interrupted.removed_manually.push(removed_manually("first", 3));
+    assert_eq!(find_pending_creates(&interrupted).unwrap().exist, Vec::<String>::new(), "the resource is removed once");
 
-    assert!(look_into(&good()).unwrap_err().contains("no creation that was interrupted"));
+    assert!(find_pending_creates(&good()).unwrap_err().contains("no pending create"));
     let in_the_state = with(|facts| facts.state.pending_creates.extend([urn("first")]));
-    assert!(look_into(&in_the_state).unwrap_err().contains("is in the state"));
+    assert!(find_pending_creates(&in_the_state).unwrap_err().contains("is in the state"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ const PRECISION: SignedDuration = SignedDuration::from_secs(1);
 const AFTERMATH: SignedDuration = SignedDuration::from_secs(60);
 
 /// Failure reasons that need no fault during the run: the run detected the effects of an earlier run, or never started.
-const OF_ANOTHERS_MAKING: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
+const OF_OTHER_CAUSE: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
 
 /// Message of a provider that completed its work but could not report it because of a fault in the scene. The run fails
 /// although no fault affected its Stack.
@@ -34,12 +34,12 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
         RunOutcome::Succeeded => {
             undone(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update))
         }
-        RunOutcome::Failed { reason, .. } if OF_ANOTHERS_MAKING.contains(&reason.as_str()) => None,
+        RunOutcome::Failed { reason, .. } if OF_OTHER_CAUSE.contains(&reason.as_str()) => None,
         // The run was canceled in the queue because a newer revision was pushed.
         RunOutcome::Failed { reason, .. } if reason == "Canceled" && !run.has_begun => None,
         RunOutcome::Failed { message, .. } if message.contains(NOT_REPORTED) => None,
         RunOutcome::Failed { reason, message } => (!was_hit(facts, run))
-            .then(|| format!("{} has failed ({reason}: {message}), but nothing was done to it", run.update)),
+            .then(|| format!("{} has failed ({reason}: {message}), but no fault affected it", run.update)),
     }
 }
 
@@ -51,11 +51,11 @@ fn undone(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
         let expected = called(name, run.number);
         let found = there.iter().find(|(urn, _)| name_of(urn) == name).map(|(_, called)| *called);
         if found != Some(expected.as_str()) {
-            return Some(format!("{expected} was not made by then: {found:?} was there"));
+            return Some(format!("{expected} was not created before: {found:?} existed"));
         }
     }
     let left = there.iter().find(|(urn, _)| !names.iter().any(|name| name == name_of(urn)));
-    left.map(|(_, called)| format!("{called} was still there"))
+    left.map(|(_, called)| format!("{called} still existed"))
 }
 
 /// Reports whether a fault that affected the Stack may have caused the failure.

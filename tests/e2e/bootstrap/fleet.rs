@@ -78,7 +78,7 @@ impl<'a> Fleet<'a> {
         let request = json!({"metadata": {"annotations": {"reconcile.fluxcd.io/requestedAt": format!("{:?}", std::time::SystemTime::now())}}});
         let api = self.api(&self.git_repository());
         let patch = Patch::Merge(&request);
-        api_call("asking Flux for a look at the fleet", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
+        api_call("requesting a reconcile of the fleet", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
     }
 
     /// Waits until `is_so` returns true for the status of a Kustomization.
@@ -100,10 +100,10 @@ impl<'a> Fleet<'a> {
         .await
     }
 
-    /// Waits until a Kustomization and all its objects are gone.
+    /// Waits until a Kustomization and all its objects are deleted.
     pub async fn until_gone(&self, name: &str) {
         let api = self.api(&self.kustomization());
-        wait_until(format!("the Kustomization {name} to be gone"), WaitLimit::Run, async || {
+        wait_until(format!("the Kustomization {name} to be deleted"), WaitLimit::Run, async || {
             match api.get_opt(name).await {
                 Ok(None) => Look::Found(()),
                 Ok(Some(object)) => Look::NotYet(format!("{:?}", object.finalizers())),
@@ -216,7 +216,7 @@ fn read_all(root: &Path, folder: &Path) -> Vec<File> {
             files.extend(read_all(root, &path));
             continue;
         }
-        let name = path.strip_prefix(root).expect("it is below the project's folder");
+        let name = path.strip_prefix(root).expect("path in the project folder");
         let content =
             std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("reading {}: {error}", path.display()));
         files.push(file(format!("{VENDORED}/{}", name.display()), content));

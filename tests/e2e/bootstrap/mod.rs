@@ -13,8 +13,8 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, File, Look, Program, Scene, Source, StackHandle, WaitLimit, api_call, in_scene, is_done, once,
-    run_alone, says, wait_until,
+    Controller, File, Look, Program, Scene, Source, StackHandle, WaitLimit, api_call, has_condition, in_scene, is_done,
+    once, run_alone, wait_until,
 };
 use fleet::{Fleet, condition, documents, file, ready};
 
@@ -64,7 +64,7 @@ async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>
     fleet.until_kustomization("apps", WaitLimit::Run, "to wait for the run", is_working).await;
     let main = scene.found("main", &stack);
     main.log.wait_for("create", "step", "begin").await;
-    let status = fleet.until_kustomization("apps", WaitLimit::Reaction, "to say how it is", |_| true).await;
+    let status = fleet.until_kustomization("apps", WaitLimit::Reaction, "to report its health", |_| true).await;
     assert_ne!(ready(&status), Some("True"), "the run continues: {:#}", status["conditions"]);
     fleet.until_kustomization("apps", WaitLimit::Run, "to be healthy", |status| ready(status) == Some("True")).await;
     assert!(is_done(&main.get().await));
@@ -74,7 +74,10 @@ async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>
     invalid.spec.depends_on = vec![serde_json::from_value(json!({"name": "main"})).expect("a reference")];
     fleet.apps = Some(app(&invalid));
     fleet.roll_out().await;
-    main.until("to be stalled", WaitLimit::Run, |stack| says(stack, STALLED, "True", stack_reason::SPEC_INVALID)).await;
+    main.until("to be stalled", WaitLimit::Run, |stack| {
+        has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+    })
+    .await;
     let failed = |status: &Value| {
         condition(status, "Ready").is_some_and(|c| c["status"] == "False" && c["reason"] == "HealthCheckFailed")
     };
@@ -102,18 +105,18 @@ async fn upgrade_in_a_run(scene: &Scene, fleet: &mut Fleet<'_>, source: &Source<
     let deployment = deployment(scene).await.expect("the controller is installed");
     let image = deployment.spec.and_then(|spec| spec.template.spec).and_then(|pod| pod.containers[0].image.clone());
     assert_eq!(image.as_deref(), Some(NEXT_IMAGE));
-    assert!(!is_done(&main.get().await), "the run outlasts the upgrade");
+    assert!(!is_done(&main.get().await), "the run continues during the upgrade");
     main.until_applied(&commit).await;
     assert_eq!(main.updates().await.len(), before + 1);
     assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
-    assert_eq!(main.pod_and_restarts().await, pod, "the run had its pod to itself");
+    assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced during the run");
 }
 
 async fn remove(scene: &Scene, fleet: &mut Fleet<'_>) {
     fleet.apps = None;
     fleet.roll_out().await;
     fleet.until_gone("apps").await;
-    wait_until("nothing of the apps to be left", WaitLimit::Run, async || {
+    wait_until("all objects of the apps to be deleted", WaitLimit::Run, async || {
         let (stacks, workspaces) = (scene.list::<Stack>().await, scene.list::<Workspace>().await);
         match stacks.is_empty() && workspaces.is_empty() {
             true => Look::Found(()),
@@ -124,12 +127,12 @@ async fn remove(scene: &Scene, fleet: &mut Fleet<'_>) {
 
     fleet.image = None;
     fleet.roll_out().await;
-    wait_until("the controller to be gone", WaitLimit::Reaction, async || match deployment(scene).await {
+    wait_until("the controller to be deleted", WaitLimit::Reaction, async || match deployment(scene).await {
         None => Look::Found(()),
-        Some(_) => Look::NotYet("it is there".to_owned()),
+        Some(_) => Look::NotYet("object exists".to_owned()),
     })
     .await;
-    assert_eq!(definitions(scene).await.len(), 5, "the definitions stay");
+    assert_eq!(definitions(scene).await.len(), 5, "the CustomResourceDefinitions remain");
 }
 
 fn program(value: &str, seconds: u32) -> Program {

@@ -8,12 +8,13 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
 use crate::harness::{
-    Absence, AwayApiServer, Controller, Look, Program, Scene, WaitLimit, in_scene, not_run, once, run_alone, wait_until,
+    Absence, Controller, Look, Program, Scene, StoppedApiServer, WaitLimit, in_scene, not_run, once, run_alone,
+    wait_until,
 };
 
 /// Runs a test if the tests may stop the API server.
 fn run_where_it_can_go(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
-    if !AwayApiServer::is_possible() {
+    if !StoppedApiServer::is_possible() {
         not_run(name, "the API server of an existing cluster cannot be stopped");
         return;
     }
@@ -53,16 +54,16 @@ async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, abs
     main.log.wait_for("create", "slow", "begin").await;
     let pod = main.pod_and_restarts().await;
 
-    let away = AwayApiServer::take(absence).await;
+    let away = StoppedApiServer::take(absence).await;
     // The node can reach the Service of the provider log without the API server.
     main.log.wait_for("create", "slow", "done").await;
     away.bring_back().await;
-    until_it_answers(scene).await;
+    until_reachable(scene).await;
 
     let stack = main.until_applied(&first).await;
     assert_eq!(json!(stack.status.expect("a status").outputs), json!({"n": 0}));
-    assert_eq!(main.log.sentences().await, once(&["create slow"]), "nothing was doubled");
-    assert_eq!(main.pod_and_restarts().await, pod, "the run went on where it was");
+    assert_eq!(main.log.sentences().await, once(&["create slow"]), "no operation is repeated");
+    assert_eq!(main.pod_and_restarts().await, pod, "the run continues in the same pod");
     assert_eq!(main.updates().await.len(), 1);
     controller.until_available().await;
 
@@ -78,19 +79,19 @@ async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, abs
 fn a_commit_pushed_right_after_an_api_server_restart_runs() {
     run_where_it_can_go("api-watches", async |controller, scene| {
         let source = scene.source("app").await;
-        let saying = |text: &str| Program::new("api-watches").step("step", json!({"value": text}));
-        let first = source.push(&saying("one").files()).await;
+        let with_text = |text: &str| Program::new("api-watches").step("step", json!({"value": text}));
+        let first = source.push(&with_text("one").files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&first).await;
         let pod = main.pod_and_restarts().await;
 
-        AwayApiServer::take(Absence::Stopped).await.bring_back().await;
-        until_it_answers(scene).await;
-        let second = source.push(&saying("two").files()).await;
+        StoppedApiServer::take(Absence::Stopped).await.bring_back().await;
+        until_reachable(scene).await;
+        let second = source.push(&with_text("two").files()).await;
         main.until_applied(&second).await;
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
-        assert_eq!(main.pod_and_restarts().await, pod, "no pod was rolled");
-        assert_eq!(main.updates().await.len(), 2, "one run for each commit");
+        assert_eq!(main.pod_and_restarts().await, pod, "no pod is replaced");
+        assert_eq!(main.updates().await.len(), 2, "one run per commit");
         controller.until_available().await;
         each_result_was_recorded_once(scene);
     });
@@ -98,8 +99,8 @@ fn a_commit_pushed_right_after_an_api_server_restart_runs() {
 
 /// Waits until the API server responds. A call on a closed connection fails, and is retried here
 /// so that later calls of the test succeed.
-async fn until_it_answers(scene: &Scene) {
-    wait_until("the API server to answer again", WaitLimit::Reaction, async || {
+async fn until_reachable(scene: &Scene) {
+    wait_until("the API server to be reachable again", WaitLimit::Reaction, async || {
         match scene.api::<Stack>().list(&Default::default()).await {
             Ok(_) => Look::Found(()),
             Err(error) => Look::NotYet(error.to_string()),

@@ -1,4 +1,4 @@
-//! Tests sixty Stacks at once on a small node: all complete without failures, within the concurrency limit and without
+//! Tests sixty concurrent Stacks on a small node: all complete without failures, within the concurrency limit and without
 //! starvation.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,7 +68,7 @@ async fn each_ran_once_and_none_failed(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     assert_eq!(uids.len(), crowd.stacks.len(), "one pod for each Stack");
     let containers =
         pods.iter().flat_map(|pod| &pod.status).flat_map(|status| status.container_statuses.iter().flatten());
-    assert_eq!(containers.map(|container| container.restart_count).max(), Some(0), "no container died");
+    assert_eq!(containers.map(|container| container.restart_count).max(), Some(0), "no container restarted");
     for stack in &crowd.stacks {
         assert_eq!(stack.log.sentences().await, once(&["create member"]), "{}", stack.name);
     }
@@ -90,9 +90,9 @@ async fn no_more_ran_at_a_time_than_may(scenes: &[&Scene]) {
         most = most.max(open.len());
     }
     let may = runs_that_may_be_open_on_one_node().await;
-    println!("{most} runs were open at once; {may} may be");
-    assert!(most > 1, "runs go on side by side");
-    assert!(most <= may, "{most} runs were open at once, and only {may} may be");
+    println!("{most} concurrent runs, limit {may}");
+    assert!(most > 1, "runs are concurrent");
+    assert!(most <= may, "{most} concurrent runs exceed the limit {may}");
 }
 
 /// Returns the limit from the arguments of the installed controller, or its default.
@@ -102,16 +102,16 @@ async fn runs_that_may_be_open_on_one_node() -> usize {
     let line = std::iter::once("pulumi-controller".to_owned()).chain(arguments.unwrap_or_default());
     match CommandLine::try_parse_from(line).map(CommandLine::into_role) {
         Ok(Role::Manager(flags)) => flags.max_concurrent_runs.min(flags.max_concurrent_runs_per_node),
-        other => panic!("the controller's arguments are not the manager's: {other:?}"),
+        other => panic!("expected arguments of the manager, got {other:?}"),
     }
 }
 
 fn a_wait_was_visible(scenes: &[&Scene]) {
     let states: Vec<Stack> = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Stack>()).collect();
-    let says = |stack: &&Stack| condition(stack, RECONCILING).is_some_and(|c| c.message.contains("run slot"));
-    let waiting: BTreeSet<Option<String>> = states.iter().filter(says).map(Stack::uid).collect();
-    println!("{} Stacks said that they are queued for a run slot", waiting.len());
-    assert!(!waiting.is_empty(), "no condition of any Stack said that it is queued for a run slot");
+    let has_condition = |stack: &&Stack| condition(stack, RECONCILING).is_some_and(|c| c.message.contains("run slot"));
+    let waiting: BTreeSet<Option<String>> = states.iter().filter(has_condition).map(Stack::uid).collect();
+    println!("{} Stacks reported that they wait for a run slot", waiting.len());
+    assert!(!waiting.is_empty(), "no Stack reported that it waits for a run slot");
 }
 
 fn the_small_namespace_was_not_starved(course: &Course, large: &Scene, small: &Scene) {
@@ -120,7 +120,7 @@ fn the_small_namespace_was_not_starved(course: &Course, large: &Scene, small: &S
     let last_of_small = small[small.len() - 1];
     assert!(
         last_of_small <= half_of_large,
-        "the two were done after {last_of_small:?}, half of the forty after {half_of_large:?}"
+        "the two Stacks completed after {last_of_small:?}, half of the forty after {half_of_large:?}"
     );
 }
 

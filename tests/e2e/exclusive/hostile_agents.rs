@@ -25,7 +25,7 @@ const DELAY: Duration = Duration::from_secs(5);
 #[test]
 fn hostile_agents_are_recorded_and_delay_no_other_namespace() {
     if !fake_nodes::are_there() {
-        not_run("hostile", "there are no fake nodes: run `tests/cluster/cluster fake-nodes`");
+        not_run("hostile", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;
     }
     run_alone(async || {
@@ -68,27 +68,26 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
         let waits =
             workspaces.iter().filter(|workspace| format!("{:?}", workspace.status).contains("installing source"));
         match waits.count() {
-            0 => Look::NotYet(format!("{} Workspaces, none is given its source", workspaces.len())),
+            0 => Look::NotYet(format!("{} Workspaces, none of which receives its source", workspaces.len())),
             _ => Look::Found(()),
         }
     })
     .await;
     for name in ["quiet-one", "quiet-two"] {
         let alongside = timed(quiet, &quiet_source, name).await;
-        println!("{name} took {alongside:?} next to hostile agents, and a first one {alone:?} alone");
-        assert!(
-            alongside < alone + DELAY,
-            "{name} took {alongside:?} next to hostile agents, and a first one {alone:?} alone"
-        );
+        println!("{name} took {alongside:?} with hostile agents, and {alone:?} without them");
+        assert!(alongside < alone + DELAY, "{name} took {alongside:?} with hostile agents, and {alone:?} without them");
     }
 
     // These Stacks wait for a slot only while slow agents occupy all slots.
     for stack in [&huge, &flood] {
-        stack.until("to be done all the same", WaitLimit::Long, is_done).await;
+        stack.until("to be done despite the hostile agents", WaitLimit::Long, is_done).await;
     }
     let lasted = begin.elapsed();
     let updates = hostile.list::<Update>().await;
-    let of = |name: &str| updates.iter().find(|update| update.spec.workspace_name == name).expect("it has run").clone();
+    let of = |name: &str| {
+        updates.iter().find(|update| update.spec.workspace_name == name).expect("the Update of the run").clone()
+    };
     let recorded = of("huge-result");
     assert!(recorded.is_complete(), "{recorded:?}");
     let status = recorded.status.unwrap_or_default();
@@ -100,7 +99,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     let written = states.iter().filter(|update| update.name_any() == flooded).count();
     // The controller limits the rate at which it reads messages, so the run takes longer, with one write every few seconds.
     let limit = 20 + lasted.as_secs() / 2;
-    assert!(written as u64 <= limit, "a run that floods for {lasted:?} was written {written} times");
+    assert!(written as u64 <= limit, "a run with excessive progress for {lasted:?} caused {written} status writes");
     for number in 0..SLOW {
         hostile.delete::<Stack>(&format!("slow-{number:02}")).await;
     }

@@ -49,7 +49,7 @@ fn after_a_leader_is_killed_the_new_leader_records_the_run_once() {
         let stack = main.until_applied(&commit).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"n": 0}));
         assert_eq!(main.log.sentences().await, once(&["create slow"]));
-        assert_eq!(main.pod_and_restarts().await, pod, "the run went on where it was");
+        assert_eq!(main.pod_and_restarts().await, pod, "the run continues in the same pod");
         assert_eq!(main.updates().await.len(), 1);
     });
 }
@@ -126,18 +126,18 @@ fn a_leader_that_hung_past_its_lease_writes_nothing_on_resume() {
         main.log.wait_for("create", "slow", "begin").await;
 
         let leader = controller.until_one_leads_but("").await;
-        assert!(!audit.writes_of(&leader).is_empty(), "what the leader writes is seen in the audit log");
+        assert!(!audit.writes_of(&leader).is_empty(), "the audit log contains the writes of the leader");
         let stopped = StoppedProcess::in_pod(&leader);
         let next = controller.until_one_leads_but(&leader).await;
         main.until_applied(&commit).await;
-        assert!(!audit.writes_of(&next).is_empty(), "the other one did the rest");
+        assert!(!audit.writes_of(&next).is_empty(), "the new leader did the remaining work");
         let before = audit.writes_of(&leader);
         drop(stopped);
         let code = controller.until_started_again(&leader).await;
-        assert_eq!(code, 1, "it gave up by itself, with an error");
-        assert_eq!(audit.writes_of(&leader), before, "it wrote nothing any more");
+        assert_eq!(code, 1, "the previous leader exits with an error");
+        assert_eq!(audit.writes_of(&leader), before, "the previous leader writes nothing more");
 
-        assert_eq!(controller.until_one_leads_but("").await, next, "and it is a follower now");
+        assert_eq!(controller.until_one_leads_but("").await, next, "the previous leader is a follower");
         assert_eq!(main.log.sentences().await, once(&["create slow"]));
         assert_eq!(main.updates().await.len(), 1);
     });
@@ -158,7 +158,11 @@ fn a_restart_during_a_run_releases_the_lease_before_it_expires() {
             controller.restart(1).await;
             let after = controller.until_one_leads_but(&before).await;
             let holders = holders(&states);
-            assert_eq!(holders, [before.as_str(), "", after.as_str()], "released by the one, taken by the other");
+            assert_eq!(
+                holders,
+                [before.as_str(), "", after.as_str()],
+                "the leader releases the lease and the follower acquires it"
+            );
 
             main.until_applied(&commit).await;
             assert_eq!(main.log.sentences().await, once(&["create slow"]));
@@ -183,7 +187,7 @@ fn both_replicas_serve_health_and_metrics_and_only_one_reports_leading() {
             let metrics = controller.ask(&pod, 8080, "/metrics").await;
             let leads = u8::from(pod == leader);
             let status = format!("leader_election_master_status{{name=\"pulumi-controller-leader-election\"}} {leads}");
-            assert!(metrics.lines().any(|line| line == status), "{pod} says {status} in\n{metrics}");
+            assert!(metrics.lines().any(|line| line == status), "{pod} reports {status} in\n{metrics}");
             for name in ["rest_client_requests_total{", "process_cpu_seconds_total ", "process_resident_memory_bytes "]
             {
                 assert!(metrics.lines().any(|line| line.starts_with(name)), "{pod} shows {name} in\n{metrics}");
@@ -192,12 +196,12 @@ fn both_replicas_serve_health_and_metrics_and_only_one_reports_leading() {
             assert_eq!(
                 metrics.contains(&reconciles),
                 pod == leader,
-                "who leads reconciles the Stack: {pod}\n{metrics}"
+                "the leader reconciles the Stack: {pod}\n{metrics}"
             );
         }
         main.delete().await;
         main.until_gone().await;
-        wait_until("the series of the Stack to be gone", WaitLimit::Reaction, async || {
+        wait_until("the series of the Stack to be removed", WaitLimit::Reaction, async || {
             let metrics = controller.ask(&leader, 8080, "/metrics").await;
             if metrics.contains(&of_the_stack) { Look::NotYet(of_the_stack.clone()) } else { Look::Found(()) }
         })

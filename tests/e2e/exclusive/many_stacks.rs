@@ -29,7 +29,7 @@ const FIRST_LOOK: Duration = Duration::from_secs(60);
 #[test]
 fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
     if !fake_nodes::are_there() {
-        not_run("many", "there are no fake nodes: run `tests/cluster/cluster fake-nodes`");
+        not_run("many", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;
     }
     run_alone(async || {
@@ -66,15 +66,15 @@ async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
     })
     .await;
     let moments = moments.into_inner();
-    assert_eq!(fake_agent.runs(), runs, "nothing was due");
+    assert_eq!(fake_agent.runs(), runs, "no run was due");
     let after = versions(scene).await;
     let written: Vec<_> = after.iter().filter(|(name, version)| before.get(*name) != Some(version)).collect();
-    assert_eq!(written, Vec::<(&String, &String)>::new(), "there was nothing to write");
-    assert_eq!(after.len(), before.len(), "nothing was made, and nothing deleted");
+    assert_eq!(written, Vec::<(&String, &String)>::new(), "the restart writes nothing");
+    assert_eq!(after.len(), before.len(), "no object is created or deleted");
     let (first, second) = moments.split_at(moments.iter().filter(|moment| **moment <= FIRST_LOOK).count());
-    assert!(first.len() >= STACKS, "all were looked at when the controller came: {first:?}");
+    assert!(first.len() >= STACKS, "the new controller reconciles all Workspaces: {first:?}");
     let most = busiest(second, Duration::from_secs(10));
-    assert!(most <= STACKS / 2, "{most} of {STACKS} Workspaces were looked at within the same ten seconds: {second:?}");
+    assert!(most <= STACKS / 2, "{most} of {STACKS} Workspaces were reconciled within ten seconds: {second:?}");
 }
 
 /// Returns the maximum number of requests in any interval of this length.
@@ -86,7 +86,7 @@ fn busiest(moments: &[Duration], window: Duration) -> usize {
 /// Returns the versions of all objects that a run or a status update would change, by kind and name.
 async fn versions(scene: &Scene) -> BTreeMap<String, String> {
     fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> Vec<(String, String)> {
-        let version = |object: &K| object.resource_version().expect("it has one");
+        let version = |object: &K| object.resource_version().expect("resource version");
         objects.iter().map(|object| (format!("{} {}", K::kind(&()), object.name_any()), version(object))).collect()
     }
     let stacks = named(&scene.list::<Stack>().await);
@@ -137,9 +137,9 @@ async fn remove(scene: &Scene) {
         .buffer_unordered(AT_ONCE)
         .for_each(|()| std::future::ready(()))
         .await;
-    until_count("no Stack is left", 1, LIMIT, async || {
+    until_count("all Stacks are deleted", 1, LIMIT, async || {
         let left = scene.list::<Stack>().await.len();
-        (usize::from(left == 0), format!("{left} are left"))
+        (usize::from(left == 0), format!("{left} Stacks remain"))
     })
     .await;
 }

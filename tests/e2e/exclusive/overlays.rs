@@ -1,4 +1,4 @@
-//! Tests the controller that each overlay installs, in place of the controller of the other tests.
+//! Tests the controller that each overlay installs, instead of the controller of the other tests.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use pulumi_controller::api::pulumi::{DependencyReference, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, Look, Program, Scene, WaitLimit, api_call, client, condition, finally, in_scene, kubectl, once,
-    run_alone, says, try_kubectl, wait_until,
+    Controller, Look, Program, Scene, WaitLimit, api_call, client, condition, finally, has_condition, in_scene,
+    kubectl, once, run_alone, try_kubectl, wait_until,
 };
 
 /// Renders an overlay, replaces `from` by `to`, and applies the result.
@@ -119,8 +119,8 @@ fn without_flux_stacks_follow_repositories_and_accept_webhooks() {
                 let service =
                     "/api/v1/namespaces/pulumi-controller/services/pulumi-webhook-receiver:80/proxy/hook/none";
                 let request = axum::http::Request::post(service).body(kube::client::Body::empty()).expect("a request");
-                let answer = api_call("calling a webhook", scene.client.send(request)).await;
-                assert_eq!(answer.status().as_u16(), 404, "the receiver does not know this webhook");
+                let response = api_call("calling a webhook", scene.client.send(request)).await;
+                assert_eq!(response.status().as_u16(), 404, "the receiver does not know this webhook");
                 main.delete().await;
                 main.until_gone().await;
                 let namespaces: Api<Namespace> = Api::all(scene.client.clone());
@@ -184,7 +184,9 @@ async fn run_as_tenant(controller: &Controller, scene: &Scene) {
     ] {
         let refused = scene.start(scene.stack(name, &source)).await;
         refused.change(json!({"spec": spec})).await;
-        refused.until(&format!("to say {words:?}"), WaitLimit::Reaction, |stack| says_anywhere(stack, words)).await;
+        refused
+            .until(&format!("to report {words:?}"), WaitLimit::Reaction, |stack| reports_anywhere(stack, words))
+            .await;
         refused.delete().await;
         refused.until_gone().await;
     }
@@ -196,7 +198,7 @@ fn pod_template(template: Value) -> Value {
     json!({"workspaceTemplate": {"spec": {"podTemplate": template}}})
 }
 
-fn says_anywhere(stack: &Stack, words: &str) -> bool {
+fn reports_anywhere(stack: &Stack, words: &str) -> bool {
     let conditions = stack.status.iter().flat_map(|status| &status.conditions);
     conditions.map(|condition| &condition.message).any(|message| message.contains(words))
 }
@@ -235,13 +237,13 @@ async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
         (&["patch", "pod", pod, "--patch", relabelled], "", "changes and deletes only Pods"),
         (&["create", "--filename", "-"], &unlabelled, "writes only objects with the label"),
     ] {
-        let answer = try_kubectl(&[&as_controller[..], arguments].concat(), input).await;
-        let error = answer.expect_err("the policy refuses it");
+        let response = try_kubectl(&[&as_controller[..], arguments].concat(), input).await;
+        let error = response.expect_err("the policy refuses it");
         assert!(error.contains("ValidatingAdmissionPolicy") && error.contains(words), "{arguments:?}: {error}");
     }
     let elsewhere = ["auth", "can-i", "get", "secrets", "--namespace=default", as_controller[0]];
-    let answer = try_kubectl(&elsewhere, "").await;
-    assert!(answer.is_err(), "no right reaches the Secrets of a namespace without a RoleBinding: {answer:?}");
+    let response = try_kubectl(&elsewhere, "").await;
+    assert!(response.is_err(), "no permission for Secrets without a RoleBinding: {response:?}");
 }
 
 #[test]
@@ -270,12 +272,12 @@ async fn borrows(scene: &Scene, lender: &Scene) {
     let base = lender.start(lent).await;
     let namespace = Some(lender.namespace.clone());
     let mut stack = scene.stack("main", &source);
-    stack.spec.flux_source.as_mut().expect("it has a source").source_ref.namespace = namespace.clone();
+    stack.spec.flux_source.as_mut().expect("source reference").source_ref.namespace = namespace.clone();
     stack.spec.depends_on = vec![DependencyReference { name: "base".to_owned(), namespace, ready_expr: None }];
     let main = scene.start(stack).await;
     let waits = format!("waiting for {}/base: not ready", lender.namespace);
-    main.until(&format!("to say that it {waits}"), WaitLimit::Reaction, |stack| {
-        says(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
+    main.until(&format!("to report that it {waits}"), WaitLimit::Reaction, |stack| {
+        has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             && condition(stack, READY).is_some_and(|ready| ready.message.starts_with(&waits))
     })
     .await;
@@ -321,7 +323,7 @@ async fn run_in_shards(controller: &Controller, scene: &Scene) {
     let main = scene.start(scene.stack("main", &source)).await;
     main.until_applied(&commit).await;
     let message = labelled.get().await.status.map(|status| status.conditions).unwrap_or_default();
-    assert_eq!(message, [], "it belongs to a shard whose controller is away");
+    assert_eq!(message, [], "its shard has no controller");
     shard("1").await;
     labelled.until_applied(&commit).await;
     let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "flux-system");

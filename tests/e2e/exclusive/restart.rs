@@ -19,7 +19,7 @@ use crate::harness::{
 #[test]
 fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
     let failpoints = failpoints_of_the_controller();
-    assert!(failpoints.len() > 3, "the code names places where the controller may die: {failpoints:?}");
+    assert!(failpoints.len() > 3, "the code has failpoints: {failpoints:?}");
     run_alone(async || {
         let controller = Controller::new(&client().await);
         let deaths = async || {
@@ -93,12 +93,8 @@ fn a_controller_killed_during_a_run_reattaches() {
             let controller = Controller::new(&scene.client);
             let killed = controller.kill().await;
             controller.until_available().await;
-            assert_ne!(controller.pod().await.uid().unwrap_or_default(), killed, "another controller is at work");
-            assert_eq!(
-                main.log.sentences().await,
-                ["create slow begin"],
-                "the run went on while there was no controller"
-            );
+            assert_ne!(controller.pod().await.uid().unwrap_or_default(), killed, "another controller pod runs");
+            assert_eq!(main.log.sentences().await, ["create slow begin"], "the run continues without a controller");
 
             let stack = main.until_applied(&commit).await;
             assert_eq!(json!(stack.status.expect("a status").outputs), json!({"n": 0}));
@@ -107,7 +103,7 @@ fn a_controller_killed_during_a_run_reattaches() {
             let after = main.updates().await;
             assert_eq!((before.len(), after.len()), (1, 1));
             let binding = |updates: &[Update]| updates[0].status.clone().and_then(|status| status.run);
-            assert_eq!(binding(&before), binding(&after), "the run is the one that was started");
+            assert_eq!(binding(&before), binding(&after), "the run is not started again");
             assert!(binding(&after).is_some());
         })
         .await;
@@ -124,7 +120,7 @@ fn a_directory_change_runs_after_the_content_store_is_lost() {
             let files = [step("one").file("one/Pulumi.yaml"), step("two").file("two/Pulumi.yaml")];
             let commit = source.push(&files).await;
             let mut stack = scene.stack("main", &source);
-            stack.spec.flux_source.as_mut().expect("it has a Flux source").dir = Some("one".to_owned());
+            stack.spec.flux_source.as_mut().expect("Flux source").dir = Some("one".to_owned());
             let main = scene.start(stack).await;
             main.until_applied(&commit).await;
 
@@ -145,15 +141,15 @@ fn a_commit_pushed_without_a_controller_runs_when_it_returns() {
     run_alone(async || {
         in_scene("away", async |scene| {
             let source = scene.source("app").await;
-            let saying = |text: &str| Program::new("away").step("step", json!({"value": text}));
-            let first = source.push(&saying("one").files()).await;
+            let with_text = |text: &str| Program::new("away").step("step", json!({"value": text}));
+            let first = source.push(&with_text("one").files()).await;
             let main = scene.start(scene.stack("main", &source)).await;
             main.until_applied(&first).await;
             let pod = main.pod_and_restarts().await;
 
             let controller = Controller::new(&scene.client);
             controller.kill().await;
-            let second = source.push(&saying("two").files()).await;
+            let second = source.push(&with_text("two").files()).await;
             source.artifact_of(&second).await;
             controller.until_available().await;
             main.until_applied(&second).await;
@@ -178,7 +174,7 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
             let controller = Controller::new(&scene.client);
             let meanwhile = async || {
                 controller.scale(0).await;
-                leave_at_work(&main).await;
+                start_and_leave_run(&main).await;
             };
             finally(meanwhile, async || controller.scale(1).await).await;
             main.until("to be done again", WaitLimit::Reaction, is_done).await;
@@ -207,7 +203,7 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
                 scene.delete::<Pod>(&workspace_pod("main")).await;
             };
             finally(meanwhile, async || controller.scale(1).await).await;
-            wait_until("the source to be in place in another pod", WaitLimit::Run, async || {
+            wait_until("the source to be installed in another pod", WaitLimit::Run, async || {
                 let workspace = main.workspace().await;
                 let status = workspace.status.clone().unwrap_or_default();
                 let is_new = status.pod_uid.as_ref().is_some_and(|uid| *uid != old);
@@ -219,7 +215,7 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
             })
             .await;
             main.until("to be done", WaitLimit::Reaction, is_done).await;
-            assert_eq!(main.updates().await.len(), 1, "it was due to nothing");
+            assert_eq!(main.updates().await.len(), 1, "the restart starts no run");
         })
         .await;
     });
@@ -257,7 +253,7 @@ fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
 }
 
 /// Sets the conditions of a Stack to those of an open run that does not exist.
-async fn leave_at_work(main: &StackHandle<'_>) {
+async fn start_and_leave_run(main: &StackHandle<'_>) {
     let generation = main.get().await.metadata.generation;
     let stale = |kind: &str, status: &str, reason: &str| {
         json!({
@@ -268,5 +264,5 @@ async fn leave_at_work(main: &StackHandle<'_>) {
     let ready = stale(READY, "Unknown", stack_reason::NOT_READY_IN_PROGRESS);
     let reconciling = stale(RECONCILING, "True", stack_reason::STACK_PROCESSING);
     main.change_status(json!({"conditions": [ready, reconciling]})).await;
-    assert!(!is_done(&main.get().await), "it is not put right by anybody else");
+    assert!(!is_done(&main.get().await), "no other actor restores the status");
 }

@@ -29,9 +29,9 @@ async fn queue_for_one_slot(scene: &Scene, controller: &Controller) {
     let (hogs, earlys, urgents) =
         (scene.source("hog").await, scene.source("early").await, scene.source("urgent").await);
     hogs.push(&slow("hog", 300).files()).await;
-    let saying = |text: &str| Program::new("app").step("step", json!({"value": text}));
-    let first = earlys.push(&saying("one").files()).await;
-    let only = urgents.push(&saying("one").files()).await;
+    let with_text = |text: &str| Program::new("app").step("step", json!({"value": text}));
+    let first = earlys.push(&with_text("one").files()).await;
+    let only = urgents.push(&with_text("one").files()).await;
     let hog = scene.start(scene.stack("hog", &hogs)).await;
     hog.log.wait_for("create", "slow", "begin").await;
 
@@ -42,11 +42,11 @@ async fn queue_for_one_slot(scene: &Scene, controller: &Controller) {
     let urgent = scene.start(stack).await;
     until_queued(&urgent, &only).await;
 
-    let since = |stack: Stack| stack.status.and_then(|status| status.pending_since).expect("it is pending");
+    let since = |stack: Stack| stack.status.and_then(|status| status.pending_since).expect("pendingSince is set");
     let position = since(early.get().await);
-    let second = earlys.push(&saying("two").files()).await;
+    let second = earlys.push(&with_text("two").files()).await;
     let update = until_queued(&early, &second).await;
-    assert_eq!(since(early.get().await), position, "a newer commit does not cost it its position");
+    assert_eq!(since(early.get().await), position, "a newer commit keeps the position in the queue");
     assert_eq!(update.spec.pending_since, Some(position));
     controller.kill().await;
     controller.until_available().await;
@@ -62,8 +62,8 @@ async fn queue_for_one_slot(scene: &Scene, controller: &Controller) {
         updates.into_iter().filter_map(|update| update.status?.start_time).map(|time| time.0).collect::<Vec<_>>()
     };
     let (of_early, of_urgent) = (started(&early).await, started(&urgent).await);
-    assert_eq!((of_early.len(), of_urgent.len()), (1, 1), "each has run once");
-    assert!(of_urgent < of_early, "the higher priority goes first: {of_urgent:?}, {of_early:?}");
+    assert_eq!((of_early.len(), of_urgent.len()), (1, 1), "each Stack has run once");
+    assert!(of_urgent < of_early, "the higher priority runs first: {of_urgent:?}, {of_early:?}");
 }
 
 /// Waits until the Stack's run of this commit is queued.

@@ -37,8 +37,8 @@ fn run_with_a_controller_that_comes_later(name: &str, test: impl AsyncFnOnce(&Sc
 fn stacks_left_by_pko_are_adopted_without_a_run() {
     run_with_a_controller_that_comes_later("takeover", async |scene, controller| {
         let source = scene.source("app").await;
-        let saying = |text: &str| Program::new("takeover").step("step", json!({"value": text}));
-        let first = source.push(&saying("one").files()).await;
+        let with_text = |text: &str| Program::new("takeover").step("step", json!({"value": text}));
+        let first = source.push(&with_text("one").files()).await;
         source.artifact_of(&first).await;
         controller.scale(0).await;
         let mut stack = scene.stack("main", &source);
@@ -50,16 +50,16 @@ fn stacks_left_by_pko_are_adopted_without_a_run() {
         let main = scene.found("main", &left.stack);
         until_taken_over(scene, &main, &left).await;
         until_another_pod_is_ready(scene, &main, &pod.uid().unwrap_or_default()).await;
-        assert_eq!(main.updates().await.len(), 1, "the operator's own");
-        assert_eq!(main.log.sentences().await, Vec::<String>::new(), "nothing has run");
+        assert_eq!(main.updates().await.len(), 1, "owned by the operator");
+        assert_eq!(main.log.sentences().await, Vec::<String>::new(), "no run has started");
 
-        let second = source.push(&saying("two").files()).await;
+        let second = source.push(&with_text("two").files()).await;
         main.until_applied(&second).await;
         assert_eq!(main.log.sentences().await, once(&["create step"]));
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]), "destroyed as it was asked to");
-        until_nothing_is_left(scene).await;
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]), "destroyed as requested");
+        until_objects_are_deleted(scene).await;
     });
 }
 
@@ -112,7 +112,10 @@ fn a_run_left_open_by_pko_is_recorded_and_rerun_after_a_state_check() {
         assert_eq!(main.log.sentences().await, once(&["create step"]));
         let theirs = wait_until("the operator's Update to be taken over", WaitLimit::Reaction, async || {
             let updates = main.updates().await;
-            let theirs = updates.iter().find(|update| update.name_any() == left.update.name_any()).expect("it is kept");
+            let theirs = updates
+                .iter()
+                .find(|update| update.name_any() == left.update.name_any())
+                .expect("the Update of the operator");
             let is_held = theirs.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
             match is_operators(theirs) || is_held {
                 true => Look::NotYet(format!("{theirs:?}")),
@@ -120,8 +123,8 @@ fn a_run_left_open_by_pko_is_recorded_and_rerun_after_a_state_check() {
             }
         })
         .await;
-        let status = theirs.status.expect("it has a status");
-        let failed = conditions::find(&status.conditions, conditions::FAILED).expect("it has ended");
+        let status = theirs.status.expect("status");
+        let failed = conditions::find(&status.conditions, conditions::FAILED).expect("Failed condition");
         assert_eq!((failed.status.as_str(), failed.reason.as_str()), ("True", "Aborted"), "{failed:?}");
         assert_eq!(stack.status.and_then(|status| status.current_update), None);
     });
@@ -157,7 +160,11 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
         wait_until("all Stacks to be taken over", WaitLimit::Long, async || {
             let stacks = scene.list::<Stack>().await;
             let open: Vec<String> = stacks.iter().filter(|s| !is_taken(s)).map(Stack::name_any).collect();
-            if open.is_empty() { Look::Found(()) } else { Look::NotYet(format!("{} are not: {open:?}", open.len())) }
+            if open.is_empty() {
+                Look::Found(())
+            } else {
+                Look::NotYet(format!("{} are not taken over: {open:?}", open.len()))
+            }
         })
         .await;
         // The run of a commit for another source proves that the controller has had time to reconcile all of these Stacks.
@@ -191,7 +198,7 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
 
         // The migration guide describes this step.
         scene.delete::<Workspace>("main").await;
-        wait_until("the Workspace and its pod to be gone", WaitLimit::Run, async || {
+        wait_until("the Workspace and its pod to be deleted", WaitLimit::Run, async || {
             let workspaces = scene.list::<Workspace>().await.len();
             let (pods, sets) = (scene.list::<Pod>().await.len(), scene.list::<StatefulSet>().await.len());
             let services = scene.list::<Service>().await.len();
@@ -210,7 +217,7 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
         assert_eq!(Some(last.inputs.generation), stack.metadata.generation);
 
         // The operator applies its Workspace without force and the status with force.
-        let before = left.workspace.expect("it was left with one");
+        let before = left.workspace.expect("the Workspace of the operator");
         let mut again = Workspace::new("main", before.spec);
         again.metadata.labels = before.metadata.labels;
         again.metadata.owner_references = before.metadata.owner_references;
@@ -239,7 +246,7 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
         let service = scene.list::<Service>().await.into_iter().find(|o| o.name_any() == object);
         let stateful_set = scene.list::<StatefulSet>().await.into_iter().find(|o| o.name_any() == object);
         let (Some(workspace), Some(service), Some(set)) = (workspace, service, stateful_set) else {
-            return Look::NotYet("one of them is not there".to_owned());
+            return Look::NotYet("an object is missing".to_owned());
         };
         let updates = scene.list::<Update>().await;
         let theirs = [is_operators(&workspace), is_operators(&service), is_operators(&set)];
@@ -257,7 +264,7 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
     let spec = json!(set.spec);
     assert_eq!(spec["updateStrategy"], json!({"type": "OnDelete"}));
     for of_the_operator in ["AGENT_MEMLIMIT", "POD_SA_NAME", "FLUX_URL", "/share/agent", "/share/tini"] {
-        assert!(!spec.to_string().contains(of_the_operator), "{of_the_operator} is left in {spec}");
+        assert!(!spec.to_string().contains(of_the_operator), "{of_the_operator} remains in {spec}");
     }
     let stack = main.get().await;
     assert_eq!(json!(stack.spec), json!(left.stack.spec), "the spec is the user's");
@@ -272,7 +279,7 @@ async fn until_pod_runs(scene: &Scene, stack: &str) -> Pod {
         match pods.iter().find(|pod| pod.name_any() == name) {
             Some(pod) if phase(pod) == "Running" => Look::Found(pod.clone()),
             Some(pod) => Look::NotYet(format!("{:?}", pod.status)),
-            None => Look::NotYet("there is none".to_owned()),
+            None => Look::NotYet("no object".to_owned()),
         }
     })
     .await
@@ -295,8 +302,8 @@ async fn until_another_pod_is_ready(scene: &Scene, main: &StackHandle<'_>, befor
     .await;
 }
 
-async fn until_nothing_is_left(scene: &Scene) {
-    wait_until("everything of the Stack to be gone", WaitLimit::Reaction, async || {
+async fn until_objects_are_deleted(scene: &Scene) {
+    wait_until("all objects of the Stack to be deleted", WaitLimit::Reaction, async || {
         let left = [
             scene.list::<Workspace>().await.len(),
             scene.list::<Update>().await.len(),
@@ -345,7 +352,7 @@ fn the_pko_program_crd_accepts_programs_without_a_url() {
                 let status = found.first().and_then(|program| program.status.clone());
                 match status.and_then(|status| status.artifact) {
                     Some(artifact) => Look::Found(serde_json::to_value(artifact).expect("JSON")),
-                    None => Look::NotYet("there is none".to_owned()),
+                    None => Look::NotYet("no object".to_owned()),
                 }
             })
             .await;

@@ -14,17 +14,17 @@ fn a_newer_controller_replaces_only_idle_incompatible_agents() {
         let controller = Controller::new(&client().await);
         let upgrades = AssertUnwindSafe(in_scene("upgrade", async |scene| {
             let source = scene.source("app").await;
-            let saying = |text: &str, seconds: u32| {
+            let with_text = |text: &str, seconds: u32| {
                 Program::new("upgrade").step("step", json!({"value": text, "seconds": seconds, "steps": seconds}))
             };
-            let first = source.push(&saying("one", 1).files()).await;
+            let first = source.push(&with_text("one", 1).files()).await;
             let main = scene.start(scene.stack("main", &source)).await;
             main.until_applied(&first).await;
             let pod = main.pod_and_restarts().await;
 
             let [last_spoken_to, first_not_spoken_to] = versions();
             controller.pretend_to_be(Some(&last_spoken_to)).await;
-            let second = source.push(&saying("two", 30).files()).await;
+            let second = source.push(&with_text("two", 30).files()).await;
             main.log.wait_for("update", "step", "begin").await;
             assert_eq!(main.pod_and_restarts().await, pod, "the agent of the last controller runs it");
 

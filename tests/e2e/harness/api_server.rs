@@ -30,20 +30,20 @@ impl Absence {
 }
 
 /// Guard for an API server outage, which ends with `bring_back` or on drop.
-pub struct AwayApiServer {
+pub struct StoppedApiServer {
     back: Option<&'static str>,
 }
 
-impl AwayApiServer {
+impl StoppedApiServer {
     /// Reports whether the tests have started this cluster. The API server of any other cluster must not be stopped.
     pub fn is_possible() -> bool {
         std::env::var_os("CLUSTER_RUN_DIR").is_some()
     }
 
-    pub async fn take(absence: Absence) -> AwayApiServer {
+    pub async fn take(absence: Absence) -> StoppedApiServer {
         let (away, back) = absence.words();
         // The guard exists before the command runs, so that a failure also restarts the API server.
-        let server = AwayApiServer { back: Some(back) };
+        let server = StoppedApiServer { back: Some(back) };
         run(away).await;
         server
     }
@@ -56,7 +56,7 @@ impl AwayApiServer {
     }
 }
 
-impl Drop for AwayApiServer {
+impl Drop for StoppedApiServer {
     fn drop(&mut self) {
         let Some(word) = self.back.take() else { return };
         match command(word).status() {
@@ -72,7 +72,7 @@ async fn run(word: &'static str) {
     let running = timeout(LIMIT, spawn_blocking(move || command(word).output())).await;
     let output = running
         .unwrap_or_else(|_| panic!("`cluster api-server {word}` did not end in {LIMIT:?}"))
-        .expect("nothing cancels it")
+        .expect("the task is not canceled")
         .unwrap_or_else(|error| panic!("`cluster api-server {word}` could not be started: {error}"));
     assert!(output.status.success(), "`cluster api-server {word}` failed: {}", String::from_utf8_lossy(&output.stderr));
 }

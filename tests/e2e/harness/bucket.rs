@@ -53,7 +53,7 @@ impl Bucket<'_> {
             false => self.create_object().await,
         }
         let old = before.map(|artifact| artifact.digest.clone());
-        self.object.artifact("what was put there", |artifact| Some(&artifact.digest) != old.as_ref()).await
+        self.object.artifact("stored object", |artifact| Some(&artifact.digest) != old.as_ref()).await
     }
 
     async fn create_object(&self) {

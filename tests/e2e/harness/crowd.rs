@@ -1,4 +1,4 @@
-//! Creates many Stacks in several namespaces at once from one source.
+//! Creates many Stacks in several namespaces from one source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -22,7 +22,7 @@ const LABEL: &str = "pulumi-controller.test/crowd";
 /// Name of the GitRepository in each namespace.
 const REPOSITORY: &str = "app";
 
-/// Many Stacks that were created at once.
+/// Many Stacks that were created at the same time.
 pub struct Crowd<'a> {
     pub stacks: Vec<StackHandle<'a>>,
     /// Digest of the artifact that all Stacks run.
@@ -40,8 +40,8 @@ pub struct Course {
 }
 
 impl<'a> Crowd<'a> {
-    /// Creates the given number of Stacks in each scene, all at once, on a program with one resource. The artifact is
-    /// available before the first Stack is created.
+    /// Creates the given number of Stacks in each scene at the same time, with a program with one resource. The
+    /// artifact is available before the first Stack is created.
     pub async fn start(groups: &[(&'a Scene, usize)]) -> Crowd<'a> {
         let (scene, _) = *groups.first().expect("a crowd is in a namespace at least");
         let source = scene.source(REPOSITORY).await;
@@ -56,7 +56,7 @@ impl<'a> Crowd<'a> {
             digests.insert(member.until_served(REPOSITORY, &commit).await.digest);
         }
         assert_eq!(digests.len(), 1, "the same commit is the same bytes: {digests:?}");
-        let digest = digests.pop_first().expect("it was counted");
+        let digest = digests.pop_first().expect("one digest");
         let began = Instant::now();
         let expected = groups.iter().flat_map(|(scene, count)| (0..*count).map(move |number| (*scene, number)));
         let stacks = join_all(expected.map(|(member, number)| async move {

@@ -27,11 +27,12 @@ const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 /// Writes the file below the target folder and returns its path.
 pub async fn write(scene: &Scene) -> PathBuf {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.txt", scene.namespace));
-    let text =
-        timeout(LIMIT, text(scene)).await.unwrap_or_else(|_| format!("the cluster did not tell all in {LIMIT:?}\n"));
+    let text = timeout(LIMIT, text(scene))
+        .await
+        .unwrap_or_else(|_| format!("the cluster did not return all objects in {LIMIT:?}\n"));
     let text = format!("{}\n\n{text}", scene.timeline.text());
     if let Err(error) = std::fs::write(&file, text) {
-        println!("what is known about the failure could not be written to {}: {error}", file.display());
+        println!("failed to write the report of the failure to {}: {error}", file.display());
     }
     file
 }

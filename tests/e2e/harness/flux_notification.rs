@@ -25,7 +25,7 @@ impl Scene {
     /// Creates an Alert, a Provider or a Receiver. Waits until the object is Ready if its controller sets that
     /// condition.
     pub async fn create_notification(&self, kind: &str, object: Value) {
-        let name = object["metadata"]["name"].as_str().expect("an object of a test has a name").to_owned();
+        let name = object["metadata"]["name"].as_str().expect("object name").to_owned();
         let doing = format!("creating the {kind} {}/{name}", self.namespace);
         let api = self.notifications(kind);
         let object: DynamicObject = from_json(with_type(&self.notification(kind), object));
@@ -60,8 +60,8 @@ impl Scene {
             request = request.header(*name, value);
         }
         let request = request.body(Body::from(body.as_bytes().to_vec())).expect("a request");
-        let answer = api_call(format!("calling {url}"), self.client.send(request)).await;
-        answer.status().as_u16()
+        let response = api_call(format!("calling {url}"), self.client.send(request)).await;
+        response.status().as_u16()
     }
 
     /// Returns an in-cluster URL that records requests for this scene.
@@ -80,7 +80,7 @@ impl Scene {
         let doing = format!("asking for the calls of {url}");
         let text = http::send(&doing, http::client().get(&url)).await.text().await;
         let text = text.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{doing}: the answer is {text}: {error}"))
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{doing}: invalid response {text}: {error}"))
     }
 
     /// Waits for a request that matches.

@@ -8,7 +8,7 @@ use reqwest::{Client, RequestBuilder, Response};
 /// HTTP client that ignores the proxy settings of the environment.
 static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     let client = Client::builder().no_proxy().timeout(Duration::from_secs(30));
-    client.build().expect("an HTTP client can be made")
+    client.build().expect("HTTP client")
 });
 
 pub fn client() -> &'static Client {
@@ -23,5 +23,5 @@ pub async fn send(doing: &str, request: RequestBuilder) -> Response {
         return response;
     }
     let text = response.text().await.unwrap_or_default();
-    panic!("{doing}: the answer is {status}: {text}");
+    panic!("{doing}: HTTP status {status}: {text}");
 }

@@ -12,7 +12,7 @@ pub async fn try_kubectl(arguments: &[&str], input: &str) -> Result<String, Stri
     let mut kubectl = tokio::process::Command::new("kubectl");
     kubectl.args(arguments).kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = kubectl.spawn().expect("kubectl is on the PATH that `tests/cluster/cluster exec` sets");
-    let mut stdin = child.stdin.take().expect("it is piped");
+    let mut stdin = child.stdin.take().expect("stdin is piped");
     let work = async {
         stdin.write_all(input.as_bytes()).await.expect("kubectl reads its input");
         drop(stdin);

@@ -34,7 +34,7 @@ use futures::FutureExt;
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
-pub use api_server::{Absence, AwayApiServer, not_run};
+pub use api_server::{Absence, StoppedApiServer, not_run};
 pub use controller::Controller;
 pub use crowd::{Course, Crowd};
 #[allow(unused_imports, reason = "used by the benchmarks")]
@@ -49,7 +49,7 @@ pub use provider_log::{ProviderLog, once};
 pub use replicas::{AuditLog, StoppedProcess, holders};
 pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
 pub use source::{Commit, GitRepository, Source};
-pub use stack::{StackHandle, condition, is_done, is_stalled, says, waits_for_source};
+pub use stack::{StackHandle, condition, has_condition, is_done, is_stalled, waits_for_source};
 pub use wait::{Look, WaitLimit, api_call, wait_until};
 
 /// The async runtime of all tests, which also drives the connections of the shared clients.

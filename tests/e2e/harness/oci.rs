@@ -69,7 +69,7 @@ impl OciRepository<'_> {
         let begin = http::client().post(format!("{}/blobs/uploads/", self.url()));
         let begun = http::send("beginning an upload to the registry", begin).await;
         let location = begun.headers().get(LOCATION).and_then(|location| location.to_str().ok());
-        let mut to = begun.url().join(location.expect("the registry says where to upload")).expect("it is a URL");
+        let mut to = begun.url().join(location.expect("Location header")).expect("valid URL");
         to.query_pairs_mut().append_pair("digest", &digest(&bytes));
         let request = http::client().put(to).header(CONTENT_TYPE, "application/octet-stream").body(bytes);
         http::send("uploading a blob to the registry", request).await;

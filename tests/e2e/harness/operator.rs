@@ -23,7 +23,7 @@ const EXAMPLE: &str = "from-flux";
 const STACK_UID: &str = "bc54d342-bd77-4dd1-8153-8b2b2db9d1df";
 const WORKSPACE_UID: &str = "610ed602-09f1-4dcc-bd38-d53cc025fd45";
 
-/// A script in place of the operator's agent in the operator's containers, which runs until SIGTERM.
+/// A script that replaces the operator's agent in the operator's containers and runs until SIGTERM.
 const AGENT: &str = "printf '#!/bin/sh\\ntrap \"exit 0\" TERM\\nsleep 3600 &\\nwait\\n' > /share/agent && cp /share/agent /share/tini && \
                      chmod +x /share/agent /share/tini && mkdir -p /share/workspace";
 
@@ -68,7 +68,7 @@ impl Scene {
         // The operator removes this default value, and a GitOps tool sets it again. The controller must keep it.
         written["spec"]["refresh"] = json!(false);
         let stack: Stack = self.create(written).await;
-        let uid = stack.uid().expect("what was created has a UID");
+        let uid = stack.uid().expect("object UID");
         let example = |text: &str| example(text, &name, &self.namespace, &[(STACK_UID, &uid)]);
 
         let mut left = example(include_str!("../../operator/stacks.yaml"));
@@ -101,7 +101,7 @@ impl Scene {
         let mut expected = example(include_str!("../../operator/workspaces.yaml"));
         expected["spec"]["image"] = json!(self.pulumi_image());
         let workspace: Workspace = self.leave(expected).await;
-        let owner = workspace.uid().expect("what was created has a UID");
+        let owner = workspace.uid().expect("object UID");
         self.leave::<Service>(owned(example(include_str!("../../operator/services.yaml")), &owner)).await;
         let stateful_set = owned(example(include_str!("../../operator/statefulsets.yaml")), &owner);
         self.leave::<StatefulSet>(self.with_an_agent(stateful_set)).await;
@@ -111,11 +111,11 @@ impl Scene {
     /// Creates an object with the status and the managed fields of the example.
     async fn leave<K: Kind>(&self, object: Value) -> K {
         let mut new = object.clone();
-        let metadata = new["metadata"].as_object_mut().expect("it has metadata");
+        let metadata = new["metadata"].as_object_mut().expect("metadata");
         for of_the_server in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
             metadata.remove(of_the_server);
         }
-        let name = metadata["name"].as_str().expect("it has a name").to_owned();
+        let name = metadata["name"].as_str().expect("object name").to_owned();
         self.create::<K>(new).await;
         self.leave_status::<K>(&name, &object).await
     }
@@ -135,7 +135,7 @@ impl Scene {
     fn with_an_agent(&self, mut stateful_set: Value) -> Value {
         let pod = &mut stateful_set["spec"]["template"]["spec"];
         for kind in ["initContainers", "containers"] {
-            for container in pod[kind].as_array_mut().expect("it has containers") {
+            for container in pod[kind].as_array_mut().expect("containers") {
                 container["image"] = json!(self.pulumi_image());
                 container["imagePullPolicy"] = json!("IfNotPresent");
                 match container["name"].as_str() {
@@ -175,25 +175,25 @@ impl<K> Kind for K where
 
 /// Returns the object of the example in a file, renamed for this Stack.
 fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Value {
-    let document: Value = serde_saphyr::from_str(text).expect("it is YAML");
+    let document: Value = serde_saphyr::from_str(text).expect("valid YAML");
     let belongs = |object: &&Value| {
         let found = object["metadata"]["name"].as_str().unwrap_or_default();
         found == EXAMPLE || found.starts_with(&format!("{EXAMPLE}-"))
     };
     let items = document["items"].as_array().cloned().unwrap_or_else(|| vec![document]);
-    let object = items.iter().find(belongs).expect("the example is in each file").to_string();
+    let object = items.iter().find(belongs).expect("each file contains the example").to_string();
     let mut object = object.replace(EXAMPLE, name);
     for (before, after) in uids {
         object = object.replace(before, after);
     }
-    let mut object: Value = serde_json::from_str(&object).expect("it is still JSON");
+    let mut object: Value = serde_json::from_str(&object).expect("valid JSON");
     object["metadata"]["namespace"] = json!(namespace);
     object
 }
 
 /// Replaces the UID of the example's Workspace.
 fn owned(object: Value, workspace: &str) -> Value {
-    serde_json::from_str(&object.to_string().replace(WORKSPACE_UID, workspace)).expect("it is still JSON")
+    serde_json::from_str(&object.to_string().replace(WORKSPACE_UID, workspace)).expect("valid JSON")
 }
 
 /// Returns the field managers of an object, without the operations.

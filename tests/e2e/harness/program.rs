@@ -22,7 +22,7 @@ pub fn archive(files: &[File]) -> Vec<u8> {
             .append_data(&mut header, &file.path, file.content.as_bytes())
             .expect("the path of a test's file is short");
     }
-    archive.into_inner().and_then(GzEncoder::finish).expect("nothing fails in memory")
+    archive.into_inner().and_then(GzEncoder::finish).expect("write to memory")
 }
 
 /// A project file with a YAML program, written as JSON, which is valid YAML.

@@ -51,8 +51,8 @@ impl ProviderLog {
     /// Returns the events that match a filter of the log, such as `&phase=failed`.
     pub async fn events(&self, filter: &str) -> Vec<Event> {
         let url = format!("{}/events?stack={}{filter}", Environment::get().provider_log_url, self.stack);
-        let answer = async { self.client.get(&url).send().await?.error_for_status()?.text().await };
-        let text = answer.await.unwrap_or_else(|error| panic!("asking the provider log {url}: {error:?}"));
+        let response = async { self.client.get(&url).send().await?.error_for_status()?.text().await };
+        let text = response.await.unwrap_or_else(|error| panic!("asking the provider log {url}: {error:?}"));
         serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("the provider log answered {url} with {text}: {error}"))
     }

@@ -117,7 +117,7 @@ impl StoppedProcess {
         let processes = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
         let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
         let pid = ids.find(|pid| is_it(*pid)).and_then(Pid::from_raw);
-        let pid = pid.unwrap_or_else(|| panic!("no process of {pod} is on this machine"));
+        let pid = pid.unwrap_or_else(|| panic!("this machine has no process of {pod}"));
         kill_process(pid, Signal::STOP).expect("a process of the cluster can be stopped");
         StoppedProcess(pid)
     }
@@ -126,7 +126,7 @@ impl StoppedProcess {
 impl Drop for StoppedProcess {
     fn drop(&mut self) {
         if let Err(error) = kill_process(self.0, Signal::CONT) {
-            println!("the controller's process could not be made to go on: {error}");
+            println!("failed to resume the process of the controller: {error}");
         }
     }
 }

@@ -98,7 +98,7 @@ impl Scene {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        wait_until(format!("the {} {name} to be gone", K::kind(&())), wait_limit, async || {
+        wait_until(format!("the {} {name} to be deleted", K::kind(&())), wait_limit, async || {
             match self.api::<K>().get_opt(name).await {
                 Ok(None) => Look::Found(()),
                 Ok(Some(object)) => Look::NotYet(format!("{object:?}")),
@@ -139,8 +139,8 @@ impl Scene {
     /// state.
     pub async fn check_conditions_of_every_stack(&self) {
         let broken = conformance::of_states(&self.timeline.states_of::<Stack>());
-        assert!(broken.is_empty(), "states of Stacks that Flux's rules forbid:\n{}", broken.join("\n"));
-        wait_until("the conditions of every Stack to be as Flux has them", WaitLimit::Reaction, async || {
+        assert!(broken.is_empty(), "conditions that violate the Flux conventions:\n{}", broken.join("\n"));
+        wait_until("the conditions of all Stacks to follow the Flux conventions", WaitLimit::Reaction, async || {
             let broken: Vec<String> = self.list::<Stack>().await.iter().flat_map(conformance::at_the_end).collect();
             if broken.is_empty() { Look::Found(()) } else { Look::NotYet(broken.join("; ")) }
         })
@@ -152,7 +152,7 @@ impl Scene {
         for stack in self.list::<Stack>().await {
             self.delete::<Stack>(&stack.name_any()).await;
         }
-        wait_until(format!("the Stacks in {} to be gone", self.namespace), WaitLimit::Run, async || {
+        wait_until(format!("the Stacks in {} to be deleted", self.namespace), WaitLimit::Run, async || {
             let stacks = self.list::<Stack>().await;
             if stacks.is_empty() { Look::Found(()) } else { Look::NotYet(describe(&stacks)) }
         })

@@ -194,7 +194,7 @@ impl Scene {
             status.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
         };
         let status = self.until_git_repository(repository, &format!("to serve {revision}"), is_there).await;
-        status.artifact.expect("it was there when it was looked at")
+        status.artifact.expect("the value is set")
     }
 
     async fn until_git_repository(

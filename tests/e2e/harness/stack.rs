@@ -217,7 +217,7 @@ impl StackHandle<'_> {
     }
 
     pub async fn until_gone(&self) {
-        wait_until(format!("the Stack {} to be gone", self.name), WaitLimit::Run, async || {
+        wait_until(format!("the Stack {} to be deleted", self.name), WaitLimit::Run, async || {
             match self.scene.api::<Stack>().get_opt(&self.name).await {
                 Ok(None) => Look::Found(()),
                 Ok(Some(stack)) => Look::NotYet(describe(&[stack])),
@@ -260,21 +260,21 @@ pub fn condition<'a>(stack: &'a Stack, kind: &str) -> Option<&'a Condition> {
 }
 
 /// Reports whether the condition has this status and reason.
-pub fn says(stack: &Stack, kind: &str, status: &str, reason: &str) -> bool {
+pub fn has_condition(stack: &Stack, kind: &str, status: &str, reason: &str) -> bool {
     condition(stack, kind).is_some_and(|condition| condition.status == status && condition.reason == reason)
 }
 
 /// Reports whether the Stack waits for its source without being stalled.
 pub fn waits_for_source(stack: &Stack) -> bool {
-    says(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
-        && says(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
+    has_condition(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
+        && has_condition(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
         && condition(stack, STALLED).is_none()
 }
 
 /// Reports whether the Stack is stalled for this reason, with the conditions of the Pulumi Kubernetes Operator.
 pub fn is_stalled(stack: &Stack, reason: &str) -> bool {
-    says(stack, READY, "False", stack_reason::NOT_READY_STALLED)
-        && says(stack, STALLED, "True", reason)
+    has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+        && has_condition(stack, STALLED, "True", reason)
         && condition(stack, RECONCILING).is_none()
 }
 

@@ -79,7 +79,7 @@ impl Timeline {
         let of_kind = |sighting: &Sighting| (sighting.kind == kind && !sighting.gone).then(|| sighting.object.clone());
         let sightings = self.all();
         let objects = sightings.iter().filter_map(of_kind).map(serde_json::from_value);
-        objects.collect::<Result<_, _>>().expect("what was written as a type can be read as it")
+        objects.collect::<Result<_, _>>().expect("valid object")
     }
 
     /// Returns the time at which `is_so` first returned true for an object of a type.

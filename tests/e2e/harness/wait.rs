@@ -51,10 +51,10 @@ pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut look: 
             Ok(Look::Found(found)) => return found,
             Ok(Look::NotYet(state)) => seen = state,
             Err(_) => {
-                panic!("waited {:?} for {what}; the last look did not end. Seen before: {seen}", wait_limit.limit())
+                panic!("waited {:?} for {what}; the last check did not end. State before: {seen}", wait_limit.limit())
             }
         }
-        assert!(Instant::now() < end, "waited {:?} for {what}. Seen last: {seen}", wait_limit.limit());
+        assert!(Instant::now() < end, "waited {:?} for {what}. Last state: {seen}", wait_limit.limit());
         sleep(PAUSE).await;
     }
 }
@@ -62,8 +62,8 @@ pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut look: 
 /// Awaits a call to the API server. Panics on an error or a timeout.
 pub async fn api_call<T>(doing: impl Display, call: impl Future<Output = kube::Result<T>>) -> T {
     match timeout(WaitLimit::Call.limit(), call).await {
-        Ok(Ok(answer)) => answer,
+        Ok(Ok(response)) => response,
         Ok(Err(error)) => panic!("{doing}: {error}"),
-        Err(_) => panic!("{doing}: the API server did not answer in {:?}", WaitLimit::Call.limit()),
+        Err(_) => panic!("{doing}: the API server did not respond within {:?}", WaitLimit::Call.limit()),
     }
 }

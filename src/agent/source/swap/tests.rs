@@ -9,7 +9,7 @@ struct Place {
 }
 
 impl Place {
-    /// Creates a tree that is about to be put in place. If `first` is false, another source is already in place.
+    /// Creates a tree that is about to be installed. If `first` is false, another source is already installed.
     fn new(first: bool) -> (Self, Option<CurrentSource>) {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::new(directory.path());

@@ -10,31 +10,31 @@ use tokio::task::JoinSet;
 
 /// Bytes that the server sends in response to a request.
 #[derive(Clone)]
-pub(super) struct Answer {
+pub(super) struct Response {
     bytes: Vec<u8>,
     drip: Option<Duration>,
     hang: bool,
 }
 
-impl Answer {
+impl Response {
     /// Returns an answer that sends the text and then closes the connection.
     pub(super) fn raw(text: &str) -> Self {
         Self { bytes: text.as_bytes().to_vec(), drip: None, hang: false }
     }
 
     pub(super) fn ok(body: &[u8]) -> Self {
-        let mut answer = Self::raw(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()));
-        answer.bytes.extend_from_slice(body);
-        answer
+        let mut response = Self::raw(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()));
+        response.bytes.extend_from_slice(body);
+        response
     }
 
     pub(super) fn chunked(body: &[u8]) -> Self {
-        let mut answer = Self::raw("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+        let mut response = Self::raw("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
         for byte in body {
-            answer.bytes.extend_from_slice(&[b'1', b'\r', b'\n', *byte, b'\r', b'\n']);
+            response.bytes.extend_from_slice(&[b'1', b'\r', b'\n', *byte, b'\r', b'\n']);
         }
-        answer.bytes.extend_from_slice(b"0\r\n\r\n");
-        answer
+        response.bytes.extend_from_slice(b"0\r\n\r\n");
+        response
     }
 
     pub(super) fn not_found() -> Self {
@@ -60,8 +60,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server that calls `answer` with the number of each request. The first request has the number 0.
-    pub(super) async fn start(answer: impl Fn(usize) -> Answer + Send + 'static) -> Self {
+    /// Starts a server that calls `response` with the number of each request. The first request has the number 0.
+    pub(super) async fn start(response: impl Fn(usize) -> Response + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -77,7 +77,7 @@ impl Server {
                     seen.push(request);
                     seen.len() - 1
                 };
-                connections.spawn(send(stream, answer(number)));
+                connections.spawn(send(stream, response(number)));
             }
         });
         Self { address, requests, _tasks: tasks }
@@ -103,7 +103,7 @@ impl Server {
     pub(super) async fn until_requests(&self, count: usize) {
         let until = Instant::now() + Duration::from_secs(10);
         while self.count() < count {
-            assert!(Instant::now() < until, "{} of {count} requests have come", self.count());
+            assert!(Instant::now() < until, "received {} of {count} requests", self.count());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -117,20 +117,20 @@ async fn read_request(stream: &mut TcpStream) -> Option<String> {
     String::from_utf8(request).ok()
 }
 
-async fn send(mut stream: TcpStream, answer: Answer) {
-    let pieces: Vec<&[u8]> = match answer.drip {
-        Some(_) => answer.bytes.chunks(1).collect(),
-        None => vec![&answer.bytes],
+async fn send(mut stream: TcpStream, response: Response) {
+    let pieces: Vec<&[u8]> = match response.drip {
+        Some(_) => response.bytes.chunks(1).collect(),
+        None => vec![&response.bytes],
     };
     for piece in pieces {
         if stream.write_all(piece).await.is_err() {
             return;
         }
-        if let Some(pause) = answer.drip {
+        if let Some(pause) = response.drip {
             tokio::time::sleep(pause).await;
         }
     }
-    if answer.hang {
+    if response.hang {
         std::future::pending::<()>().await;
     }
     // A connection reset could discard the last bytes in transit, so the server waits until the client closes the connection.

@@ -43,10 +43,10 @@ mod cancel {
             ("no annotation", decided(None, None, true, open()), ""),
             ("any value", decided(Some("now"), None, true, open()), "cancel now"),
             ("the name of the open run", decided(Some(OPEN), None, true, open()), cancels.as_str()),
-            ("another value than before", decided(Some("now"), Some("before"), true, open()), "cancel now"),
-            ("it is handled", decided(Some("now"), Some("now"), true, open()), ""),
-            ("it is made first", decided(Some("now"), None, true, None), ""),
-            ("its end is recorded first", decided(Some("now"), None, true, Some(update(true))), ""),
+            ("the value has changed", decided(Some("now"), Some("before"), true, open()), "cancel now"),
+            ("the request is handled", decided(Some("now"), Some("now"), true, open()), ""),
+            ("the Update is created first", decided(Some("now"), None, true, None), ""),
+            ("the result is recorded first", decided(Some("now"), None, true, Some(update(true))), ""),
         ];
         for (name, found, expected) in rows {
             assert_eq!(found, expected, "{name}");
@@ -61,9 +61,9 @@ mod cancel {
     fn a_long_annotation_value_is_recorded_truncated_and_handled_once() {
         let long = "é".repeat(200_000);
         let cancels = decided(Some(&long), None, true, Some(update(false)));
-        let written = cancels.strip_prefix("cancel ").expect("it cancels");
+        let written = cancels.strip_prefix("cancel ").expect("should cancel the run");
         assert!(written.len() <= MAX_VALUE, "{} bytes", written.len());
-        assert_eq!(decided(Some(&long), Some(written), true, Some(update(false))), "", "it is handled");
+        assert_eq!(decided(Some(&long), Some(written), true, Some(update(false))), "", "the request is handled");
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod cancel {
             ("deleted with its Stack", of(true, true, None), false),
             ("annotated", of(false, false, Some(ANNOTATION_CANCEL)), true),
             ("annotated while its Stack is deleted", of(true, false, Some(ANNOTATION_CANCEL)), true),
-            ("taken back", of(false, true, Some(names::ANNOTATION_REVOKED)), false),
+            ("revoked", of(false, true, Some(names::ANNOTATION_REVOKED)), false),
         ];
         for (name, found, expected) in rows {
             assert_eq!(found, expected, "{name}");
@@ -92,7 +92,10 @@ mod cancel {
         marked.metadata.deletion_timestamp = deleted_at(true);
         marked.metadata.annotations = Some([(names::ANNOTATION_REVOKED.to_owned(), "x".to_owned())].into());
         marked.status.as_mut().expect("a status").run = Some(RunBinding::default());
-        assert!(is_canceled_by_user(&stack, &marked), "it ran although it was to be revoked");
+        assert!(
+            is_canceled_by_user(&stack, &marked),
+            "an executed run counts as canceled despite the revoked annotation"
+        );
     }
 }
 
@@ -115,20 +118,20 @@ mod resolve {
 
     #[test]
     fn an_answer_applies_once_to_the_named_run() {
-        let doubt = Some("PendingCreates");
+        let unresolved = Some("PendingCreates");
         let rows = [
-            ("app-1=retry", None, doubt, Some(Answer::Retry), ""),
-            ("app-1=clear", Some("app-1=retry"), Some("RunOutcomeUnknown"), Some(Answer::Clear), ""),
-            ("app-1=retry", Some("app-1=retry"), doubt, None, ""),
-            ("app-1=abandon", None, Some("Aborted"), Some(Answer::Abandon), ""),
-            ("app-1=abandon", Some("app-1=abandon"), doubt, Some(Answer::Abandon), ""),
-            ("app-0=retry", None, doubt, None, "names app-0, but the run to resolve is app-1"),
-            ("app-0=retry", Some("app-0=retry"), doubt, None, ""),
+            ("app-1=retry", None, unresolved, Some(Decision::Retry), ""),
+            ("app-1=clear", Some("app-1=retry"), Some("RunOutcomeUnknown"), Some(Decision::Clear), ""),
+            ("app-1=retry", Some("app-1=retry"), unresolved, None, ""),
+            ("app-1=abandon", None, Some("Aborted"), Some(Decision::Abandon), ""),
+            ("app-1=abandon", Some("app-1=abandon"), unresolved, Some(Decision::Abandon), ""),
+            ("app-0=retry", None, unresolved, None, "names app-0, but the run to resolve is app-1"),
+            ("app-0=retry", Some("app-0=retry"), unresolved, None, ""),
             ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, which does not require a decision"),
             ("app-1=retry", None, None, None, "names app-1, which does not require a decision"),
-            ("app-1=yes", None, doubt, None, "must have the form"),
-            ("app-1=retry", None, Some("StackNotFound"), Some(Answer::Retry), ""),
-            ("app-1=abandon", None, Some("StackNotFound"), Some(Answer::Abandon), ""),
+            ("app-1=yes", None, unresolved, None, "must have the form"),
+            ("app-1=retry", None, Some("StackNotFound"), Some(Decision::Retry), ""),
+            ("app-1=abandon", None, Some("StackNotFound"), Some(Decision::Abandon), ""),
             ("app-1=clear", None, Some("StackNotFound"), None, "set it to app-1=retry or app-1=abandon"),
         ];
         for (value, handled, reason, expected, wanted_warning) in rows {

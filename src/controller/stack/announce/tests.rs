@@ -47,31 +47,26 @@ fn events_at_the_end_of_a_run_follow_its_result() {
     let done = "Normal StackCreated: Successfully updated stack (commit status)";
     let up = |state: &str, changes: &[(&str, i64)]| last("up", state, changes);
     let rows: [(&str, Option<LastUpdate>, LastUpdate, &[&str]); 7] = [
-        ("nothing has changed", None, up("succeeded", &[("same", 3)]), &[done]),
+        ("a run without changes", None, up("succeeded", &[("same", 3)]), &[done]),
         (
-            "something has",
+            "a run with changes",
             Some(up("succeeded", &[])),
             up("succeeded", &[("create", 2), ("delete", 1), ("same", 3)]),
             &[done, "Normal ProcessingCompleted: 2 created, 1 deleted"],
         ),
         (
-            "it works again",
+            "recovered without changes",
             Some(up("failed", &[])),
             up("succeeded", &[("same", 3)]),
             &[done, "Normal ProcessingCompleted: The stack has recovered from its last failure"],
         ),
         (
-            "it works again and has changed something",
+            "recovered with changes",
             Some(up("failed", &[])),
             up("succeeded", &[("update", 1)]),
             &[done, "Normal ProcessingCompleted: The stack has recovered from its last failure: 1 updated"],
         ),
-        (
-            "it has failed",
-            None,
-            up("failed", &[("create", 1)]),
-            &["Warning StackUpdateFailure: Failed to update stack: boom"],
-        ),
+        ("failed", None, up("failed", &[("create", 1)]), &["Warning StackUpdateFailure: Failed to update stack: boom"]),
         (
             "a preview",
             None,
@@ -126,7 +121,7 @@ fn a_lock_conflict_is_reported_once() {
     assert_eq!(conflict_events(None, "alice"), alice);
     assert_eq!(conflict_events(Some(last("up", "failed", &[])), "alice"), alice);
     assert_eq!(conflict_events(Some(locked("alice")), "alice"), [""; 0]);
-    assert_eq!(conflict_events(Some(locked("bob")), "alice"), alice, "another lock");
+    assert_eq!(conflict_events(Some(locked("bob")), "alice"), alice, "a lock of another holder");
 }
 
 #[test]
@@ -147,13 +142,13 @@ fn resources_left_elsewhere_are_reported_when_the_change_is_first_seen() {
     let begun = |announced: Option<&str>| {
         let stack = with(announced);
         let current = stack.status.as_ref().and_then(|status| status.current_update.clone()).expect("there");
-        left_behind(&stack, &current).map(|event| brief(&[event]))
+        orphan_event(&stack, &current).map(|event| brief(&[event]))
     };
     let ended_in = |announced: Option<&str>, backend: &str| {
         let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last("up", "failed", &[]) };
         brief(&ended(&with(announced), &last)).into_iter().filter(|line| line.contains(RESOURCES_ORPHANED)).count()
     };
-    let events = begun(Some("s3://b")).expect("it is reported");
+    let events = begun(Some("s3://b")).expect("an orphan event");
     assert!(
         events[0].starts_with(
             "Warning ResourcesOrphaned: the Stack now manages stack dev of project web in backend s3://b; its resources in \
@@ -162,7 +157,7 @@ fn resources_left_elsewhere_are_reported_when_the_change_is_first_seen() {
         "{events:?}"
     );
     assert_eq!((begun(Some("s3://a")), begun(None)), (None, None));
-    assert_eq!(ended_in(Some("s3://b"), "s3://b"), 0, "it was reported when the run began");
-    assert_eq!(ended_in(None, "s3://b"), 1, "only the agent knew it");
+    assert_eq!(ended_in(Some("s3://b"), "s3://b"), 0, "already reported at the start of the run");
+    assert_eq!(ended_in(None, "s3://b"), 1, "only the agent reported the backend");
     assert_eq!(ended_in(None, "s3://a"), 0);
 }

@@ -42,14 +42,19 @@ fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
     let rows = [
         ("one bucket", (json!({"backend": "gs://state/"}), json!({"backend": "gs://state"})), true, true),
         ("two buckets", (json!({"backend": "gs://state"}), json!({"backend": "gs://other"})), false, false),
-        ("another name", (json!({"backend": "gs://s"}), json!({"backend": "gs://s", "stack": "prod"})), false, false),
+        (
+            "different bucket names",
+            (json!({"backend": "gs://s"}), json!({"backend": "gs://s", "stack": "prod"})),
+            false,
+            false,
+        ),
         (
             "a bucket has no organizations",
             (json!({"backend": "gs://s"}), json!({"backend": "gs://s", "stack": "organization/dev"})),
             true,
             true,
         ),
-        ("a pod's own file", both(json!({"backend": "file:///state"})), false, false),
+        ("a file in the pod", both(json!({"backend": "file:///state"})), false, false),
         ("an S3 bucket", both(json!({"backend": "s3://s"})), true, true),
         (
             "an S3 bucket behind another endpoint",
@@ -61,7 +66,7 @@ fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
             false,
         ),
         (
-            "whatever else is in the environment",
+            "unrelated environment variables",
             (
                 json!({"backend": "s3://s", "envRefs": kept("AWS_ACCESS_KEY_ID")}),
                 json!({"backend": "s3://s", "envRefs": kept("PULUMI_CONFIG_PASSPHRASE")}),
@@ -69,7 +74,12 @@ fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
             true,
             true,
         ),
-        ("other variables are unknown", both(json!({"backend": "s3://s", "envSecrets": ["aws"]})), true, false),
+        (
+            "values of other variables are unknown",
+            both(json!({"backend": "s3://s", "envSecrets": ["aws"]})),
+            true,
+            false,
+        ),
         (
             "an endpoint in a Secret",
             both(json!({"backend": "s3://s", "envRefs": kept("AWS_ENDPOINT_URL")})),
@@ -84,7 +94,7 @@ fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
             false,
         ),
         (
-            "a whole name of an endpoint",
+            "a fully qualified endpoint",
             both(json!({"backend": "s3://s?endpoint=http://minio.apps.svc:9000"})),
             true,
             true,
@@ -96,15 +106,15 @@ fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
             false,
         ),
         (
-            "a whole name in a variable",
+            "a fully qualified name in a variable",
             both(json!({"backend": "s3://s", "envRefs": literal("AWS_ENDPOINT_URL", "http://minio.apps.svc")})),
             true,
             true,
         ),
         ("an address", both(json!({"backend": "s3://s?endpoint=10.0.0.7:9000"})), true, true),
         ("the pod's own address", both(json!({"backend": "s3://s?endpoint=127.0.0.1:9000"})), true, false),
-        ("an account of Azure", both(json!({"backend": "azblob://s?storage_account=acme"})), true, true),
-        ("no account of Azure", both(json!({"backend": "azblob://s"})), true, false),
+        ("an Azure URL with account", both(json!({"backend": "azblob://s?storage_account=acme"})), true, true),
+        ("an Azure URL without account", both(json!({"backend": "azblob://s"})), true, false),
         ("a database", both(json!({"backend": "postgres://db.example.com/state"})), true, true),
         ("a database by its short name", both(json!({"backend": "postgres://db/state"})), true, false),
         (

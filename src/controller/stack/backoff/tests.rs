@@ -24,8 +24,8 @@ fn the_resync_interval_follows_from_the_spec() {
     };
     let interval = |text: &str| StackSpec { interval: Some(text.to_owned()), ..StackSpec::default() };
     let rows = [
-        ("no setting", StackSpec::default(), None),
-        ("a frequency alone", operators(None, Some(600)), None),
+        ("no resync setting", StackSpec::default(), None),
+        ("only a resync frequency", operators(None, Some(600)), None),
         ("switched off", operators(Some(false), Some(600)), None),
         ("no frequency", operators(Some(true), None), Some(60)),
         ("too often", operators(Some(true), Some(5)), Some(60)),
@@ -47,7 +47,7 @@ fn cooldowns_match_pko() {
     };
     assert_eq!(cooldowns(None), [10, 30, 90, 270, 810, 2430, 7290, 21870, 65610, 86400]);
     assert_eq!(cooldowns(Some(100))[..4], [10, 30, 90, 100]);
-    assert_eq!(cooldowns(Some(1))[..2], [10, 10], "the first wait is never shortened");
+    assert_eq!(cooldowns(Some(1))[..2], [10, 10], "the first delay is never shortened");
     assert_eq!(backoff(StackSpec::default()).cooldown(1_000_000).as_secs(), 86400);
 }
 
@@ -61,11 +61,11 @@ fn the_pause_after_a_failure_follows_from_spec_and_reason() {
     let rows = [
         ("a failure", plain, failed(failure, 3), 90),
         ("many failures", plain, failed(failure, 99), 86_400),
-        ("at its own backoff", paced, failed(failure, 99), 20),
+        ("at the configured backoff", paced, failed(failure, 99), 20),
         ("a failure within an interval", often, failed(failure, 2), 30),
         ("many failures within an interval", often, failed(failure, 99), 300),
         ("a lock", plain, failed(conflict, 2), 30),
-        ("a lock at its own backoff", paced, failed(conflict, 0), 30),
+        ("a lock at the configured backoff", paced, failed(conflict, 0), 30),
         ("a lock is a failure", impatient, failed(conflict, 3), 90),
         ("could not start", plain, failed(update_reason::RUN_REFUSED, 99), 60),
         ("interrupted", plain, failed(update_reason::ABORTED, 99), 0),
@@ -111,9 +111,13 @@ fn interval_jitter_is_bounded_and_stable_per_run() {
     assert!(most <= Some(180) && most > Some(150), "{most:?}");
     assert_eq!(all[7], spread(5, &hourly, "app-7"));
     assert_eq!(spread(0, &hourly, "app-7"), 0, "switched off");
-    assert_eq!(StackBackoff::of(&hourly).spread(5, &hourly, None).spread, SignedDuration::ZERO, "nothing has run");
+    assert_eq!(
+        StackBackoff::of(&hourly).spread(5, &hourly, None).spread,
+        SignedDuration::ZERO,
+        "without a run there is no spread"
+    );
     let operators = StackSpec { continue_resync_on_commit_match: Some(true), ..StackSpec::default() };
-    assert_eq!(spread(5, &operators, "app-7"), 0, "the operator's fields are kept to");
+    assert_eq!(spread(5, &operators, "app-7"), 0, "PKO fields without jitter have no spread");
 }
 
 proptest! {
@@ -128,9 +132,9 @@ proptest! {
         let last = LastUpdate { name: Some(name), ..LastUpdate::default() };
         let spread = StackBackoff::of(&spec).spread(percentage, &spec, Some(&last)).spread;
         let most = i128::from(seconds) * 1000 * i128::from(percentage) / 100;
-        prop_assert!(spread.as_millis().abs() <= most, "{spread:?}, and not {most} ms");
+        prop_assert!(spread.as_millis().abs() <= most, "got {spread:?}, expected at most {most} ms");
         let pause = SignedDuration::from_secs(i64::from(seconds)) + spread;
-        prop_assert!(pause.is_positive(), "it would never be at rest");
+        prop_assert!(pause.is_positive(), "the delay must be positive");
         let later = LastUpdate { inputs: RunInputs { generation: failures, ..last.inputs.clone() }, failures, ..last };
         prop_assert_eq!(StackBackoff::of(&spec).spread(percentage, &spec, Some(&later)).spread, spread);
     }

@@ -27,7 +27,7 @@ fn artifact() -> ArtifactReference {
 }
 
 fn planned_workspace(spec: StackSpec) -> Workspace {
-    workspace(&stack(spec), &artifact()).expect("it can be planned")
+    workspace(&stack(spec), &artifact()).expect("planned Workspace")
 }
 
 #[test]
@@ -155,12 +155,12 @@ fn an_invalid_duration_is_named() {
             )
         };
         assert_eq!(check_times(&with("1h30m")), Ok(()));
-        let error = check_times(&with("99999999999999999999h")).expect_err("it is refused").to_string();
+        let error = check_times(&with("99999999999999999999h")).expect_err("should be rejected").to_string();
         assert!(error.contains(&format!("spec.{field}")), "{error}");
     }
     let within = json!([{"name": "base", "requirement": {"succeededWithinDuration": "soon"}}]);
     let spec = StackSpec { prerequisites: serde_json::from_value(within).expect("a list"), ..StackSpec::default() };
-    let error = check_times(&stack(spec)).expect_err("it is refused").to_string();
+    let error = check_times(&stack(spec)).expect_err("should be rejected").to_string();
     assert!(error.contains("spec.prerequisites.base.requirement.succeededWithinDuration: \"soon\""), "{error}");
 }
 
@@ -201,7 +201,7 @@ fn an_invalid_reference_is_named() {
         (ResourceRef { kind: "fs".to_owned(), ..secret(None) }, "must be Literal, Secret or ConfigMap"),
     ];
     for (reference, expected) in rows {
-        let error = variable("TOKEN", &reference, "apps").expect_err("it is refused").to_string();
+        let error = variable("TOKEN", &reference, "apps").expect_err("should be rejected").to_string();
         assert!(error.contains(expected) && error.contains("spec.envRefs.TOKEN"), "{error}");
     }
     assert!(variable("A", &literal(Some(LiteralRef { value: "x".to_owned() })), "apps").is_ok());

@@ -27,7 +27,7 @@ use serde_json::json;
 const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 fn now() -> Timestamp {
-    Timestamp::from_second(1000).expect("in range")
+    Timestamp::from_second(1000).expect("timestamp in range")
 }
 
 fn resolved() -> Resolved {
@@ -118,10 +118,10 @@ fn a_source_that_both_pod_and_store_lost_is_fetched_again() {
     of_another.spec.artifact = Some(ArtifactReference { dir: "other".to_owned(), ..reference(&resolved()) });
     let settled = "Settled(Done(None))";
     let rows = [
-        ("neither has it", Some(lacking.clone()), false, "Fetch"),
-        ("the Workspace will find it in the store", Some(lacking), true, settled),
-        ("the pod has it", Some(workspace(&done, Status::True, "Succeeded")), false, settled),
-        ("it waits for another one, whose bytes are not to be had", Some(of_another), false, settled),
+        ("neither the Workspace nor the pod has the artifact", Some(lacking.clone()), false, "Fetch"),
+        ("the Workspace finds the artifact in the store", Some(lacking), true, settled),
+        ("the pod has the artifact", Some(workspace(&done, Status::True, "Succeeded")), false, settled),
+        ("the Workspace waits for an artifact that cannot be fetched", Some(of_another), false, settled),
         ("there is no Workspace", None, false, settled),
     ];
     for (name, workspace, in_store, expected) in rows {
@@ -133,7 +133,7 @@ fn a_source_that_both_pod_and_store_lost_is_fetched_again() {
     let lacking = workspace(&destroyed, Status::False, "ArtifactUnavailable");
     let observed = Observed { workspace: Some(lacking), in_store: false, ..observed(destroyed) };
     let action = run_if_due(&observed, &resolved(), false, UpdateKind::Destroy, now());
-    assert_eq!(brief(&action), settled, "what is destroyed can go, though its source cannot be had");
+    assert_eq!(brief(&action), settled, "a destroyed Stack is deleted even if its source is unavailable");
 }
 
 #[test]
@@ -154,7 +154,11 @@ fn a_new_stack_goes_through_all_steps_to_its_first_run() {
     edited.workspace.as_mut().expect("there").spec.service_account_name = Some("other".to_owned());
     assert_eq!(brief(&decide(&edited, now())), "ApplyWorkspace", "a field that the Stack sets was edited");
     edited.is_workspace_mutated = true;
-    assert_eq!(brief(&decide(&edited, now())), "Start up: Initial stack update", "a webhook sets it so each time");
+    assert_eq!(
+        brief(&decide(&edited, now())),
+        "Start up: Initial stack update",
+        "an admission webhook sets the field on each write"
+    );
     let rows = [
         (Status::True, "Succeeded", "Start up: Initial stack update"),
         (
@@ -197,22 +201,22 @@ fn a_workspace_with_reclaim_policy_delete_is_deleted_after_success() {
 
 #[test]
 fn a_run_waits_for_its_dependencies_but_a_destroy_does_not() {
-    let missing = || vec![Dependency { name: "base".to_owned(), rule: Rule::Ready, stack: None, answer: None }];
+    let missing = || vec![Dependency { name: "base".to_owned(), rule: Rule::Ready, stack: None, result: None }];
     let waits = Action::WaitForDependencies("waiting for base: not found".to_owned(), Vec::new());
     let new = Observed { dependencies: missing(), ..observed(stack()) };
-    assert_eq!(decide(&new, now()), waits, "nothing is prepared before");
+    assert_eq!(decide(&new, now()), waits, "the Workspace is not prepared before the dependencies are met");
     let rule = Rule::Expression("dep.spec.suspend".to_owned());
-    let unknown = Dependency { name: "base".to_owned(), rule, stack: Some(Arc::new(stack())), answer: None };
+    let unknown = Dependency { name: "base".to_owned(), rule, stack: Some(Arc::new(stack())), result: None };
     let evaluating = Observed { dependencies: vec![unknown], ..observed(stack()) };
-    assert_eq!(decide(&evaluating, now()), Action::AwaitExpression, "the answer is not known yet");
+    assert_eq!(decide(&evaluating, now()), Action::AwaitExpression, "the expression is still being evaluated");
     let in_a_cycle = Observed { cycle: Some(["app", "base", "app"].map(str::to_owned).into()), ..new };
-    let Action::Invalid(message) = decide(&in_a_cycle, now()) else { panic!("a cycle never ends") };
+    let Action::Invalid(message) = decide(&in_a_cycle, now()) else { panic!("expected Action::Invalid for a cycle") };
     assert!(message.starts_with("dependency cycle: app -> base -> app;"), "{message}");
     let mut done = stack();
     done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     let there = Some(workspace(&done, Status::True, "Succeeded"));
     let settled = Observed { dependencies: missing(), workspace: there.clone(), ..observed(done.clone()) };
-    assert_eq!(decide(&settled, now()), Action::Settled(Settled::Done(None)), "only a run that is due waits");
+    assert_eq!(decide(&settled, now()), Action::Settled(Settled::Done(None)), "only due runs wait for dependencies");
     done.spec.destroy_on_finalize = Some(true);
     done.status.as_mut().expect("there").applied_stack =
         Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
@@ -288,8 +292,8 @@ fn deleted(destroy: bool, last_update: Option<LastUpdate>) -> Stack {
 fn deletion_destroys_once_and_only_if_requested() {
     let up = || Some(last("up", "succeeded"));
     let rows = [
-        ("not asked to", deleted(false, up()), "RemoveFinalizer"),
-        ("asked to", deleted(true, up()), "Start destroy: Stack marked for deletion"),
+        ("destroyOnFinalize is not set", deleted(false, up()), "RemoveFinalizer"),
+        ("destroyOnFinalize is set", deleted(true, up()), "Start destroy: Stack marked for deletion"),
         ("destroyed", deleted(true, Some(last("destroy", "succeeded"))), "RemoveFinalizer"),
         ("destroy failed", deleted(true, Some(last("destroy", "failed"))), "Settled(RetryAfter(10s))"),
     ];
@@ -371,7 +375,11 @@ fn pending_creates_are_handled_according_to_last_run_and_user_answer() {
     };
     let again = "Retry after interruption: 0s".to_owned();
     assert_eq!(started(None), Some((Some(PendingCreates::Stop), again.clone())));
-    assert_eq!(started(Some("app-0=clear")), Some((Some(PendingCreates::Stop), again)), "it names another run");
+    assert_eq!(
+        started(Some("app-0=clear")),
+        Some((Some(PendingCreates::Stop), again)),
+        "the annotation names another run"
+    );
     let answered = "Retry requested by user".to_owned();
     assert_eq!(started(Some("app-1=retry")), Some((Some(PendingCreates::Keep), answered.clone())));
     assert_eq!(started(Some("app-1=clear")), Some((Some(PendingCreates::Clear), answered)));
@@ -382,16 +390,18 @@ fn pending_creates_are_handled_according_to_last_run_and_user_answer() {
 fn invalid_durations_are_rejected() {
     let mut wrong = stack();
     wrong.spec.timeout = Some("99999999999999999999h".to_owned());
-    let Action::Invalid(message) = decide(&observed(wrong), now()) else { panic!("it is taken") };
+    let Action::Invalid(message) = decide(&observed(wrong), now()) else {
+        panic!("expected Action::Invalid for an answer to another run")
+    };
     assert!(message.contains("spec.timeout"), "{message}");
 }
 
 #[test]
 fn two_leaders_announce_the_same_run() {
     let ready = || Observed { workspace: Some(workspace(&stack(), Status::True, "Succeeded")), ..observed(stack()) };
-    let Action::Start(first) = decide(&ready(), now()) else { panic!("it is not started") };
-    let later = now().checked_add(SignedDuration::from_secs(3)).expect("in range");
-    let Action::Start(second) = decide(&ready(), later) else { panic!("it is not started") };
+    let Action::Start(first) = decide(&ready(), now()) else { panic!("expected Action::Start") };
+    let later = now().checked_add(SignedDuration::from_secs(3)).expect("timestamp in range");
+    let Action::Start(second) = decide(&ready(), later) else { panic!("expected Action::Start") };
     assert_eq!(first, second, "the same status leads to the same Update");
     let mut announced = stack();
     announced.status.as_mut().expect("there").current_update = Some(first.clone());
@@ -424,7 +434,7 @@ fn a_run_records_the_requests_and_the_origin_revision() {
     let origin = Resolved { origin_revision: Some("main@sha1:o".to_owned()), ..resolved() };
     let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
     let observed = Observed { source: Some(Ok(origin)), workspace, ..observed(stack) };
-    let Action::Start(current) = decide(&observed, now()) else { panic!("no run is started") };
+    let Action::Start(current) = decide(&observed, now()) else { panic!("expected Action::Start") };
     let requests =
         [current.inputs.requested_at, current.inputs.force_at, current.inputs.reset_at, current.origin_revision];
     assert_eq!(requests.map(Option::unwrap), ["t", "t", "t", "main@sha1:o"]);
@@ -434,14 +444,14 @@ fn a_run_records_the_requests_and_the_origin_revision() {
 fn a_duplicate_starts_no_run_and_destroys_only_its_applied_stack() {
     let first = DuplicateStack { namespace: "apps".to_owned(), name: "first".to_owned(), project: "web".to_owned() };
     let second = |stack| Observed { duplicate: Some(first.clone()), ..observed(stack) };
-    let Action::Conflict(message) = decide(&second(stack()), now()) else { panic!("it does not give way") };
+    let Action::Conflict(message) = decide(&second(stack()), now()) else { panic!("expected Action::Conflict") };
     assert!(message.starts_with("Pulumi stack dev of project web is already managed by Stack apps/first"), "{message}");
     let mut suspended = stack();
     suspended.spec.suspend = Some(true);
     assert_eq!(decide(&second(suspended), now()), Action::Settled(Settled::Suspended));
     let mut running = open(Status::True, "Progressing");
     running.duplicate = Some(first.clone());
-    assert!(matches!(decide(&running, now()), Action::AwaitUpdate(_)), "a run that is open is awaited");
+    assert!(matches!(decide(&running, now()), Action::AwaitUpdate(_)), "an open run is awaited");
 
     let end_beside = |first: &DuplicateStack, applied: Option<&str>, destroys: bool| {
         let mut stack = deleted(destroys, Some(last("up", "succeeded")));
@@ -451,14 +461,18 @@ fn a_duplicate_starts_no_run_and_destroys_only_its_applied_stack() {
         decide(&Observed { workspace, duplicate: Some(first.clone()), ..observed(stack) }, now())
     };
     let end_of = |applied, destroys| end_beside(&first, applied, destroys);
-    assert_eq!(end_of(None, true), Action::RemoveFinalizer, "it has applied nothing");
-    let Action::Conflict(message) = end_of(Some("dev"), true) else { panic!("it destroys what both have applied") };
+    assert_eq!(end_of(None, true), Action::RemoveFinalizer, "the duplicate has applied nothing");
+    let Action::Conflict(message) = end_of(Some("dev"), true) else {
+        panic!("expected Action::Conflict for the shared Pulumi stack")
+    };
     assert!(message.contains("otherwise delete Stack"), "{message}");
-    assert_eq!(end_of(Some("dev"), false), Action::RemoveFinalizer, "nothing is to be destroyed");
+    assert_eq!(end_of(Some("dev"), false), Action::RemoveFinalizer, "destroyOnFinalize is not set");
     let elsewhere = DuplicateStack { namespace: "others".to_owned(), ..first.clone() };
     let end = end_beside(&elsewhere, Some("dev"), true);
-    assert!(matches!(end, Action::Start(_)), "a Stack of another namespace cannot keep it from that: {end:?}");
-    let Action::Conflict(message) = end_of(Some("prod"), true) else { panic!("it destroys what is not its own") };
+    assert!(matches!(end, Action::Start(_)), "Stacks in other namespaces do not block the destroy: {end:?}");
+    let Action::Conflict(message) = end_of(Some("prod"), true) else {
+        panic!("expected Action::Conflict for another Pulumi stack")
+    };
     assert!(message.contains("To delete them, restore spec.stack and spec.backend"), "{message}");
-    assert_eq!(end_of(Some("prod"), false), Action::RemoveFinalizer, "nothing is to be destroyed");
+    assert_eq!(end_of(Some("prod"), false), Action::RemoveFinalizer, "destroyOnFinalize is not set");
 }

@@ -15,7 +15,7 @@ use crate::source::Unavailable;
 const DELETED_AT: i64 = 1000;
 
 fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).expect("in range")
+    Timestamp::from_second(second).expect("timestamp in range")
 }
 
 /// Returns a time after the grace period for dependents.
@@ -75,7 +75,7 @@ fn workspace(stack: &Stack, source: &Resolved, status: Status, reason: &str, pla
 }
 
 fn deletion(observed: &mut Observed) -> &mut Deletion {
-    observed.deletion.as_mut().expect("it is being deleted")
+    observed.deletion.as_mut().expect("deletion state")
 }
 
 /// Returns the action with the revision of its artifact.
@@ -83,7 +83,7 @@ fn brief(action: &Action) -> String {
     match action {
         Action::Fetch(resolved) => format!("Fetch {}", resolved.revision),
         Action::ApplyWorkspace(expected, _) => {
-            format!("ApplyWorkspace {}", expected.spec.artifact.as_ref().expect("it is set").revision)
+            format!("ApplyWorkspace {}", expected.spec.artifact.as_ref().expect("artifact is set").revision)
         }
         Action::Start(current) => {
             format!("Start {} of {}", current.kind.as_str(), current.commit.clone().unwrap_or_default())
@@ -97,18 +97,22 @@ fn a_destroy_uses_the_best_available_source() {
     type Change = fn(&mut Observed);
     let found: Change = |o| o.source = Some(Ok(resolved(b"source")));
     let rows: Vec<(&str, Vec<Change>, &str)> = vec![
-        ("the source is gone", vec![], "Fetch state-alone"),
-        ("and the project is made", vec![|o| deletion(o).is_stored = true], "ApplyWorkspace state-alone"),
-        ("the source has something", vec![found], "Fetch main@sha1:a"),
-        ("it was fetched", vec![found, |o| o.in_store = true], "ApplyWorkspace main@sha1:a"),
-        ("it could not be fetched", vec![found, |o| deletion(o).is_stored = true], "ApplyWorkspace state-alone"),
+        ("the source is deleted", vec![], "Fetch state-alone"),
+        ("the generated project is installed", vec![|o| deletion(o).is_stored = true], "ApplyWorkspace state-alone"),
+        ("the source has an artifact", vec![found], "Fetch main@sha1:a"),
+        ("the artifact was fetched", vec![found, |o| o.in_store = true], "ApplyWorkspace main@sha1:a"),
         (
-            "the Workspace asks for one that is at hand",
+            "the artifact could not be fetched",
+            vec![found, |o| deletion(o).is_stored = true],
+            "ApplyWorkspace state-alone",
+        ),
+        (
+            "the Workspace requests a stored artifact",
             vec![|o| deletion(o).requested = Some(Resolved { revision: "asked".to_owned(), ..resolved(b"asked") })],
             "ApplyWorkspace asked",
         ),
         (
-            "one is in the pod",
+            "the pod has an artifact",
             vec![|o| {
                 o.source = None;
                 o.workspace = Some(workspace(&o.stack, &resolved(b"placed"), Status::True, "Succeeded", true));
@@ -135,7 +139,7 @@ fn a_destroy_uses_the_best_available_source() {
             "ApplyWorkspace state-alone",
         ),
         (
-            "the operator left it",
+            "the operator installed it",
             vec![|o| o.stack.status.as_mut().expect("there").attempts = None],
             "Fetch state-alone",
         ),
@@ -166,23 +170,28 @@ fn a_destroy_without_source_and_project_waits_with_a_suggested_fix() {
         stack.status.as_mut().expect("there").project_info = None;
         stack.spec.stack = "org/web/dev".to_owned();
     });
-    assert_eq!(named, "Fetch state-alone", "the name of the stack tells it");
+    assert_eq!(named, "Fetch state-alone", "the stack name contains the project");
 }
 
 #[test]
 fn the_generated_project_has_the_known_name_and_no_program() {
-    let made = without_source(&stack()).expect("it is known");
-    let Origin::Made(bytes) = &made.origin else { panic!("it has no bytes") };
+    let made = without_source(&stack()).expect("project is known");
+    let Origin::Made(bytes) = &made.origin else { panic!("expected a generated source") };
     assert_eq!(Digest::of(bytes), made.digest);
     let directory = tempfile::TempDir::new().expect("a directory");
     let mut archive = bytes.as_ref();
-    crate::artifact::unpack(&mut archive, directory.path(), &crate::artifact::Limits::default()).expect("it unpacks");
-    let project = project::Project::read(directory.path()).expect("it is a project");
-    assert_eq!((project.name.as_str(), project.runtime.as_str()), ("hello", "yaml"), "nothing is installed for it");
+    crate::artifact::unpack(&mut archive, directory.path(), &crate::artifact::Limits::default())
+        .expect("valid archive");
+    let project = project::Project::read(directory.path()).expect("valid project file");
+    assert_eq!(
+        (project.name.as_str(), project.runtime.as_str()),
+        ("hello", "yaml"),
+        "the runtime needs no installation"
+    );
     let mut other = stack();
     other.metadata.uid = Some("uid-2".to_owned());
-    let other = without_source(&other).expect("it is known");
-    assert_ne!(other.digest, made.digest, "that another one could not be fetched says nothing of this one");
+    let other = without_source(&other).expect("project is known");
+    assert_ne!(other.digest, made.digest, "a failed fetch of another artifact does not matter");
 }
 
 #[test]
@@ -197,16 +206,16 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
     let rows = [
         ("none", vec![], now(), "Fetch state-alone"),
         ("deleted too", vec![dependent(true, &ours)], now(), "waiting for the deletion of dependent Stacks: upper"),
-        ("done already", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
-        ("it lives", vec![dependent(false, &ours)], now(), "Fetch state-alone"),
+        ("already destroyed", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
+        ("the dependent Stack exists", vec![dependent(false, &ours)], now(), "Fetch state-alone"),
         (
-            "it lives, a moment ago",
+            "the dependent Stack existed at the last read",
             vec![dependent(false, &ours)],
             at(DELETED_AT + 1),
             "checking whether dependent Stacks",
         ),
         (
-            "one of both",
+            "one of two",
             vec![dependent(false, &ours), dependent(true, &ours)],
             now(),
             "waiting for the deletion of dependent Stacks: upper",
@@ -239,7 +248,7 @@ fn a_suspended_stack_waits_regardless_of_other_conditions() {
     suspended.spec.suspend = Some(true);
     assert_eq!(decide(&observed(suspended.clone()), now()), Action::Settled(Settled::DeletionSuspended));
     suspended.spec.destroy_on_finalize = Some(false);
-    assert_eq!(decide(&observed(suspended), now()), Action::RemoveFinalizer, "there is nothing to start");
+    assert_eq!(decide(&observed(suspended), now()), Action::RemoveFinalizer, "a suspended Stack starts no run");
 }
 
 #[test]
@@ -286,8 +295,8 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
         stack.status.as_mut().expect("there")
     }
     assert!(has_to(|_| {}));
-    assert!(!has_to(|stack| status(stack).applied_stack = None), "no run has changed anything");
-    assert!(!has_to(|stack| stack.spec.preview = Some(true)), "another Stack may have taken the Pulumi stack over");
+    assert!(!has_to(|stack| status(stack).applied_stack = None), "no run has applied the stack");
+    assert!(!has_to(|stack| stack.spec.preview = Some(true)), "another Stack may manage the Pulumi stack");
     fn destroyed(stack: &mut Stack) {
         let last = status(stack).last_update.as_mut().expect("there");
         last.kind = Some("destroy".to_owned());
@@ -300,7 +309,7 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
         status(stack).applied_stack = None;
         (stack.spec.stack, stack.metadata.generation) = ("of-another".to_owned(), Some(7));
     }
-    assert!(!has_to(edited), "the Pulumi stack that the spec names now is not the one that was destroyed");
+    assert!(!has_to(edited), "the spec names another Pulumi stack than the destroyed one");
 }
 
 #[test]
@@ -309,7 +318,7 @@ fn a_foreign_workspace_is_neither_changed_nor_deleted() {
     deletion(&mut observed).is_stored = true;
     let theirs = json!({"metadata": {"name": "app", "namespace": "apps"}, "spec": {}});
     observed.workspace = Some(serde_json::from_value(theirs).expect("a workspace"));
-    let Action::Invalid(message) = decide(&observed, now()) else { panic!("it is taken for its own") };
+    let Action::Invalid(message) = decide(&observed, now()) else { panic!("expected Action::Invalid") };
     assert!(message.contains("Workspace app already exists"), "{message}");
 }
 
@@ -331,16 +340,16 @@ fn destroyed_so(reason: Option<&str>) -> Stack {
 
 #[test]
 fn a_stack_is_kept_until_a_missing_pulumi_stack_is_resolved() {
-    let not_found = |answer: Option<&str>| {
+    let not_found = |resolution: Option<&str>| {
         let mut stack = destroyed_so(Some("StackNotFound"));
-        if let Some(answer) = answer {
-            stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer.to_owned());
+        if let Some(resolution) = resolution {
+            stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution.to_owned());
         }
         let workspace = workspace(&stack, &resolved(b"a"), Status::True, "Succeeded", true);
         let observed = Observed { workspace: Some(workspace), source: None, ..observed(stack) };
         brief(&decide(&observed, now()))
     };
-    let kept = "Settled(Unanswered(\"StackNotFound\"))";
+    let kept = "Settled(DecisionRequired(\"StackNotFound\"))";
     assert_eq!(not_found(None), kept);
     assert_eq!(not_found(Some("app-1=retry")), "Start destroy of main@sha1:a");
     assert_eq!(not_found(Some("app-1=abandon")), "RemoveFinalizer");
@@ -373,12 +382,12 @@ fn an_unstarted_destroy_is_revoked_if_only_another_source_is_left() {
     placed(&mut in_pod);
     assert!(!has_another_source(&in_pod, &bound_to(b"a")));
     let with = |source| Observed { source: Some(source), ..observed(stack()) };
-    assert!(!has_another_source(&with(Ok(resolved(b"a"))), &bound_to(b"a")), "it can be fetched again");
+    assert!(!has_another_source(&with(Ok(resolved(b"a"))), &bound_to(b"a")), "the source can be fetched again");
     assert!(has_another_source(&with(Ok(resolved(b"b"))), &bound_to(b"a")), "the source has a newer revision");
-    assert!(has_another_source(&observed(stack()), &bound_to(b"a")), "the state alone is left");
+    assert!(has_another_source(&observed(stack()), &bound_to(b"a")), "without a source only the state remains");
     let looking = with(Err(Unavailable::Looking("asking the repository".to_owned())));
     assert!(!has_another_source(&looking, &bound_to(b"a")));
     let mut nothing = observed(stack());
     deletion(&mut nothing).without_source = None;
-    assert!(!has_another_source(&nothing, &bound_to(b"a")), "it waits");
+    assert!(!has_another_source(&nothing, &bound_to(b"a")), "without a fetched source the destroy waits");
 }

@@ -58,7 +58,11 @@ async fn a_deleted_stack_wakes_its_dependencies() {
     let seen = vec![Event::Apply(app()), Event::Delete(app())];
     assert_eq!(woken(true, seen).await, ["apps/base"]);
     let unseen = listed([app(), stack("apps", "base", &[])]).into_iter().chain(listed([stack("apps", "base", &[])]));
-    assert_eq!(woken(true, unseen.collect()).await, ["apps/app", "apps/base"], "both lists wake");
+    assert_eq!(
+        woken(true, unseen.collect()).await,
+        ["apps/app", "apps/base"],
+        "both dependency lists trigger a reconcile"
+    );
 }
 
 #[tokio::test]
@@ -162,10 +166,10 @@ mod cycle {
             assert_eq!(walk(&edges), None);
             assert_eq!(visits.replace(0), STACKS);
             edges.insert(key(STACKS - 1), vec![key(0)]);
-            let path = walk(&edges).expect("the last one closes the cycle");
+            let path = walk(&edges).expect("a cycle");
             assert_eq!(visits.get(), STACKS);
             assert_eq!((path.first(), path.last()), (Some(&key(0)), Some(&key(0))));
-            assert_eq!(path.len(), (STACKS - 1).div_ceil(width) + 2, "it is the shortest path");
+            assert_eq!(path.len(), (STACKS - 1).div_ceil(width) + 2, "the cycle has the shortest length");
         }
     }
 }

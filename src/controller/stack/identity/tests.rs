@@ -20,7 +20,8 @@ fn pulumi_stack(name: &str, project: Option<&str>, backend: Option<&str>) -> Pul
 
 fn update(kind: &str, status: &Value) -> Update {
     let spec = json!({"workspaceName": "app", "stackName": "dev", "type": kind});
-    serde_json::from_value(json!({"metadata": {"name": "app-1"}, "spec": spec, "status": status})).expect("an Update")
+    serde_json::from_value(json!({"metadata": {"name": "app-1"}, "spec": spec, "status": status}))
+        .expect("valid Update")
 }
 
 #[test]
@@ -35,7 +36,7 @@ fn an_interrupted_run_keeps_the_known_applied_stack() {
     stack.status = Some(StackStatus { applied_stack: Some(before.clone()), ..StackStatus::default() });
     assert_eq!(applied_by(&stack, of(None, None)), before, "the agent did not report it");
     assert_eq!(applied_by(&stack, of(Some("web"), None)), before);
-    assert_eq!(applied_by(&stack, of(None, Some("s3://b"))), of(None, Some("s3://b")), "it is another one");
+    assert_eq!(applied_by(&stack, of(None, Some("s3://b"))), of(None, Some("s3://b")), "expected another Pulumi stack");
     stack.status = None;
     assert_eq!(applied_by(&stack, of(None, None)), of(None, None));
 }
@@ -51,11 +52,11 @@ fn a_run_that_may_have_changed_resources_is_detected() {
     };
     let rows = [
         ("an up that succeeded", "up", json!({"conditions": []}), true),
-        ("one that failed before it changed anything", "up", failed(json!({"changes": {"same": 3}})), false),
-        ("one that failed after it created something", "up", failed(json!({"changes": {"create": 1}})), true),
-        ("one that was interrupted", "up", failed(json!({"interrupted": true})), true),
-        ("one that ended with its container", "up", failed(json!({"terminationEvidence": "Container"})), true),
-        ("one that never began", "up", failed(json!({"terminationEvidence": null})), false),
+        ("an up that failed without changes", "up", failed(json!({"changes": {"same": 3}})), false),
+        ("an up that failed after it created a resource", "up", failed(json!({"changes": {"create": 1}})), true),
+        ("an interrupted up", "up", failed(json!({"interrupted": true})), true),
+        ("an up whose container ended", "up", failed(json!({"terminationEvidence": "Container"})), true),
+        ("an up that never started", "up", failed(json!({"terminationEvidence": null})), false),
         ("a preview", "preview", json!({"conditions": [], "changes": {"create": 1}}), false),
         ("a destroy", "destroy", json!({"conditions": []}), false),
     ];
@@ -67,7 +68,7 @@ fn a_run_that_may_have_changed_resources_is_detected() {
 #[test]
 fn the_status_determines_whether_a_stack_may_have_resources() {
     let rows = [
-        ("nothing has run", json!({}), false),
+        ("no run", json!({}), false),
         (
             "only failed runs",
             json!({"attempts": 3, "lastUpdate": {"type": "up", "state": "failed", "digest": Digest::of(b"a")}}),
@@ -135,18 +136,24 @@ fn resources_left_behind_are_reported_once_per_change() {
     };
     let (a, b, c) = (|| of("s3://a"), || of("s3://b"), || of("s3://c"));
     let rows = [
-        ("nothing was applied", status(None, Some(a())), b(), None, false),
-        ("nothing has changed", status(Some(a()), Some(a())), a(), None, false),
+        ("no stack was applied", status(None, Some(a())), b(), None, false),
+        ("the stack has not changed", status(Some(a()), Some(a())), a(), None, false),
         ("the backend has changed", status(Some(a()), Some(a())), b(), None, true),
-        ("its first run has failed", status(Some(a()), Some(b())), b(), None, false),
-        ("it has changed again", status(Some(a()), Some(b())), c(), None, true),
-        ("it is restored", status(Some(a()), Some(b())), a(), None, false),
-        ("the last run is not known", status(Some(a()), None), b(), None, true),
-        ("the agent reports what was not announced", status(Some(a()), Some(a())), b(), Some(in_secret()), true),
-        ("the agent reports what was announced", status(Some(a()), Some(a())), b(), Some(b()), false),
+        ("the first run failed", status(Some(a()), Some(b())), b(), None, false),
+        ("the spec changed a second time", status(Some(a()), Some(b())), c(), None, true),
+        ("the spec was restored", status(Some(a()), Some(b())), a(), None, false),
+        ("no record of the last run", status(Some(a()), None), b(), None, true),
+        (
+            "the agent reports a stack that was not announced",
+            status(Some(a()), Some(a())),
+            b(),
+            Some(in_secret()),
+            true,
+        ),
+        ("the agent reports the announced stack", status(Some(a()), Some(a())), b(), Some(b()), false),
     ];
     for (name, status, next, announced, expected) in rows {
-        let found = left_behind(&status, &next, announced.as_ref());
+        let found = orphaned_stack(&status, &next, announced.as_ref());
         assert_eq!(found, expected.then(a).as_ref(), "{name}");
     }
 }

@@ -19,19 +19,19 @@ use crate::source::{Origin, Unavailable};
 
 /// Returns the objects in a file of `tests/operator`.
 fn list(text: &str) -> Vec<Value> {
-    let document: Value = serde_saphyr::from_str(text).expect("it is YAML");
+    let document: Value = serde_saphyr::from_str(text).expect("valid YAML");
     document["items"].as_array().cloned().unwrap_or_else(|| vec![document])
 }
 
 fn left(name: &str) -> Stack {
     let all = list(include_str!("../../../../tests/operator/stacks.yaml"));
-    let found = all.into_iter().find(|stack| stack["metadata"]["name"] == name).expect("it is there");
+    let found = all.into_iter().find(|stack| stack["metadata"]["name"] == name).expect("object in the file");
     serde_json::from_value(found).expect("a Stack")
 }
 
 fn workspace_of(name: &str) -> Workspace {
     let all = list(include_str!("../../../../tests/operator/workspaces.yaml"));
-    let found = all.into_iter().find(|workspace| workspace["metadata"]["name"] == name).expect("it is there");
+    let found = all.into_iter().find(|workspace| workspace["metadata"]["name"] == name).expect("object in the file");
     serde_json::from_value(found).expect("a Workspace")
 }
 
@@ -40,7 +40,7 @@ fn caught_in_a_run() -> (Stack, Update) {
     let one = |text: &str| list(text).remove(0);
     let stack = one(include_str!("../../../../tests/operator/stack-deleted-during-update.yaml"));
     let update = one(include_str!("../../../../tests/operator/update-running.yaml"));
-    (serde_json::from_value(stack).expect("a Stack"), serde_json::from_value(update).expect("an Update"))
+    (serde_json::from_value(stack).expect("a Stack"), serde_json::from_value(update).expect("valid Update"))
 }
 
 const COMMIT: &str = "5f18866e70838870f34ab0479bc7512ad5bdbb52";
@@ -99,7 +99,7 @@ fn no_run_starts_if_pko_would_not_have_started_it() {
     let rows = [
         ("from-flux", main.as_str(), "Done(Some("),
         ("from-program", "1", "Done(None)"),
-        ("failing", main.as_str(), "GivenUp"),
+        ("failing", main.as_str(), "FailedPermanently"),
     ];
     for (name, revision, end) in rows {
         let found = steps(observed(left(name), revision, Some(workspace_of(name))), now());
@@ -117,11 +117,11 @@ fn a_run_starts_if_pko_would_have_started_it() {
     };
     let soon = "2026-11-21T09:02:00Z";
     assert_eq!(first("from-flux", other, soon), ["TakeOver", "ApplyWorkspace"], "a new commit");
-    assert_eq!(first("failing", other, soon), ["TakeOver", "ApplyWorkspace"], "a new commit after it was given up");
+    assert_eq!(first("failing", other, soon), ["TakeOver", "ApplyWorkspace"], "a new commit after the last retry");
     assert_eq!(first("from-program", "2", soon), ["TakeOver", "ApplyWorkspace"], "another generation of the Program");
     let main = format!("main@sha1:{COMMIT}");
     let later = first("from-flux", &main, "2026-11-21T10:00:00Z");
-    assert_eq!(later, ["TakeOver", "AdoptBaseline", "ApplyWorkspace"], "its resync is due");
+    assert_eq!(later, ["TakeOver", "AdoptBaseline", "ApplyWorkspace"], "the resync is due");
 }
 
 #[test]
@@ -141,13 +141,17 @@ fn only_flux_requests_made_after_the_migration_start_a_run() {
     let mut flux = left("from-flux");
     flux.annotations_mut().insert(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), "x".to_owned());
     let end = steps(observed(flux, &main, Some(workspace_of("from-flux"))), now());
-    assert_eq!(end.last().map(String::as_str), Some("ApplyWorkspace"), "the operator would have run it: {end:?}");
+    assert_eq!(
+        end.last().map(String::as_str),
+        Some("ApplyWorkspace"),
+        "the operator would have started a run: {end:?}"
+    );
 }
 
 #[test]
 fn every_pko_revision_format_identifies_the_same_artifact() {
     let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-    let hash = digest.strip_prefix("sha256:").expect("it is one");
+    let hash = digest.strip_prefix("sha256:").expect("SHA-256 digest");
     let main = format!("main@sha1:{COMMIT}");
     let latest = format!("latest@{digest}");
     let rows = [
@@ -158,7 +162,7 @@ fn every_pko_revision_format_identifies_the_same_artifact() {
         (&format!("sha1:{COMMIT}"), main.as_str(), true),
         (digest, latest.as_str(), true),
         (hash, latest.as_str(), true),
-        (digest, "whatever the source calls it", true),
+        (digest, "any revision format", true),
         ("1", "1", true),
         ("1", "2", false),
         ("", "", true),
@@ -182,7 +186,7 @@ fn every_pko_revision_format_identifies_the_same_artifact() {
         assert_eq!(
             is_same_artifact(&ours, &candidate(revision, digest.parse().ok())),
             is_same,
-            "ours: {commit} is {revision}"
+            "own record: {commit} is {revision}"
         );
         let other = candidate(revision, Some(Digest::of(b"other")));
         assert!(!is_same_artifact(&ours, &other), "another digest: {commit} is {revision}");
@@ -196,15 +200,15 @@ fn the_pko_workspace_is_replaced_even_if_no_run_is_due() {
     let noted = Stack { status: baseline(&stack, &source(&main)), ..stack };
     let theirs = || Some(workspace_of("from-flux"));
     let Action::ReplaceWorkspace(expected) = decide(&observed(noted.clone(), &main, theirs()), now()) else {
-        panic!("it stays the operator's")
+        panic!("expected Action::ApplyWorkspace")
     };
     let spec = serde_json::to_value(&expected.spec).expect("json");
     assert_eq!(spec["artifact"]["revision"], main.as_str());
-    assert_eq!(spec.get("podTemplate"), None, "what the operator mounted by hand comes another way");
+    assert_eq!(spec.get("podTemplate"), None, "the pod template of the operator is removed");
     let lost = Observed { in_store: false, ..observed(noted.clone(), &main, theirs()) };
-    assert!(matches!(decide(&lost, now()), Action::Fetch(_)), "its bytes are needed for the new pod");
+    assert!(matches!(decide(&lost, now()), Action::Fetch(_)), "the new pod needs the artifact");
     let gone = observed(noted.clone(), &main, None);
-    assert!(matches!(decide(&gone, now()), Action::Settled(Settled::Done(_))), "none is made where there is none");
+    assert!(matches!(decide(&gone, now()), Action::Settled(Settled::Done(_))), "no Workspace is created");
     let applied =
         build_workspace::workspace(&noted, expected.spec.artifact.as_ref().expect("an artifact")).expect("valid");
     assert_eq!(applied, *expected);
@@ -217,11 +221,9 @@ fn the_workspace_of_a_pko_run_is_replaced_before_awaiting_the_run() {
     let main = format!("main@sha1:{COMMIT}");
     let mut seen =
         Observed { update: Some(update), ..observed(taken_over(stack), &main, Some(workspace_of("from-flux"))) };
-    let Action::ReplaceWorkspace(expected) = decide(&seen, now()) else {
-        panic!("its pod would stay, and the run with it")
-    };
+    let Action::ReplaceWorkspace(expected) = decide(&seen, now()) else { panic!("expected Action::ReplaceWorkspace") };
     seen.workspace = Some(*expected);
-    assert!(matches!(decide(&seen, now()), Action::AwaitUpdate(_)), "it may go on until its pod has gone");
+    assert!(matches!(decide(&seen, now()), Action::AwaitUpdate(_)), "the run may continue until its pod is deleted");
 }
 
 #[test]
@@ -230,16 +232,16 @@ fn a_pko_workspace_is_replaced_when_deleting_without_a_source() {
     stack.spec.stack = "organization/hello/dev".to_owned();
     let stack = taken_over(stack);
     let known = Deletion { without_source: deletion::without_source(&stack), ..Deletion::default() };
-    let gone = Some(Err(Unavailable::NotYet("it is gone".to_owned())));
+    let gone = Some(Err(Unavailable::NotYet("source deleted".to_owned())));
     let mut seen = Observed {
         update: Some(update),
         source: gone,
         deletion: Some(known.clone()),
         ..observed(stack, "", Some(workspace_of("from-flux")))
     };
-    assert!(matches!(decide(&seen, now()), Action::Fetch(_)), "the project that destroys it");
+    assert!(matches!(decide(&seen, now()), Action::Fetch(_)), "a project for the destroy");
     seen.deletion = Some(Deletion { is_stored: true, ..known });
-    assert!(matches!(decide(&seen, now()), Action::ReplaceWorkspace(_)), "its pod would stay, and the run with it");
+    assert!(matches!(decide(&seen, now()), Action::ReplaceWorkspace(_)), "expected Action::ReplaceWorkspace");
 }
 
 #[test]
@@ -251,7 +253,7 @@ fn a_deleted_stack_is_destroyed_after_its_pko_run_ends() {
         source: None,
         ..observed(taken_over(stack.clone()), "", Some(workspace_of("from-flux")))
     };
-    assert!(matches!(decide(&running(&update), now()), Action::AwaitUpdate(_)), "it may still go on");
+    assert!(matches!(decide(&running(&update), now()), Action::AwaitUpdate(_)), "the run may still be open");
     let mut never = update.clone();
     never.status = None;
     assert!(matches!(decide(&running(&never), now()), Action::RevokeUpdate(_)), "the operator never started it");
@@ -272,7 +274,7 @@ fn a_deleted_stack_is_destroyed_after_its_pko_run_ends() {
     let with_result = status::with_result(&ended.stack, &update, None, now());
     let last = with_result.last_update.clone().expect("a run");
     assert_eq!((last.kind.as_deref(), last.state.as_deref()), (Some("up"), Some("failed")));
-    assert!(last.pending_creates.is_some(), "the next run reads what the cut-off one has left");
+    assert!(last.pending_creates.is_some(), "the next run checks pending creates of the interrupted run");
     assert_eq!(with_result.current_update, None);
     let stack = Stack { status: Some(with_result), ..ended.stack.clone() };
     let next = decide(&Observed { update: None, ..observed(stack, &format!("main@sha1:{COMMIT}"), None) }, now());

@@ -44,8 +44,8 @@ pub fn evaluate_stdin() -> io::Result<()> {
     subprocess::confined_input()?.read_to_end(&mut request)?;
     let Request { expression, this, dep }: Request<String, serde_json::Value> = serde_json::from_slice(&request)?;
     drop(request);
-    let answer = evaluate(&expression, this, dep);
-    io::stdout().write_all(&serde_json::to_vec(&answer)?)
+    let result = evaluate(&expression, this, dep);
+    io::stdout().write_all(&serde_json::to_vec(&result)?)
 }
 
 fn evaluate(expression: &str, this: serde_json::Value, dep: serde_json::Value) -> Result<bool, ExpressionError> {
@@ -62,7 +62,7 @@ fn evaluate(expression: &str, this: serde_json::Value, dep: serde_json::Value) -
     context.add_variable_from_value("self", as_kubernetes_reads_it(this));
     context.add_variable_from_value("dep", as_kubernetes_reads_it(dep));
     match program.execute(&context) {
-        Ok(Value::Bool(answer)) => Ok(answer),
+        Ok(Value::Bool(result)) => Ok(result),
         Ok(other) => invalid(format!("result must be a bool, not {}", other.type_of())),
         Err(error @ (ExecutionError::UndeclaredReference(_) | ExecutionError::NoSuchOverload { .. })) => {
             invalid(format!("failed to evaluate: {error}"))
@@ -153,16 +153,16 @@ mod tests {
             ("dep.status.outputs.count", "result must be a bool, not int"),
         ];
         for (expression, words) in invalid {
-            let answer = result_of(expression);
+            let result = result_of(expression);
             assert!(
-                matches!(&answer, Err(ExpressionError::Invalid(why)) if why.contains(words)),
-                "{expression}: {answer:?}"
+                matches!(&result, Err(ExpressionError::Invalid(why)) if why.contains(words)),
+                "{expression}: {result:?}"
             );
         }
-        let answer = result_of("dep.status.outputs.address == 'a'");
-        assert!(matches!(&answer, Err(ExpressionError::Failed(why)) if why.contains("address")), "{answer:?}");
+        let result = result_of("dep.status.outputs.address == 'a'");
+        assert!(matches!(&result, Err(ExpressionError::Failed(why)) if why.contains("address")), "{result:?}");
         let long = format!("dep['{}'] == 1", "a".repeat(900));
-        let answer = result_of(&long);
-        assert!(matches!(&answer, Err(ExpressionError::Failed(why)) if why.chars().count() <= 301), "{answer:?}");
+        let result = result_of(&long);
+        assert!(matches!(&result, Err(ExpressionError::Failed(why)) if why.chars().count() <= 301), "{result:?}");
     }
 }

@@ -8,7 +8,7 @@ use crate::api::conditions::{Claim, Status};
 use crate::api::pulumi::{LastUpdate, StackStatus};
 
 fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).expect("in range")
+    Timestamp::from_second(second).expect("timestamp in range")
 }
 
 /// Returns a Stack whose last run succeeded at second 1000.
@@ -37,22 +37,22 @@ fn ran(change: impl FnOnce(&mut LastUpdate)) -> Option<Stack> {
     changed(|stack| change(stack.status.as_mut().unwrap().last_update.as_mut().unwrap()))
 }
 
-fn one(rule: Rule, stack: Option<Stack>, second: i64) -> Standing {
+fn one(rule: Rule, stack: Option<Stack>, second: i64) -> DependencyState {
     check_all(&[needed("base", rule, stack)], second)
 }
 
 /// Returns a dependency with the fields that the cache keeps.
 fn needed(name: &str, rule: Rule, stack: Option<Stack>) -> Dependency {
     let stack = stack.map(|stack| Arc::new(Stack { status: stack.status.map(part_of_status), ..stack }));
-    Dependency { name: name.to_owned(), rule, stack, answer: None }
+    Dependency { name: name.to_owned(), rule, stack, result: None }
 }
 
-fn check_all(needed: &[Dependency], second: i64) -> Standing {
+fn check_all(needed: &[Dependency], second: i64) -> DependencyState {
     check(&Stack::new("app", StackSpec::default()), "main@sha1:2", needed, at(second))
 }
 
-fn waits(message: &str) -> Standing {
-    Standing::Unmet { message: format!("waiting for base: {message}"), stale: Vec::new() }
+fn waits(message: &str) -> DependencyState {
+    DependencyState::Unmet { message: format!("waiting for base: {message}"), stale: Vec::new() }
 }
 
 #[test]
@@ -63,15 +63,19 @@ fn a_prerequisite_must_have_succeeded_for_its_current_inputs() {
     let rows = [
         ("missing", None, waits("not found")),
         ("never ran", changed(|stack| stack.status = None), waits("has not run")),
-        ("succeeded", Some(succeeded()), Standing::Satisfied),
+        ("succeeded", Some(succeeded()), DependencyState::Satisfied),
         ("failed", ran(|last| last.state = Some("failed".to_owned())), waits("last run failed")),
         (
             "changed since",
             changed(|stack| stack.metadata.generation = Some(3)),
             waits("spec has changed since the last run"),
         ),
-        ("asked for", changed(annotate), waits("requested run has not ended")),
-        ("has answered", ran(|last| last.inputs.reconcile_request = Some("before".to_owned())), Standing::Satisfied),
+        ("run requested", changed(annotate), waits("requested run has not ended")),
+        (
+            "requested run has ended",
+            ran(|last| last.inputs.reconcile_request = Some("before".to_owned())),
+            DependencyState::Satisfied,
+        ),
     ];
     for (name, stack, expected) in rows {
         assert_eq!(one(Rule::Succeeded { within: None }, stack, 999_999), expected, "{name}");
@@ -81,15 +85,15 @@ fn a_prerequisite_must_have_succeeded_for_its_current_inputs() {
 #[test]
 fn a_stale_prerequisite_gets_the_same_run_request_each_time() {
     let hour = Rule::Succeeded { within: Some(SignedDuration::from_hours(1)) };
-    assert_eq!(one(hour.clone(), Some(succeeded()), 4600), Standing::Satisfied);
+    assert_eq!(one(hour.clone(), Some(succeeded()), 4600), DependencyState::Satisfied);
     let stale = vec![Stale { name: "base".to_owned(), request: "after-base-1".to_owned() }];
     let message = "waiting for base: last run ended more than 1h0m0s ago; requested another run".to_owned();
     for second in [4601, 99_999] {
-        let expected = Standing::Unmet { message: message.clone(), stale: stale.clone() };
+        let expected = DependencyState::Unmet { message: message.clone(), stale: stale.clone() };
         assert_eq!(one(hour.clone(), Some(succeeded()), second), expected);
     }
     let failed = ran(|last| last.state = Some("failed".to_owned()));
-    assert_eq!(one(hour, failed, 99_999), waits("last run failed"), "it retries on its own");
+    assert_eq!(one(hour, failed, 99_999), waits("last run failed"), "a failed dependency retries without a request");
 }
 
 #[test]
@@ -105,7 +109,7 @@ fn a_dependency_must_be_ready_for_its_current_generation() {
     let rows = [
         ("missing", None, waits("not found")),
         ("no condition", Some(succeeded()), waits("not ready")),
-        ("ready", ready(Status::True, "ProcessingCompleted"), Standing::Satisfied),
+        ("ready", ready(Status::True, "ProcessingCompleted"), DependencyState::Satisfied),
         ("not ready", ready(Status::False, "UpdateFailed"), waits("not ready (UpdateFailed)")),
         ("edited", edited, waits("spec has changed")),
     ];
@@ -122,10 +126,12 @@ fn all_unsatisfied_prerequisites_are_reported() {
         needed("b", Rule::Ready, None),
         needed("c", short, ran(|last| last.name = Some("c-7".to_owned()))),
     ];
-    let Standing::Unmet { message, stale } = check_all(&all, 9999) else { panic!("they are not satisfied") };
+    let DependencyState::Unmet { message, stale } = check_all(&all, 9999) else {
+        panic!("expected unmet dependencies")
+    };
     assert!(message.contains("a: last run") && message.contains("; b: not found; c: last run"), "{message}");
     assert_eq!(stale.iter().map(|stale| stale.request.as_str()).collect::<Vec<_>>(), ["after-base-1", "after-c-7"]);
-    assert_eq!(check_all(&[], 0), Standing::Satisfied);
+    assert_eq!(check_all(&[], 0), DependencyState::Satisfied);
 }
 
 #[test]
@@ -170,11 +176,11 @@ fn a_shared_source_is_rolled_out_in_dependency_order() {
     };
     let behind = waits("has not applied main@sha1:2 of the same source");
     let rows = [
-        ("applied", on("apps", "app", Some("main@sha1:2")), Standing::Satisfied),
-        ("another one", on("apps", "app", Some("main@sha1:1")), behind.clone()),
+        ("applied", on("apps", "app", Some("main@sha1:2")), DependencyState::Satisfied),
+        ("another source", on("apps", "app", Some("main@sha1:1")), behind.clone()),
         ("none", on("apps", "app", None), behind),
-        ("of another source", on("apps", "base", None), Standing::Satisfied),
-        ("of another namespace", on("base", "app", None), Standing::Satisfied),
+        ("of another source", on("apps", "base", None), DependencyState::Satisfied),
+        ("of another namespace", on("base", "app", None), DependencyState::Satisfied),
     ];
     for (name, stack, expected) in rows {
         let needed = needed("base", Rule::Ready, Some(stack));
@@ -185,11 +191,11 @@ fn a_shared_source_is_rolled_out_in_dependency_order() {
 #[test]
 fn an_expression_replaces_the_default_readiness_check() {
     let rule = || Rule::Expression("dep.spec.suspend".to_owned());
-    let stalled = Standing::Invalid(
+    let stalled = DependencyState::Invalid(
         "invalid spec.dependsOn: readyExpr of base, \"dep.spec.suspend\": result must be a bool, not int".to_owned(),
     );
     let rows = [
-        (Ok(true), Standing::Satisfied),
+        (Ok(true), DependencyState::Satisfied),
         (Ok(false), waits("readyExpr is false")),
         (
             Err(ExpressionError::Failed("no such key: spec".to_owned())),
@@ -198,13 +204,13 @@ fn an_expression_replaces_the_default_readiness_check() {
         (Err(ExpressionError::Invalid("result must be a bool, not int".to_owned())), stalled.clone()),
         (Err(ExpressionError::LimitExceeded("result must be a bool, not int".to_owned())), stalled),
     ];
-    for (answer, expected) in rows {
-        let text = format!("{answer:?}");
-        let needed = Dependency { answer: Some(answer), ..needed("base", rule(), Some(succeeded())) };
+    for (result, expected) in rows {
+        let text = format!("{result:?}");
+        let needed = Dependency { result: Some(result), ..needed("base", rule(), Some(succeeded())) };
         assert_eq!(check_all(&[needed], 9), expected, "{text}");
     }
     let unknown = needed("base", rule(), Some(succeeded()));
-    assert_eq!(check_all(&[unknown], 9), Standing::Evaluating);
+    assert_eq!(check_all(&[unknown], 9), DependencyState::Evaluating);
     let missing = needed("base", rule(), None);
     assert_eq!(check_all(&[missing], 9), waits("not found"));
 }

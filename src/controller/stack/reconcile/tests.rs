@@ -114,9 +114,10 @@ mod caches {
         .unwrap();
         let stack = Arc::new(stack);
         for missing in ["Stack, Update", "Update"] {
-            let error = reconcile(stack.clone(), context.clone()).await.expect_err("it waits").to_string();
+            let error =
+                reconcile(stack.clone(), context.clone()).await.expect_err("should wait for the cache").to_string();
             assert_eq!(error, format!("waiting for cache sync of {missing}"));
-            assert!(log.all().is_empty(), "nothing is read or written: {:?}", log.verbs());
+            assert!(log.all().is_empty(), "unexpected requests: {:?}", log.verbs());
             for event in [Event::Init, Event::InitDone] {
                 stacks_writer.apply(&event);
             }
@@ -124,7 +125,7 @@ mod caches {
         for event in [Event::Init, Event::InitDone] {
             updates_writer.apply(&event);
         }
-        assert_eq!(reconcile(stack, context).await.expect("it is gone"), Outcome::Settled);
+        assert_eq!(reconcile(stack, context).await.expect("a deleted Stack"), Outcome::Settled);
         assert_eq!(log.verbs(), ["GET /apis/pulumi.com/v1/namespaces/apps/stacks/web"]);
     }
 }

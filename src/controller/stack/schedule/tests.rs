@@ -7,7 +7,7 @@ use crate::api::pulumi::StackSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).expect("in range")
+    Timestamp::from_second(second).expect("timestamp in range")
 }
 
 fn candidate() -> RunCandidate {
@@ -55,14 +55,14 @@ fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
             now("New stack generation: 2"),
         ),
         (
-            "asked for",
+            "sync requested",
             Some(last("succeeded", 0)),
             changed(|c| c.inputs.reconcile_request = Some("x".to_owned())),
             1000,
             now("Sync request: \"x\""),
         ),
         (
-            "asked for in Flux's way",
+            "requested with the Flux annotation",
             Some(last("succeeded", 0)),
             changed(|c| c.inputs.requested_at = Some("t".to_owned())),
             1000,
@@ -104,14 +104,14 @@ fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
             Due::Invalid("why".to_owned()),
         ),
         (
-            "its end is unknown",
+            "unknown outcome",
             Some(LastUpdate { reason: Some("RunOutcomeUnknown".to_owned()), ..last("failed", 0) }),
             candidate(),
             999_999,
-            Due::Unanswered("RunOutcomeUnknown"),
+            Due::DecisionRequired("RunOutcomeUnknown"),
         ),
         (
-            "a request that was taken away",
+            "a removed request",
             Some(LastUpdate {
                 inputs: RunInputs { requested_at: Some("t".to_owned()), ..last("succeeded", 0).inputs },
                 ..last("succeeded", 0)
@@ -145,7 +145,7 @@ fn a_stack_with_an_interval_runs_again_after_any_outcome() {
     let hourly = StackBackoff::of(&StackSpec { interval: Some("1h".to_owned()), ..StackSpec::default() });
     let seconds = SignedDuration::from_secs;
     let elapsed = Due::Now("Resync time elapsed: 1h0m0s".to_owned());
-    let doubt = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
+    let unresolved = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
     let operators = |failures| LastUpdate { reason: None, ..last("failed", failures) };
     let rows = [
         ("not yet", last("succeeded", 0), 1600, Due::Done(Some(seconds(3000)))),
@@ -154,17 +154,27 @@ fn a_stack_with_an_interval_runs_again_after_any_outcome() {
         ("a failure is retried before", last("failed", 2), 1030, Due::Now("Backoff time elapsed: 30s".to_owned())),
         ("many failures, not yet", last("failed", 8), 1600, Due::After(seconds(3000))),
         ("many failures, now", last("failed", 8), 4600, Due::Now("Backoff time elapsed: 3600s".to_owned())),
-        ("given up by the operator", operators(8), 1600, Due::After(seconds(3000))),
-        ("given up by the operator, now", operators(8), 4600, elapsed),
-        ("pending creates wait for a user", doubt("PendingCreates"), 99_999, Due::Unanswered("PendingCreates")),
-        ("and so does a run in doubt", doubt("RunOutcomeUnknown"), 99_999, Due::Unanswered("RunOutcomeUnknown")),
+        ("failed permanently under the operator", operators(8), 1600, Due::After(seconds(3000))),
+        ("failed permanently under the operator, retry due", operators(8), 4600, elapsed),
+        (
+            "pending creates wait for a user",
+            unresolved("PendingCreates"),
+            99_999,
+            Due::DecisionRequired("PendingCreates"),
+        ),
+        (
+            "an unknown outcome waits for a user",
+            unresolved("RunOutcomeUnknown"),
+            99_999,
+            Due::DecisionRequired("RunOutcomeUnknown"),
+        ),
     ];
     for (name, last, second, expected) in rows {
         assert_eq!(due(Some(&last), None, &candidate(), UpdateKind::Up, &hourly, at(second)), expected, "{name}");
     }
     let destroyed = LastUpdate { kind: Some("destroy".to_owned()), ..last("succeeded", 0) };
     let due = due(Some(&destroyed), None, &candidate(), UpdateKind::Destroy, &hourly, at(99_999));
-    assert_eq!(due, Due::Done(None), "what is destroyed stays so");
+    assert_eq!(due, Due::Done(None), "a destroyed Stack does not run again");
 }
 
 #[test]
@@ -229,17 +239,17 @@ fn a_rotated_config_input_starts_one_run() {
         ("after a failure", with(last("failed", 0), Some("a")), seen(Some("b")), up, rotated.clone()),
         ("after many failures", with(last("failed", 3), Some("a")), seen(Some("b")), up, rotated.clone()),
         ("of a preview", with(last("succeeded", 0), Some("a")), seen(Some("b")), UpdateKind::Preview, rotated.clone()),
-        ("the run that it started", with(last("succeeded", 0), Some("b")), seen(Some("b")), up, Due::Done(None)),
+        ("the run of the request", with(last("succeeded", 0), Some("b")), seen(Some("b")), up, Due::Done(None)),
         (
-            "one that failed",
+            "a failed run",
             with(last("failed", 1), Some("b")),
             seen(Some("b")),
             up,
             Due::After(SignedDuration::from_secs(5)),
         ),
-        ("the first sight", last("succeeded", 0), seen(Some("a")), up, Due::Done(None)),
-        ("nothing is known now", with(last("succeeded", 0), Some("a")), seen(None), up, Due::Done(None)),
-        ("nothing is left to destroy", with(destroyed, Some("a")), seen(Some("b")), destroy, Due::Done(None)),
+        ("the first hash", last("succeeded", 0), seen(Some("a")), up, Due::Done(None)),
+        ("the current hash is unknown", with(last("succeeded", 0), Some("a")), seen(None), up, Due::Done(None)),
+        ("the stack is already destroyed", with(destroyed, Some("a")), seen(Some("b")), destroy, Due::Done(None)),
     ];
     for (name, last, candidate, kind, expected) in rows {
         assert_eq!(due(Some(&last), None, &candidate, kind, &plain(), at(1005)), expected, "{name}");
@@ -304,23 +314,24 @@ fn an_interrupted_run_is_retried_immediately_without_limit() {
 #[test]
 fn a_run_with_unknown_outcome_waits_for_an_answer_or_new_input() {
     let up = UpdateKind::Up;
-    let doubt = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
+    let unresolved = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
     let now = Due::Now("Retry requested by user".to_owned());
     for (reason, waits) in [
-        (update_reason::PENDING_CREATES, Due::Unanswered("PendingCreates")),
-        (update_reason::RUN_OUTCOME_UNKNOWN, Due::Unanswered("RunOutcomeUnknown")),
+        (update_reason::PENDING_CREATES, Due::DecisionRequired("PendingCreates")),
+        (update_reason::RUN_OUTCOME_UNKNOWN, Due::DecisionRequired("RunOutcomeUnknown")),
     ] {
-        let answered = |answer| due(Some(&doubt(reason)), answer, &candidate(), up, &plain(), at(999_999));
-        assert_eq!(answered(None), waits);
-        assert_eq!(answered(Some(Answer::Retry)), now);
-        assert_eq!(answered(Some(Answer::Clear)), now);
-        assert_eq!(answered(Some(Answer::Abandon)), Due::Abandoned);
+        let resolved_with =
+            |decision| due(Some(&unresolved(reason)), decision, &candidate(), up, &plain(), at(999_999));
+        assert_eq!(resolved_with(None), waits);
+        assert_eq!(resolved_with(Some(Decision::Retry)), now);
+        assert_eq!(resolved_with(Some(Decision::Clear)), now);
+        assert_eq!(resolved_with(Some(Decision::Abandon)), Due::Abandoned);
         let pushed = RunCandidate { revision: "b".to_owned(), ..candidate() };
-        let due = due(Some(&doubt(reason)), Some(Answer::Abandon), &pushed, up, &plain(), at(1000));
+        let due = due(Some(&unresolved(reason)), Some(Decision::Abandon), &pushed, up, &plain(), at(1000));
         assert!(matches!(due, Due::Now(_)), "{due:?}");
     }
-    let aborted = doubt(update_reason::ABORTED);
-    assert_eq!(due(Some(&aborted), Some(Answer::Abandon), &candidate(), up, &plain(), at(1000)), Due::Abandoned);
+    let aborted = unresolved(update_reason::ABORTED);
+    assert_eq!(due(Some(&aborted), Some(Decision::Abandon), &candidate(), up, &plain(), at(1000)), Due::Abandoned);
 }
 
 #[test]
@@ -355,7 +366,7 @@ fn a_run_canceled_by_a_user_waits_for_a_new_input() {
     for candidate in [pushed, requested] {
         assert!(matches!(due(&canceled, &candidate, UpdateKind::Up), Due::Now(_)), "{candidate:?}");
     }
-    assert!(matches!(due(&canceled, &candidate(), UpdateKind::Destroy), Due::Now(_)), "its Stack is deleted");
+    assert!(matches!(due(&canceled, &candidate(), UpdateKind::Destroy), Due::Now(_)), "the Stack is being deleted");
 }
 
 #[test]
@@ -380,7 +391,7 @@ fn each_flux_request_runs_a_stack_once() {
             let before = last(state, failures);
             let due = |last: &LastUpdate| due(Some(last), None, &candidate, UpdateKind::Up, &plain(), at(1001));
             assert_eq!(due(&before), Due::Now(expected.unwrap_or_default().to_owned()), "{state} {candidate:?}");
-            let answered = LastUpdate {
+            let resolved_with = LastUpdate {
                 inputs: RunInputs {
                     requested_at: candidate.inputs.requested_at.clone(),
                     force_at: candidate.inputs.force_at.clone(),
@@ -389,7 +400,7 @@ fn each_flux_request_runs_a_stack_once() {
                 },
                 ..before
             };
-            assert!(!matches!(due(&answered), Due::Now(_)), "once: {state} {candidate:?}");
+            assert!(!matches!(due(&resolved_with), Due::Now(_)), "once: {state} {candidate:?}");
         }
     }
 }
@@ -420,7 +431,7 @@ fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
     assert_eq!(
         due(&requested("succeeded", 0), &requested_candidate(false, true)),
         Due::Done(None),
-        "there is nothing to forget"
+        "no failure to reset"
     );
     let failed = update_reason::UPDATE_FAILED;
     assert_eq!(failures_after(Some(&requested("failed", 3)), &requested_candidate(false, true), failed, &plain()), 1);

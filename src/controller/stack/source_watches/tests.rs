@@ -20,7 +20,7 @@ const ALL_REPORTS: &str = "/apis/artifacts.example.com/v1/reports";
 #[derive(Default)]
 struct Server {
     /// The response of the API server: `SERVED`, `FORBIDDEN` or `NOT_SERVED`.
-    mood: AtomicUsize,
+    behavior: AtomicUsize,
     /// 1 if the watch is forbidden and other requests are allowed, else 0.
     watch_is_forbidden: AtomicUsize,
     watches: AtomicUsize,
@@ -31,14 +31,14 @@ const FORBIDDEN: usize = 1;
 const NOT_SERVED: usize = 2;
 
 impl Server {
-    fn set(&self, mood: usize) {
-        self.mood.store(mood, Ordering::SeqCst);
+    fn set(&self, behavior: usize) {
+        self.behavior.store(behavior, Ordering::SeqCst);
     }
 
-    fn answer(&self, request: &RecordedRequest) -> Answer {
-        let mood = self.mood.load(Ordering::SeqCst);
+    fn respond(&self, request: &RecordedRequest) -> Answer {
+        let behavior = self.behavior.load(Ordering::SeqCst);
         let is_watched = request.path == ALL_REPORTS;
-        match mood {
+        match behavior {
             NOT_SERVED if request.path == "/apis" => discovery(&[]),
             _ if request.path == "/apis" => discovery(&["Report"]),
             NOT_SERVED => Answer::Json(404, json!("404 page not found")),
@@ -119,7 +119,7 @@ impl Scene {
     fn new() -> Self {
         let server = Arc::new(Server::default());
         let answering = server.clone();
-        let (client, log) = client(move |request| answering.answer(request));
+        let (client, log) = client(move |request| answering.respond(request));
         let (store, mut stacks) = dependents::stacks();
         for stack in [stack("main", "app"), stack("other", "b")] {
             stacks.apply(&Event::Apply(stack));
@@ -139,7 +139,7 @@ impl Scene {
     /// Returns the names of the next woken Stacks, sorted.
     async fn woken(&mut self, count: usize) -> Vec<String> {
         let names = self.woken.by_ref().take(count).map(|stack| stack.name.clone()).collect::<Vec<String>>();
-        let mut names = tokio::time::timeout(LIMIT, names).await.expect("Stacks are woken");
+        let mut names = tokio::time::timeout(LIMIT, names).await.expect("Stacks are requeued");
         names.sort();
         names
     }
@@ -150,7 +150,7 @@ impl Scene {
 
     async fn tasks_end(&self) {
         self.tasks.close();
-        tokio::time::timeout(LIMIT, self.tasks.wait()).await.expect("the watches end");
+        tokio::time::timeout(LIMIT, self.tasks.wait()).await.expect("the watches end within the timeout");
     }
 }
 
@@ -158,12 +158,12 @@ impl Scene {
 async fn a_source_kind_is_watched_once_and_wakes_its_stacks() {
     let mut scene = Scene::new();
     for _ in 0..3 {
-        let found = scene.look().await.expect("it is there");
+        let found = scene.look().await.expect("source found");
         assert_eq!(found.resource.api_version, "artifacts.example.com/v1");
-        scene.watches.keep(&found.resource).expect("it may be watched");
+        scene.watches.keep(&found.resource).expect("watch started");
     }
-    assert_eq!(scene.woken(2).await, ["main", "other"], "what was missed before the watch began");
-    assert_eq!(scene.woken(1).await, ["main"], "its source has changed, and the other's has not");
+    assert_eq!(scene.woken(2).await, ["main", "other"], "changes before the start of the watch");
+    assert_eq!(scene.woken(1).await, ["main"], "only the Stack of the changed source is requeued");
     assert_eq!((scene.requests("/apis"), scene.requests(REPORTS)), (1, 3), "the kinds are listed once");
     scene.end.cancel();
     scene.tasks_end().await;
@@ -174,18 +174,18 @@ async fn discovery_of_an_unserved_kind_is_rate_limited() {
     let scene = Scene::new();
     scene.server.set(NOT_SERVED);
     for _ in 0..50 {
-        let error = scene.look().await.expect_err("it is not there").to_string();
+        let error = scene.look().await.expect_err("should not be found").to_string();
         assert!(error.contains("does not serve Report.artifacts.example.com"), "{error}");
     }
-    assert_eq!(scene.log.verbs(), ["GET /apis"], "no watch, no read, one question");
+    assert_eq!(scene.log.verbs(), ["GET /apis"], "one discovery request, no watch and no read");
     scene.server.set(SERVED);
-    assert!(scene.look().await.is_err(), "it is too soon to ask again");
-    tokio::time::advance(ASK_AGAIN).await;
+    assert!(scene.look().await.is_err(), "discovery is not repeated within its interval");
+    tokio::time::advance(DISCOVERY_INTERVAL).await;
     assert!(scene.look().await.is_ok());
     assert_eq!(scene.requests("/apis"), 2);
 }
 
-const ASK_AGAIN: Duration = Duration::from_secs(10);
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 
 #[tokio::test(start_paused = true)]
 async fn an_unserved_kind_does_not_block_stacks_of_other_kinds() {
@@ -194,12 +194,12 @@ async fn an_unserved_kind_does_not_block_stacks_of_other_kinds() {
     other.spec.flux_source.as_mut().unwrap().source_ref.kind = "Chart".to_owned();
     scene.stacks.apply(&Event::Apply(other.clone()));
     let missing = source::reference(&other.spec).unwrap();
-    let error = scene.sources.look("apps", &missing).await.expect_err("it is not there").to_string();
+    let error = scene.sources.look("apps", &missing).await.expect_err("should not be found").to_string();
     assert!(error.contains("does not serve Chart.artifacts.example.com"), "{error}");
-    let found = scene.look().await.expect("it is there");
-    scene.watches.keep(&found.resource).expect("it may be watched");
-    assert_eq!(scene.woken(1).await, ["main"], "the other has nothing to look for");
-    assert_eq!(scene.woken(1).await, ["main"], "its source has changed");
+    let found = scene.look().await.expect("source found");
+    scene.watches.keep(&found.resource).expect("watch started");
+    assert_eq!(scene.woken(1).await, ["main"], "the other Stack does not reference the source");
+    assert_eq!(scene.woken(1).await, ["main"], "the source has changed");
     assert_eq!(scene.requests("/apis"), 1, "the kinds are listed once");
     scene.end.cancel();
     scene.tasks_end().await;
@@ -211,18 +211,18 @@ async fn a_removed_kind_ends_its_watch_and_is_watched_again_on_return() {
     let found = scene.look().await.unwrap();
     scene.server.set(NOT_SERVED);
     scene.watches.keep(&found.resource).unwrap();
-    assert_eq!(scene.woken(2).await, ["main", "other"], "they have to find out");
+    assert_eq!(scene.woken(2).await, ["main", "other"], "both Stacks are requeued");
     scene.tasks_end().await;
-    let error = scene.look().await.expect_err("it is gone").to_string();
+    let error = scene.look().await.expect_err("should not be found").to_string();
     assert!(error.contains("artifacts.example.com/v1 no longer serves its kind"), "{error}");
-    tokio::time::advance(ASK_AGAIN).await;
-    let error = scene.look().await.expect_err("it is gone").to_string();
+    tokio::time::advance(DISCOVERY_INTERVAL).await;
+    let error = scene.look().await.expect_err("should not be found").to_string();
     assert!(error.contains("does not serve Report"), "{error}");
 
     scene.server.set(SERVED);
-    tokio::time::advance(ASK_AGAIN).await;
-    let found = scene.look().await.expect("it is back");
-    scene.watches.keep(&found.resource).expect("it is watched again");
+    tokio::time::advance(DISCOVERY_INTERVAL).await;
+    let found = scene.look().await.expect("source found again");
+    scene.watches.keep(&found.resource).expect("watch started again");
     assert_eq!(scene.woken(2).await, ["main", "other"]);
     scene.end.cancel();
     scene.tasks_end().await;
@@ -232,7 +232,7 @@ async fn a_removed_kind_ends_its_watch_and_is_watched_again_on_return() {
 async fn a_missing_permission_is_reported_and_no_watch_is_started() {
     let scene = Scene::new();
     scene.server.set(FORBIDDEN);
-    let error = scene.look().await.expect_err("it may not be read");
+    let error = scene.look().await.expect_err("should be forbidden");
     assert!(
         matches!(&error, Unavailable::Stalled(message) if message.contains("get, list and watch on reports.artifacts.example.com")
         && message.contains("it is Forbidden") && message.contains("pulumi.com/aggregate-to-source-reader")),
@@ -245,8 +245,8 @@ async fn a_missing_permission_is_reported_and_no_watch_is_started() {
     scene.server.set(FORBIDDEN);
     assert!(scene.look().await.is_err());
     scene.server.set(NOT_SERVED);
-    tokio::time::advance(ASK_AGAIN).await;
-    let error = scene.look().await.expect_err("it went away with the right to it").to_string();
+    tokio::time::advance(DISCOVERY_INTERVAL).await;
+    let error = scene.look().await.expect_err("should be forbidden without the permission").to_string();
     assert!(error.contains("does not serve Report"), "{error}");
 }
 
@@ -255,15 +255,15 @@ async fn a_forbidden_watch_is_reported_until_it_is_allowed() {
     let mut scene = Scene::new();
     scene.server.watch_is_forbidden.store(1, Ordering::SeqCst);
     let found = scene.look().await.unwrap();
-    scene.watches.keep(&found.resource).expect("no watch was rejected yet");
-    assert_eq!(scene.woken(2).await, ["main", "other"], "once: it is news");
-    let error = scene.watches.keep(&found.resource).expect_err("it is refused").to_string();
+    scene.watches.keep(&found.resource).expect("watch started");
+    assert_eq!(scene.woken(2).await, ["main", "other"], "both Stacks are requeued once");
+    let error = scene.watches.keep(&found.resource).expect_err("should be forbidden").to_string();
     assert!(error.contains("it is Forbidden") && error.contains("reports.artifacts.example.com"), "{error}");
-    assert_eq!(scene.tasks.len(), 1, "it retries");
+    assert_eq!(scene.tasks.len(), 1, "the watch retries");
 
     scene.server.watch_is_forbidden.store(0, Ordering::SeqCst);
     assert_eq!(scene.woken(2).await, ["main", "other"]);
-    scene.watches.keep(&found.resource).expect("it is allowed");
+    scene.watches.keep(&found.resource).expect("watch started");
     scene.end.cancel();
     scene.tasks_end().await;
 }

@@ -73,7 +73,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         let state = match last.and_then(|last| last.reason.as_deref()) {
             None => State::Done,
             Some(_) if last.is_some_and(|last| last.canceled_by_user.unwrap_or_default()) => State::Canceled,
-            Some(reason) => annotations::pending_reason(reason).map_or(State::Failed, State::Unanswered),
+            Some(reason) => annotations::pending_reason(reason).map_or(State::Failed, State::DecisionRequired),
         };
         return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
     }
@@ -369,6 +369,6 @@ mod tests {
             brief(&history),
             ["latest@g Done 1", "latest@f Done 1", "latest@e Done 1", "latest@d Done 1", "latest@c Done 1"]
         );
-        assert_eq!(history[0].last_reconciled_duration, "0s", "nothing is known of how long it took");
+        assert_eq!(history[0].last_reconciled_duration, "0s", "the duration is unknown");
     }
 }

@@ -38,11 +38,11 @@ pub enum State {
     /// The last run failed and will be retried.
     Failed,
     /// The Pulumi Kubernetes Operator stopped retrying the last run.
-    GivenUp,
+    FailedPermanently,
     /// The controller cannot determine whether the open run is still running. Contains the reason and the message of the Update.
-    InDoubt(&'static str, String),
+    OutcomeUnknown(&'static str, String),
     /// The outcome of the last run requires a decision by a user. Contains the reason.
-    Unanswered(&'static str),
+    DecisionRequired(&'static str),
     /// A user abandoned the last run.
     Abandoned,
     /// A user canceled the last run.
@@ -94,13 +94,13 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
         State::Working(_) | State::WorkspaceFailed(_) | State::PrerequisiteNotSatisfied(_) => {
             before.or(Some(Time(now)))
         }
-        State::SourceUnavailable(_) | State::SourceStalled(_) | State::InDoubt(..) => before,
+        State::SourceUnavailable(_) | State::SourceStalled(_) | State::OutcomeUnknown(..) => before,
         State::NamespaceTerminating(_)
         | State::VersionTooLow(_)
         | State::Conflict(_)
         | State::Failed
-        | State::GivenUp
-        | State::Unanswered(_)
+        | State::FailedPermanently
+        | State::DecisionRequired(_)
         | State::Abandoned
         | State::Canceled
         | State::Invalid(_)
@@ -139,21 +139,23 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
             reconciling: Some(Detail(stack_reason::STACK_PROCESSING, message.clone())),
             stalled: None,
         },
-        State::VersionTooLow(message) => given_up(stack_reason::PULUMI_VERSION_TOO_LOW, message, message),
-        State::WorkspaceFailed(message) => given_up(stack_reason::WORKSPACE_FAILED, message, message),
-        State::SourceStalled(message) => given_up(stack_reason::SOURCE_UNAVAILABLE, message, message),
+        State::VersionTooLow(message) => not_ready_stalled(stack_reason::PULUMI_VERSION_TOO_LOW, message, message),
+        State::WorkspaceFailed(message) => not_ready_stalled(stack_reason::WORKSPACE_FAILED, message, message),
+        State::SourceStalled(message) => not_ready_stalled(stack_reason::SOURCE_UNAVAILABLE, message, message),
         State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
-        State::NamespaceTerminating(message) => given_up(stack_reason::NAMESPACE_TERMINATING, message, message),
-        State::Conflict(message) => given_up(stack_reason::UPDATE_CONFLICT, message, message),
+        State::NamespaceTerminating(message) => {
+            not_ready_stalled(stack_reason::NAMESPACE_TERMINATING, message, message)
+        }
+        State::Conflict(message) => not_ready_stalled(stack_reason::UPDATE_CONFLICT, message, message),
         State::PrerequisiteNotSatisfied(message) => waiting(stack_reason::PREREQUISITE_NOT_SATISFIED, message),
         State::Failed => failed(last, cause, backoff),
-        State::GivenUp => {
+        State::FailedPermanently => {
             let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
             let message = format!("the Pulumi Kubernetes Operator stopped retrying the {kind}. {RESUME_ADVICE}");
-            given_up(failure_reason(last), &cause, &message)
+            not_ready_stalled(failure_reason(last), &cause, &message)
         }
-        State::InDoubt(reason, doubt) => stalled(reason, doubt, doubt),
-        State::Unanswered(reason) => {
+        State::OutcomeUnknown(reason, message) => stalled(reason, message, message),
+        State::DecisionRequired(reason) => {
             let advice = resolution_advice(reason, last);
             // A Stack that is being deleted reacts only to a resolution.
             let message = match *reason == stack_reason::STACK_NOT_FOUND {
@@ -170,8 +172,8 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
             stalled(reason, &cause, &format!("last run abandoned by user. {RESUME_ADVICE}"))
         }
         State::Canceled => stalled(stack_reason::CANCELED, &cause, &format!("{cause}. {RESUME_ADVICE}")),
-        State::Invalid(message) => given_up(stack_reason::SPEC_INVALID, message, message),
-        State::Denied(message) => given_up(stack_reason::ACCESS_DENIED, message, message),
+        State::Invalid(message) => not_ready_stalled(stack_reason::SPEC_INVALID, message, message),
+        State::Denied(message) => not_ready_stalled(stack_reason::ACCESS_DENIED, message, message),
         State::Done | State::Suspended => {
             Claims { ready: (Status::True, Detail(success_reason(last), done(last))), reconciling: None, stalled: None }
         }
@@ -262,7 +264,7 @@ fn stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
     }
 }
 
-fn given_up(reason: &'static str, cause: &str, message: &str) -> Claims {
+fn not_ready_stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
     Claims {
         ready: (Status::False, Detail(stack_reason::NOT_READY_STALLED, cause.to_owned())),
         reconciling: None,
@@ -309,8 +311,8 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
     };
     const NOTE: &str = "suspended, and the current spec is not applied; before the suspension: ";
     let bare = message.trim_start_matches(NOTE);
-    let noted = message.len() != bare.len();
-    let message = if noted || (unseen && was_suspended(status)) { format!("{NOTE}{bare}") } else { bare.to_owned() };
+    let has_note = message.len() != bare.len();
+    let message = if has_note || (unseen && was_suspended(status)) { format!("{NOTE}{bare}") } else { bare.to_owned() };
     let claim = Claim { kind: READY, status: ready, reason: &reason, message: &message };
     conditions::set(&mut status.conditions, &claim, generation, now);
     if let Some(stalled) = status.conditions.iter_mut().find(|c| c.type_ == STALLED) {

@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 
 fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).expect("in range")
+    Timestamp::from_second(second).expect("timestamp in range")
 }
 
 fn stack(last: Option<LastUpdate>) -> Stack {
@@ -70,7 +70,7 @@ fn the_documented_states_match_the_tested_ones() {
     let tested: BTreeSet<String> = rows().iter().map(|(_, _, expected)| expected.join(" ")).collect();
     let table =
         include_str!("../../../../docs/spec/v1/stack.md").split_once("| state | Ready | Reconciling | Stalled |");
-    let lines = table.expect("the page has the table").1.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let lines = table.expect("docs contain the table").1.lines().skip(2).take_while(|line| line.starts_with('|'));
     let documented: BTreeSet<String> = lines.filter(|line| !line.contains("as before")).map(documented).collect();
     assert_eq!(documented, tested);
 }
@@ -98,7 +98,7 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/NotReadyStalled", "Stalled=True/WorkspaceFailed"],
         ),
         (
-            State::SourceStalled(text("it does not exist")),
+            State::SourceStalled(text("source does not exist")),
             None,
             &["Ready=False/NotReadyStalled", "Stalled=True/SourceUnavailable"],
         ),
@@ -123,12 +123,12 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/UpdateConflict", "Reconciling=True/UpdateConflict"],
         ),
         (
-            State::GivenUp,
+            State::FailedPermanently,
             Some(failed("UpdateFailed", 3)),
             &["Ready=False/NotReadyStalled", "Stalled=True/UpdateFailed"],
         ),
         (
-            State::GivenUp,
+            State::FailedPermanently,
             Some(preview(failed("UpdateFailed", 3))),
             &["Ready=False/NotReadyStalled", "Stalled=True/PreviewFailed"],
         ),
@@ -139,23 +139,23 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
         ),
         (State::DeletionSuspended, None, &["Ready=False/StackProcessing", "Reconciling=True/StackProcessing"]),
         (
-            State::InDoubt("RunOutcomeUnknown", text("unknown end")),
+            State::OutcomeUnknown("RunOutcomeUnknown", text("unknown outcome")),
             None,
             &["Ready=False/RunOutcomeUnknown", "Stalled=True/RunOutcomeUnknown"],
         ),
         (
-            State::Unanswered("RunOutcomeUnknown"),
+            State::DecisionRequired("RunOutcomeUnknown"),
             Some(failed("RunOutcomeUnknown", 0)),
             &["Ready=False/RunOutcomeUnknown", "Stalled=True/RunOutcomeUnknown"],
         ),
         (
-            State::Unanswered("PendingCreates"),
+            State::DecisionRequired("PendingCreates"),
             Some(failed("PendingCreates", 0)),
             &["Ready=False/PendingCreates", "Stalled=True/PendingCreates"],
         ),
         (State::Canceled, Some(failed("Canceled", 0)), &["Ready=False/Canceled", "Stalled=True/Canceled"]),
         (
-            State::Unanswered("StackNotFound"),
+            State::DecisionRequired("StackNotFound"),
             Some(failed("StackNotFound", 0)),
             &["Ready=False/StackNotFound", "Stalled=True/StackNotFound"],
         ),
@@ -170,12 +170,12 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/UpdateFailed", "Reconciling=True/RetryingAfterFailure"],
         ),
         (
-            State::NamespaceTerminating(text("it goes away")),
+            State::NamespaceTerminating(text("namespace is being deleted")),
             None,
             &["Ready=False/NotReadyStalled", "Stalled=True/NamespaceTerminating"],
         ),
         (
-            State::Conflict(text("another Stack is first")),
+            State::Conflict(text("another Stack manages it")),
             None,
             &["Ready=False/NotReadyStalled", "Stalled=True/UpdateConflict"],
         ),
@@ -241,18 +241,18 @@ fn kstatus_and_argo_cd_health_are_correct_in_every_state() {
         (State::Working(text("step")), None, "InProgress"),
         (State::VersionTooLow(text("IncompatibleConfiguration: old")), None, "Failed"),
         (State::WorkspaceFailed(text("ImagePullBackOff")), None, "Failed"),
-        (State::SourceStalled(text("it does not exist")), None, "Failed"),
+        (State::SourceStalled(text("source does not exist")), None, "Failed"),
         (State::SourceUnavailable(text("404")), None, "InProgress"),
         (State::PrerequisiteNotSatisfied(text("waiting for base")), None, "InProgress"),
         (State::Failed, again(), "InProgress"),
-        (State::GivenUp, again(), "Failed"),
-        (State::InDoubt("RunOutcomeUnknown", text("unknown end")), None, "Failed"),
-        (State::Unanswered("PendingCreates"), Some(failed("PendingCreates", 0)), "Failed"),
-        (State::Unanswered("StackNotFound"), Some(failed("StackNotFound", 0)), "Failed"),
+        (State::FailedPermanently, again(), "Failed"),
+        (State::OutcomeUnknown("RunOutcomeUnknown", text("unknown outcome")), None, "Failed"),
+        (State::DecisionRequired("PendingCreates"), Some(failed("PendingCreates", 0)), "Failed"),
+        (State::DecisionRequired("StackNotFound"), Some(failed("StackNotFound", 0)), "Failed"),
         (State::Canceled, Some(failed("Canceled", 0)), "Failed"),
         (State::Abandoned, Some(failed("PendingCreates", 0)), "Failed"),
-        (State::NamespaceTerminating(text("it goes away")), None, "Failed"),
-        (State::Conflict(text("another Stack is first")), None, "Failed"),
+        (State::NamespaceTerminating(text("namespace is being deleted")), None, "Failed"),
+        (State::Conflict(text("another Stack manages it")), None, "Failed"),
         (State::Invalid(text("bad")), None, "Failed"),
         (State::Denied(text("elsewhere")), None, "Failed"),
         (State::Done, None, "Current"),
@@ -270,13 +270,13 @@ fn kstatus_and_argo_cd_health_are_correct_in_every_state() {
         assert_eq!(argo_cd_health(&stack), health, "{state:?}");
         let mut edited = stack.clone();
         edited.metadata.generation = Some(4);
-        assert_eq!(kstatus(&edited), "InProgress", "{state:?}, and edited since");
+        assert_eq!(kstatus(&edited), "InProgress", "{state:?}, then the spec changed");
         stack.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(20)));
-        assert_eq!(kstatus(&stack), "Terminating", "{state:?}, and deleted");
+        assert_eq!(kstatus(&stack), "Terminating", "{state:?}, then deleted");
     }
     let mut fresh = stack(None);
     fresh.status = Some(StackStatus { observed_generation: Some(-1), ..StackStatus::default() });
-    assert_eq!(kstatus(&fresh), "InProgress", "as the definition's default has it, before any controller has seen it");
+    assert_eq!(kstatus(&fresh), "InProgress", "the default status in the CRD");
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn a_preview_message_lists_the_planned_changes() {
 
 #[test]
 fn the_stalled_message_explains_how_to_request_a_new_run() {
-    let status = with_state(&stack(Some(failed("UpdateFailed", 3))), &State::GivenUp, at(10));
+    let status = with_state(&stack(Some(failed("UpdateFailed", 3))), &State::FailedPermanently, at(10));
     assert_eq!(conditions::find(&status.conditions, READY).map(|c| c.message.as_str()), Some("boom"));
     let stalled = conditions::find(&status.conditions, STALLED).map(|c| c.message.clone()).unwrap_or_default();
     assert!(stalled.contains("pulumi.com/reconciliation-request"), "{stalled}");
@@ -319,7 +319,7 @@ fn a_suspended_stack_keeps_its_conditions_until_the_spec_changes() {
     let edited = with_state(&stack, &State::Suspended, at(30));
     assert!(edited.conditions[0].message.contains("suspended"), "{}", edited.conditions[0].message);
     stack.status = Some(edited.clone());
-    assert_eq!(with_state(&stack, &State::Suspended, at(40)), edited, "nothing is written again and again");
+    assert_eq!(with_state(&stack, &State::Suspended, at(40)), edited, "an unchanged status is not written again");
 }
 
 #[test]
@@ -360,11 +360,11 @@ fn failed_runs_and_blocking_states_make_a_stack_failing() {
     for (state, last, _) in rows() {
         let has_failed = last.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
         let status = with_state(&stack(last), &state, at(10));
-        let standing = standing(&status);
-        let is_waiting = waits.contains(&standing.reason.as_str());
-        assert_eq!(standing.is_failing, has_failed || !is_waiting, "{state:?}: {standing:?}");
-        assert_ne!(standing.reason, "NotReadyStalled", "the reason of Stalled says more");
-        assert_eq!(standing.is_reconciling, conditions::is_true(&status.conditions, RECONCILING), "{state:?}");
+        let stack_state = stack_state(&status);
+        let is_waiting = waits.contains(&stack_state.reason.as_str());
+        assert_eq!(stack_state.is_failing, has_failed || !is_waiting, "{state:?}: {stack_state:?}");
+        assert_ne!(stack_state.reason, "NotReadyStalled", "Ready has the reason of Stalled");
+        assert_eq!(stack_state.is_reconciling, conditions::is_true(&status.conditions, RECONCILING), "{state:?}");
     }
 }
 
@@ -381,21 +381,22 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
 
     let mut revoked = Update::new("app-1", crate::api::auto::UpdateSpec::default());
     revoked.metadata.deletion_timestamp = Some(Time(at(40)));
-    revoked.metadata.annotations = Some([(names::ANNOTATION_REVOKED.to_owned(), "moved on".to_owned())].into());
+    revoked.metadata.annotations =
+        Some([(names::ANNOTATION_REVOKED.to_owned(), "the run has progressed".to_owned())].into());
     stack.status = Some(with_result(&stack, &revoked, None, at(40)));
     stack.status = stands(&stack, State::SourceUnavailable("404".to_owned()), 45);
     stack.status = Some(started(&stack, &current(), at(50)));
-    assert_eq!(since(&stack), Some(10), "a newer revision takes the place of the older one");
+    assert_eq!(since(&stack), Some(10), "a newer revision replaces the older one");
 
     for reason in [None, Some("UpdateFailed"), Some("Aborted")] {
         let mut run = stack.clone();
         run.status = Some(with_result(&run, &ended(reason), None, at(60)));
-        assert_eq!(since(&run), None, "{reason:?}: it had its turn");
+        assert_eq!(since(&run), None, "{reason:?}: the run has started");
         run.status = Some(started(&run, &current(), at(70)));
         assert_eq!(since(&run), Some(70), "{reason:?}");
         run.metadata.generation = Some(4);
         run.status = Some(with_result(&run, &ended(reason), None, at(80)));
-        assert_eq!(since(&run), None, "{reason:?}: the spec has changed meanwhile");
+        assert_eq!(since(&run), None, "{reason:?}: the spec has changed");
     }
 }
 
@@ -407,16 +408,16 @@ fn failed_so(reason: &str, interrupted: bool) -> Update {
 
 #[test]
 fn an_answer_is_handled_once_and_a_wrong_one_is_reported() {
-    let doubtful = |answer: &str| {
+    let unresolved = |resolution: &str| {
         let mut stack = stack(Some(LastUpdate { name: Some("app-0".to_owned()), ..failed("PendingCreates", 0) }));
-        stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer.to_owned());
+        stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution.to_owned());
         stack
     };
-    let begun = started(&doubtful("app-0=retry"), &current(), at(10));
+    let begun = started(&unresolved("app-0=retry"), &current(), at(10));
     assert_eq!(begun.handled_resolve.as_deref(), Some("app-0=retry"));
-    let abandoned = with_state(&doubtful("app-0=abandon"), &State::Abandoned, at(10));
+    let abandoned = with_state(&unresolved("app-0=abandon"), &State::Abandoned, at(10));
     assert_eq!(abandoned.handled_resolve.as_deref(), Some("app-0=abandon"));
-    let wrong = with_state(&doubtful("app-9=retry"), &State::Unanswered("PendingCreates"), at(10));
+    let wrong = with_state(&unresolved("app-9=retry"), &State::DecisionRequired("PendingCreates"), at(10));
     assert_eq!(wrong.handled_resolve, None);
     for condition in &wrong.conditions {
         assert!(condition.message.contains("names app-9, but the run to resolve is app-0"), "{}", condition.message);
@@ -431,8 +432,13 @@ fn handled_requests_are_recorded_in_every_state_and_persist() {
         [&status.last_handled_reconcile_at, &status.last_handled_force_at, &status.last_handled_reset_at]
             .map(|echo| echo.clone().unwrap_or_default())
     };
-    let states =
-        [State::Done, State::Failed, State::GivenUp, State::Suspended, State::SourceUnavailable("x".to_owned())];
+    let states = [
+        State::Done,
+        State::Failed,
+        State::FailedPermanently,
+        State::Suspended,
+        State::SourceUnavailable("x".to_owned()),
+    ];
     for state in states {
         let mut stack = stack(None);
         for (key, value) in requests.iter().zip(["1", "2", "3"]) {

@@ -36,7 +36,7 @@ fn stored() -> Value {
 }
 
 /// Returns an API server that rejects `times` status writes and stores the next status.
-fn rejecting(times: usize, answer: Answer) -> (kube::Client, Arc<Mutex<Value>>) {
+fn rejecting(times: usize, response: Answer) -> (kube::Client, Arc<Mutex<Value>>) {
     let object = Arc::new(Mutex::new(stored()));
     let (kept, left) = (object.clone(), Mutex::new(times));
     let (client, _log) = client(move |request: &RecordedRequest| {
@@ -46,7 +46,7 @@ fn rejecting(times: usize, answer: Answer) -> (kube::Client, Arc<Mutex<Value>>) 
         let mut left = left.lock().unwrap();
         if *left > 0 {
             *left -= 1;
-            return answer.clone();
+            return response.clone();
         }
         let mut object = kept.lock().unwrap();
         merge(&mut object, &request.body);
@@ -85,8 +85,8 @@ fn hostile() -> proto::Result {
     }
 }
 
-async fn recorded(times: usize, answer: Answer) -> (Result<Next, ReconcileError>, Value) {
-    let (client, object) = rejecting(times, answer);
+async fn recorded(times: usize, response: Answer) -> (Result<Next, ReconcileError>, Value) {
+    let (client, object) = rejecting(times, response);
     let parts = TestParts::new(client);
     let update: Update = serde_json::from_value(stored()).unwrap();
     let observed = Observed {
@@ -122,9 +122,9 @@ async fn a_rejected_result_is_recorded_without_its_details() {
         Answer::refusal(400, "BadRequest"),
         etcd,
     ];
-    for answer in answers {
-        let (next, status) = Box::pin(recorded(1, answer.clone())).await;
-        assert!(matches!(next, Ok(Next::Again(update)) if update.is_complete()), "{answer:?}");
+    for response in answers {
+        let (next, status) = Box::pin(recorded(1, response.clone())).await;
+        assert!(matches!(next, Ok(Next::Again(update)) if update.is_complete()), "{response:?}");
         let absent = ["changes", "permalink", "lastOutput"].map(|field| status.get(field).is_none());
         assert_eq!(absent, [true; 3], "{status}");
         let message = status["message"].as_str().unwrap();
@@ -132,7 +132,7 @@ async fn a_rejected_result_is_recorded_without_its_details() {
         assert_eq!(
             (&status["interrupted"], &status["progress"]["pid"]),
             (&json!(true), &json!(42)),
-            "they identify the lock"
+            "the fields identify the lock"
         );
         assert_eq!(status["endTime"], "2026-01-01T12:10:00Z");
     }
@@ -142,9 +142,9 @@ async fn a_rejected_result_is_recorded_without_its_details() {
 async fn an_accepted_result_keeps_its_details_and_plausible_times() {
     let (_, status) = Box::pin(recorded(0, Answer::Silence)).await;
     assert_eq!(status["changes"].as_object().map(serde_json::Map::len), Some(30));
-    assert!(status.get("startTime").is_none(), "a run of today has not started in 2096: {status}");
+    assert!(status.get("startTime").is_none(), "the start time is not in the future: {status}");
     let (next, status) = Box::pin(recorded(9, Answer::refusal(413, "RequestEntityTooLarge"))).await;
-    assert!(next.is_err() && status.get("message").is_none(), "it is tried again");
+    assert!(next.is_err() && status.get("message").is_none(), "the status write is retried");
     let (next, _) = Box::pin(recorded(1, Answer::refusal(503, "ServiceUnavailable"))).await;
-    assert!(next.is_err(), "the same is tried again when the API server is back");
+    assert!(next.is_err(), "the full status is retried after an API server outage");
 }

@@ -84,7 +84,7 @@ impl Attachments {
             let pause = following.rate.spend(reply.encoded_len(), Instant::now());
             tokio::time::sleep(pause).await;
             match reply.part {
-                Some(Part::Progress(progress)) => self.note(following, &progress),
+                Some(Part::Progress(progress)) => self.record(following, &progress),
                 Some(Part::Result(result)) => return Ok(RunState::Ended(Box::new(result))),
                 None => {}
             }
@@ -108,7 +108,7 @@ impl Attachments {
         }
     }
 
-    fn note(&self, following: &mut Following, progress: &proto::Progress) {
+    fn record(&self, following: &mut Following, progress: &proto::Progress) {
         following.from = progress.sequence + 1;
         let now = Instant::now();
         match following.progress.observe(progress) {
@@ -143,13 +143,13 @@ impl Attachments {
     /// progress.
     fn publish(&self, following: &mut Following, run_state: RunState) {
         let progress = matches!(run_state, RunState::Ended(_)).then(|| following.progress.status());
-        let is_news = self.change_attachment(following, |attachment| {
-            let is_news = attachment.run_state != run_state;
+        let is_new = self.change_attachment(following, |attachment| {
+            let is_new = attachment.run_state != run_state;
             attachment.run_state = run_state;
             attachment.progress = progress.or_else(|| attachment.progress.take());
-            is_news
+            is_new
         });
-        if is_news {
+        if is_new {
             self.wake(&following.target);
         }
     }

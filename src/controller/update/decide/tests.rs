@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Conta
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 
 fn now() -> jiff::Timestamp {
-    jiff::Timestamp::from_second(1000).expect("in range")
+    jiff::Timestamp::from_second(1000).expect("timestamp in range")
 }
 
 fn artifact() -> ArtifactReference {
@@ -90,9 +90,9 @@ fn a_run_started_by_pko_ends_when_its_pod_is_gone() {
     let with = |pod: Option<Pod>| decide(&Observed { pod, ..observed(started.clone()) });
     let theirs = serde_saphyr::from_str::<serde_json::Value>(include_str!("../../../../tests/operator/pods.yaml"));
     let theirs = serde_json::from_value::<Pod>(theirs.expect("YAML")["items"][0].clone()).expect("a pod");
-    assert!(matches!(with(Some(theirs)), Action::Await(_)), "it may still go on");
+    assert!(matches!(with(Some(theirs)), Action::Await(_)), "the run may still be open");
     for pod in [None, Some(pod("ours"))] {
-        let Action::Record(outcome) = with(pod) else { panic!("it is not recorded") };
+        let Action::Record(outcome) = with(pod) else { panic!("expected Action::Record") };
         assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::ABORTED), true));
     }
 }
@@ -102,7 +102,7 @@ fn a_run_started_by_another_controller_is_not_started_again() {
     let mut update = update(None);
     let claim = Claim { kind: conditions::PROGRESSING, status: Status::True, reason: "Progressing", message: "" };
     conditions::set(&mut update.status.as_mut().expect("there").conditions, &claim, 1, now());
-    let Action::Record(outcome) = decide(&observed(update)) else { panic!("it is not recorded") };
+    let Action::Record(outcome) = decide(&observed(update)) else { panic!("expected Action::Record") };
     assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::ABORTED), true));
 }
 
@@ -123,7 +123,7 @@ fn an_announced_run_is_reattached_and_not_started_in_another_pod() {
         assert!(action.starts_with(expected), "{run_state:?}: {action}");
     }
     let elsewhere = Observed { pod: Some(pod("other")), ..announced() };
-    assert!(matches!(decide(&elsewhere), Action::OutcomeUnknown(_)), "it may still go on where it was started");
+    assert!(matches!(decide(&elsewhere), Action::OutcomeUnknown(_)), "the run may still be open in its first pod");
     let refused = Some(RunState::PreconditionFailed("another pod".to_owned()));
     assert!(
         matches!(decide(&Observed { run_state: refused, ..elsewhere }), Action::OutcomeUnknown(_)),
@@ -136,7 +136,7 @@ fn a_result_is_recorded_even_if_the_pod_is_gone() {
     let result = proto::Result { outcome: proto::Outcome::Succeeded.into(), ..proto::Result::default() };
     let run_state = Some(RunState::Ended(Box::new(result)));
     let Action::Record(outcome) = decide(&Observed { run_state, pod: None, ..observed(update(Some(bound()))) }) else {
-        panic!("it is not recorded")
+        panic!("expected Action::Record")
     };
     assert_eq!(outcome.failure, None);
 }
@@ -153,7 +153,7 @@ fn the_termination_message_of_an_ended_pod_is_used() {
     let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(state), ..ContainerStatus::default() };
     ended.status = Some(PodStatus { container_statuses: Some(vec![container]), ..PodStatus::default() });
     let Action::Record(outcome) = decide(&Observed { pod: Some(ended), ..observed(update(Some(bound()))) }) else {
-        panic!("it is not recorded")
+        panic!("expected Action::Record")
     };
     assert_eq!(outcome.failure, None);
 }
@@ -167,7 +167,7 @@ fn a_deleted_update_is_canceled_unless_its_stack_is_deleted_too() {
     assert!(matches!(decide(&Observed { stack: Owner::Deleting, ..running }), Action::Await(_)));
     let mut unstarted = update(None);
     unstarted.metadata.deletion_timestamp = Some(Time(now()));
-    let Action::Record(outcome) = decide(&observed(unstarted)) else { panic!("it is not recorded") };
+    let Action::Record(outcome) = decide(&observed(unstarted)) else { panic!("expected Action::Record") };
     assert_eq!(outcome.failure, Some(update_reason::CANCELED));
 }
 
@@ -181,7 +181,7 @@ fn the_cancel_annotation_works_while_the_stack_is_deleted() {
     let running = Observed { run_state: Some(RunState::Running), ..observed(annotated(Some(bound()))) };
     assert_eq!(decide(&running), Action::Cancel);
     assert_eq!(decide(&Observed { stack: Owner::Deleting, ..running }), Action::Cancel);
-    let Action::Record(outcome) = decide(&observed(annotated(None))) else { panic!("it is not recorded") };
+    let Action::Record(outcome) = decide(&observed(annotated(None))) else { panic!("expected Action::Record") };
     assert_eq!(
         (outcome.failure, outcome.message.as_str()),
         (Some(update_reason::CANCELED), "canceled before it started")
@@ -192,8 +192,8 @@ fn the_cancel_annotation_works_while_the_stack_is_deleted() {
         pod: None,
         ..observed(annotated(Some(bound())))
     };
-    let Action::Record(outcome) = decide(&ended) else { panic!("it is not recorded") };
-    assert_eq!(outcome.failure, Some(update_reason::CANCELED), "its end is not the pod's");
+    let Action::Record(outcome) = decide(&ended) else { panic!("expected Action::Record") };
+    assert_eq!(outcome.failure, Some(update_reason::CANCELED), "the outcome is the agent's, not the pod's");
 }
 
 /// Returns the pod of the run with its container in `state`.
@@ -216,7 +216,7 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
         node: NodeState::Ready,
         ..observed(update)
     };
-    let answered = |answer: Option<&str>| {
+    let resolved_with = |answer: Option<&str>| {
         let mut update = update(Some(bound()));
         if let Some(answer) = answer {
             update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer.to_owned());
@@ -229,21 +229,25 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
         (Some("nonsense"), "must have the form"),
     ];
     for (answer, expected) in rows {
-        let Action::OutcomeUnknown(message) = decide(&answered(answer)) else { panic!("{answer:?}: it is decided") };
+        let Action::OutcomeUnknown(message) = decide(&resolved_with(answer)) else {
+            panic!("{answer:?}: it is decided")
+        };
         assert!(message.contains(expected) && message.contains("app-workspace-0"), "{message}");
     }
     for answer in ["app-1=retry", "app-1=clear", "app-1=abandon"] {
-        let Action::Record(outcome) = decide(&answered(Some(answer))) else { panic!("{answer}: it is open") };
+        let Action::Record(outcome) = decide(&resolved_with(Some(answer))) else {
+            panic!("{answer}: expected an open run")
+        };
         assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::RUN_OUTCOME_UNKNOWN), true));
     }
-    let Action::Record(outcome) = decide(&Observed { node: NodeState::Gone, ..answered(None) }) else {
-        panic!("a proof that comes later decides")
+    let Action::Record(outcome) = decide(&Observed { node: NodeState::Gone, ..resolved_with(None) }) else {
+        panic!("expected Action::Record for later evidence")
     };
     assert_eq!(outcome.failure, Some(update_reason::ABORTED));
-    let goes_on = Observed { pod: Some(pod_with("Running", running.clone())), ..answered(None) };
+    let goes_on = Observed { pod: Some(pod_with("Running", running.clone())), ..resolved_with(None) };
     assert_eq!(decide(&goes_on), Action::Await("agent is unreachable: no route".to_owned()));
     let reporting =
-        Observed { run_state: Some(RunState::Running), pod: None, node: NodeState::NotRead, ..answered(None) };
+        Observed { run_state: Some(RunState::Running), pod: None, node: NodeState::NotRead, ..resolved_with(None) };
     assert_eq!(
         decide(&reporting),
         Action::Await("run in progress".to_owned()),
@@ -266,7 +270,7 @@ fn a_canceled_result_is_aborted_if_its_pod_is_terminating_or_gone() {
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     let (aborted, canceled) = (Some(update_reason::ABORTED), Some(update_reason::CANCELED));
-    assert_eq!(ended(update(Some(bound())), Some(pod("pod-uid"))), canceled, "by its timeout, for example");
+    assert_eq!(ended(update(Some(bound())), Some(pod("pod-uid"))), canceled, "canceled by the timeout, for example");
     assert_eq!(ended(update(Some(bound())), Some(going.clone())), aborted);
     assert_eq!(ended(update(Some(bound())), None), aborted);
     assert_eq!(ended(deleted, Some(going)), canceled);
@@ -278,7 +282,7 @@ fn a_timeout_message_names_the_controller_flag() {
         let mut update = update(Some(bound()));
         let mut result = proto::Result {
             outcome: proto::Outcome::Canceled.into(),
-            message: "the run exceeded its timeout of 1m and was cancelled".to_owned(),
+            message: "the run exceeded its timeout of 1m and was canceled".to_owned(),
             started: 1_000,
             ended: 1_000 + seconds * 1_000,
             ..proto::Result::default()
@@ -296,7 +300,7 @@ fn a_timeout_message_names_the_controller_flag() {
     };
     assert_eq!(timeout_flag(60, 0, 61, |_, _| {}), Some("--default-run-timeout"));
     assert_eq!(timeout_flag(0, 0, 61, |_, _| {}), None, "there is no timeout");
-    assert_eq!(timeout_flag(60, 0, 30, |_, _| {}), None, "something else has ended it");
+    assert_eq!(timeout_flag(60, 0, 30, |_, _| {}), None, "canceled for another reason");
     let own_timeout = |update: &mut Update, _: &mut proto::Result| update.spec.timeout = Some("1m".to_owned());
     assert_eq!(timeout_flag(60, 0, 61, own_timeout), None);
     assert_eq!(timeout_flag(60, 40, 41, own_timeout), Some("--max-run-timeout"));
@@ -322,7 +326,7 @@ fn a_run_with_a_terminated_pod_waits_for_the_termination_reason() {
         decide(&Observed { run_state, pod: Some(pod), ..observed(update) })
     };
     let here = || pod("pod-uid");
-    assert!(matches!(decided(update(Some(bound())), here(), 5), Action::Await(_)), "an eviction is not told yet");
+    assert!(matches!(decided(update(Some(bound())), here(), 5), Action::Await(_)), "an eviction is not reported yet");
 
     let mut evicted = here();
     let status = evicted.status.get_or_insert_default();
@@ -342,11 +346,15 @@ fn a_run_with_a_terminated_pod_waits_for_the_termination_reason() {
         ..Default::default()
     }]);
     let bound_there = RunBinding { container_id: "c1".to_owned(), ..bound() };
-    let Action::Record(outcome) = decided(update(Some(bound_there)), evicted, 5) else { panic!("it is explained") };
+    let Action::Record(outcome) = decided(update(Some(bound_there)), evicted, 5) else {
+        panic!("expected an explanation of the eviction")
+    };
     assert_eq!(outcome.failure, Some(update_reason::ABORTED));
     assert!(outcome.message.contains("interrupted (Evicted: The node was low on memory.;"), "{}", outcome.message);
 
-    let Action::Record(outcome) = decided(update(Some(bound())), here(), 61) else { panic!("it waits too long") };
+    let Action::Record(outcome) = decided(update(Some(bound())), here(), 61) else {
+        panic!("expected Action::Record after the timeout")
+    };
     assert_eq!(outcome.failure, Some(update_reason::ABORTED));
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
@@ -372,7 +380,7 @@ fn the_message_of_an_interrupted_run_has_the_termination_reason() {
     let Action::Record(outcome) =
         decide(&Observed { run_state, pod: Some(restarted), ..observed(update(Some(binding))) })
     else {
-        panic!("it is not recorded")
+        panic!("expected Action::Record")
     };
     assert!(outcome.message.contains("OOMKilled") && outcome.interrupted, "{}", outcome.message);
 }
@@ -391,7 +399,7 @@ fn a_held_run_is_not_started_after_its_deletion() {
     );
     let Action::Record(outcome) = decide(&Observed { run_state: Some(RunState::NeverStarted), ..observed(deleted) })
     else {
-        panic!("it is not recorded")
+        panic!("expected Action::Record")
     };
     assert_eq!(outcome.failure, Some(update_reason::CANCELED));
 }
@@ -426,7 +434,7 @@ fn a_completed_update_is_released_once() {
     assert_eq!(decide(&observed(complete.clone())), Action::Nothing);
     complete.metadata.deletion_timestamp = Some(Time(now()));
     let waits = Action::Keep(OWNER_CHECK_INTERVAL);
-    assert_eq!(decide(&observed(complete.clone())), waits, "until its Stack has recorded the result");
+    assert_eq!(decide(&observed(complete.clone())), waits, "until the Stack has recorded the result");
     assert_eq!(decide(&Observed { stack: Owner::Gone, ..observed(complete) }), Action::Abandon);
 }
 
@@ -447,7 +455,7 @@ fn a_completed_update_is_deleted_after_its_ttl() {
         update.metadata.finalizers = None;
         update.spec.ttl_after_completed = ttl.map(str::to_owned);
         let claim = Claim { kind: conditions::COMPLETE, status: Status::True, reason: "Updated", message: "" };
-        let at = jiff::Timestamp::from_second(second).expect("in range");
+        let at = jiff::Timestamp::from_second(second).expect("timestamp in range");
         conditions::set(&mut update.status.as_mut().expect("there").conditions, &claim, 1, at);
         update
     };
@@ -462,5 +470,5 @@ fn a_completed_update_is_deleted_after_its_ttl() {
     }
     let mut open = ended(Some("0s"), 1);
     open.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned()]);
-    assert_eq!(decide(&observed(open)), Action::Release, "its result is recorded first");
+    assert_eq!(decide(&observed(open)), Action::Release, "the Stack records the result first");
 }

@@ -69,41 +69,45 @@ const WORDS: &str = r#"{"id":"update-uid","outcome":"OUTCOME_SUCCEEDED"}"#;
 #[test]
 fn the_end_of_a_run_is_read_from_container_statuses() {
     let rows = [
-        ("it runs", pod(container("Running", running(), json!({})), false), "open"),
-        ("it runs again", pod(container("Running", running(), ended("run", "OOMKilled", "")), false), "open"),
+        ("the container runs", pod(container("Running", running(), json!({})), false), "open"),
         (
-            "it will run again",
+            "the container was restarted",
+            pod(container("Running", running(), ended("run", "OOMKilled", "")), false),
+            "open",
+        ),
+        (
+            "the container is about to restart",
             pod(container("Running", waiting(), ended("run", "OOMKilled", "")), false),
             "open: container ended (OOMKilled: memory limit of 512Mi exceeded",
         ),
         (
-            "it has just ended",
+            "the container has just ended",
             pod(container("Running", ended("run", "Error", ""), json!({})), false),
             "open: container ended (Error, exit code 137)",
         ),
-        ("it runs in a pod that goes", pod(container("Running", running(), json!({})), true), "open"),
+        ("the container runs in a terminating pod", pod(container("Running", running(), json!({})), true), "open"),
         (
-            "it ended with its pod",
+            "the container ended with the pod",
             pod(container("Running", ended("run", "Error", ""), json!({})), true),
             "Some(Container) Aborted: run interrupted: pod ended during the run (Error, exit code 137)",
         ),
         (
-            "another one ended after it",
+            "a later container has ended",
             pod(container("Running", ended("next", "Completed", ""), ended("run", "OOMKilled", "")), true),
             "Some(Container) Aborted: run interrupted: pod ended during the run (OOMKilled: memory limit of 512Mi exceeded",
         ),
         (
-            "the pod goes before it was started again",
+            "the pod is deleted before the restart",
             pod(container("Running", waiting(), ended("run", "Error", "")), true),
             "Some(Container) Aborted",
         ),
         (
-            "it has last words",
+            "the container has a termination message",
             pod(container("Running", ended("run", "Completed", WORDS), json!({})), true),
             "Some(Container) -",
         ),
         (
-            "the next one has its last words",
+            "the next container has the termination message",
             pod(container("Running", ended("next", "Completed", WORDS), ended("run", "Error", "")), true),
             "Some(Container) -",
         ),
@@ -141,7 +145,9 @@ fn a_container_that_is_not_restarted_proves_the_end_after_a_timeout() {
     let later = "2026-01-01T12:14:02Z".parse().expect("a time");
     let binding = binding();
     let run = Recorded { id: "update-uid", binding: &binding, pod_name: "app-workspace-0", now: later };
-    let End::Proven(outcome) = judge(run, Some(&pod(status, false)), &NodeState::NotRead) else { panic!("it waits") };
+    let End::Proven(outcome) = judge(run, Some(&pod(status, false)), &NodeState::NotRead) else {
+        panic!("expected End::Proven")
+    };
     assert_eq!(outcome.failure, Some(update_reason::ABORTED));
     assert_eq!(outcome.ended.map(|time| time.to_string()).as_deref(), Some("2026-01-01T12:04:01Z"));
 }
@@ -155,33 +161,33 @@ fn only_a_dead_node_proves_the_end_of_a_run_without_an_exit_status() {
     let not_ready = || NodeState::NotReady("Kubelet stopped posting node status.".to_owned());
     let rows = [
         (
-            "its node is silent",
+            "the node is not ready",
             here(),
             not_ready(),
             "unknown: run state is unknown: pod app-workspace-0 is on node node-1, which is not ready: Kubelet stopped",
         ),
-        ("its node is well", here(), NodeState::Ready, "open"),
+        ("the node is ready", here(), NodeState::Ready, "open"),
         (
-            "its node is gone",
+            "the node is deleted",
             here(),
             NodeState::Gone,
             "Some(NodeGone) Aborted: run interrupted: node node-1 no longer exists",
         ),
         (
-            "its node is off",
+            "the node is out of service",
             here(),
             NodeState::OutOfService,
             "Some(NodeOutOfService) Aborted: run interrupted: node node-1 is out of service",
         ),
-        ("its pod is gone", None, NodeState::Ready, "unknown"),
-        ("another pod has its name", Some(other), NodeState::Ready, "unknown"),
-        ("its pod is gone with its node", None, NodeState::Gone, "Some(NodeGone) Aborted"),
-        ("its pod is gone, and Nodes are not readable", None, NodeState::Unreadable("403".to_owned()), "unknown"),
-        ("its pod has failed, and its container was last seen running", over("Failed"), NodeState::Ready, "unknown"),
-        ("the same, succeeded", over("Succeeded"), NodeState::Ready, "unknown"),
-        ("the state of its pod is unknown", over("Unknown"), NodeState::Ready, "unknown"),
-        ("its pod has failed without containers", bare(), NodeState::Ready, "unknown"),
-        ("the same, on a node that is gone", bare(), NodeState::Gone, "Some(NodeGone) Aborted"),
+        ("the pod is deleted", None, NodeState::Ready, "unknown"),
+        ("another pod has the same name", Some(other), NodeState::Ready, "unknown"),
+        ("the pod and its node are deleted", None, NodeState::Gone, "Some(NodeGone) Aborted"),
+        ("the pod is deleted, and Nodes are not readable", None, NodeState::Unreadable("403".to_owned()), "unknown"),
+        ("the pod has failed, its container was running", over("Failed"), NodeState::Ready, "unknown"),
+        ("the pod has succeeded, its container was running", over("Succeeded"), NodeState::Ready, "unknown"),
+        ("the phase of the pod is unknown", over("Unknown"), NodeState::Ready, "unknown"),
+        ("the pod has failed without containers", bare(), NodeState::Ready, "unknown"),
+        ("the pod has failed on a deleted node", bare(), NodeState::Gone, "Some(NodeGone) Aborted"),
     ];
     for (name, pod, node, expected) in rows {
         let end = judged(pod.as_ref(), &node);

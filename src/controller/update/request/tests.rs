@@ -40,7 +40,7 @@ fn a_run_binding_records_host_node_and_container() {
         (json!({"containers": [], "hostNetwork": true, "hostname": "app-workspace-0"}), "", ""),
     ];
     for (spec, host, node) in rows {
-        let found = binding(&update(UpdateSpec::default()), &workspace(), &pod(spec)).expect("it can be bound");
+        let found = binding(&update(UpdateSpec::default()), &workspace(), &pod(spec)).expect("run binding");
         assert_eq!((found.host.as_str(), found.node_name.as_str()), (host, node));
         assert_eq!(found.container_id, "containerd://c");
     }
@@ -54,7 +54,7 @@ fn a_run_without_an_artifact_is_bound_to_the_one_in_place() {
     let mut workspace = workspace();
     workspace.status.as_mut().expect("there").artifact = Some(artifact("a"));
     let mut update = update(UpdateSpec::default());
-    let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("it can be bound");
+    let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("run binding");
     assert_eq!(binding.artifact, Some(artifact("a")));
     update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
     // The artifact of the Workspace changes, but the artifact of the run does not.
@@ -85,7 +85,7 @@ fn missing_or_invalid_spec_fields_are_reported_by_name() {
     for (changes, expected) in rows {
         let mut spec = whole.clone();
         spec.as_object_mut().expect("a map").extend(changes.as_object().expect("a map").clone());
-        let update = Update::new("by-hand", serde_json::from_value(spec).expect("it can be read"));
+        let update = Update::new("by-hand", serde_json::from_value(spec).expect("valid object"));
         let error = check(&update).err().map(|error| error.to_string());
         assert_eq!(
             error.as_deref().map(|error| expected.is_some_and(|w| error.starts_with(w))),
@@ -93,7 +93,7 @@ fn missing_or_invalid_spec_fields_are_reported_by_name() {
             "{error:?}"
         );
     }
-    let long = Update::new(&"a".repeat(64), serde_json::from_value(whole).expect("it can be read"));
+    let long = Update::new(&"a".repeat(64), serde_json::from_value(whole).expect("valid object"));
     assert!(check(&long).is_err_and(|error| error.to_string().contains("at most 63 characters")));
     let empty: UpdateSpec = serde_json::from_value(json!({})).expect("an object of another controller can be read");
     assert_eq!(empty.kind, UpdateKind::Unknown);
@@ -135,10 +135,10 @@ fn timeouts_and_answers_are_passed_to_the_agent() {
     let none = of(UpdateSpec::default());
     assert_eq!((none.timeout_seconds, none.idle_timeout_seconds, none.lock_recovery), (3600, 0, true));
     let unlimited = of(UpdateSpec { timeout: Some("0s".to_owned()), ..UpdateSpec::default() });
-    assert_eq!(unlimited.timeout_seconds, 7200, "not above the maximum");
+    assert_eq!(unlimited.timeout_seconds, 7200, "the timeout is limited to the maximum");
     assert_eq!(none.pending_creates(), proto::PendingCreates::Unspecified);
     let wrong = update(UpdateSpec { idle_timeout: Some("soon".to_owned()), ..UpdateSpec::default() });
-    let error = limits(&wrong).expect_err("it is refused").to_string();
+    let error = limits(&wrong).expect_err("should be rejected").to_string();
     assert!(error.contains("spec.idleTimeout") && error.contains("\"soon\""), "{error}");
 }
 

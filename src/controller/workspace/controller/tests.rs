@@ -146,7 +146,7 @@ fn written_statuses(log: &Log) -> String {
 async fn until(what: &str, log: &Log, is_so: impl Fn(&Log) -> bool) {
     let limit = tokio::time::Instant::now() + Duration::from_secs(60);
     while !is_so(log) {
-        assert!(tokio::time::Instant::now() < limit, "not {what}: {:?}", log.verbs());
+        assert!(tokio::time::Instant::now() < limit, "timed out: {what}: {:?}", log.verbs());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -168,7 +168,7 @@ async fn no_pod_is_released_before_the_update_cache_is_synced() {
 
 #[tokio::test(start_paused = true)]
 async fn updates_are_read_from_the_api_before_a_pod_is_released() {
-    for (name, cached) in [("behind", vec![update(false)]), ("without it", Vec::new())] {
+    for (name, cached) in [("behind", vec![update(false)]), ("without the Update", Vec::new())] {
         let (log, task) = start(list(&cached), vec![update(true)]);
         until("waiting for the run", &log, |log| written_statuses(log).contains("by-hand")).await;
         assert!(!released(&log), "a cache that is {name}: {:?}", log.verbs());

@@ -153,7 +153,7 @@ fn check(cases: Vec<(&'static str, Change, Is)>) {
 fn missing_objects_are_created_and_invalid_specs_are_reported() {
     let apply = |service, tls, budget, stateful_set| Is::Action(Action::Apply { service, tls, budget, stateful_set });
     check(vec![
-        ("at rest", |_| {}, Is::Report(State::Ready, reason::SUCCEEDED, "main@sha1:2 is ready")),
+        ("unchanged", |_| {}, Is::Report(State::Ready, reason::SUCCEEDED, "main@sha1:2 is ready")),
         ("new", |o| o.workspace = workspace(json!({"finalizers": []}), "Succeeded"), Is::Action(Action::AddFinalizer)),
         (
             "invalid",
@@ -166,7 +166,7 @@ fn missing_objects_are_created_and_invalid_specs_are_reported() {
             Is::Report(State::Stalled, reason::SPEC_INVALID, "Service app-workspace exists"),
         ),
         (
-            "nothing there",
+            "no objects",
             |o| {
                 o.service = Part::Missing;
                 o.tls = Part::Missing;
@@ -198,7 +198,7 @@ fn the_reason_that_a_pod_does_not_start_is_reported() {
             Is::Report(State::Failing, reason::POD_FAILED, "exceeded quota"),
         ),
         (
-            "a pod on its way",
+            "a starting pod",
             |o| {
                 o.pod = Some(PodState { running: false, ready: false, ..pod() });
                 o.agent = Agent::NotCalled;
@@ -217,8 +217,8 @@ fn the_reason_that_a_pod_does_not_start_is_reported() {
         (
             "an image that cannot be pulled",
             |o| {
-                let trouble = Some("container pulumi: ImagePullBackOff".to_owned());
-                o.pod = Some(PodState { ready: false, running: false, trouble, ..pod() });
+                let problem = Some("container pulumi: ImagePullBackOff".to_owned());
+                o.pod = Some(PodState { ready: false, running: false, problem, ..pod() });
                 o.agent = Agent::NotCalled;
             },
             Is::Report(State::Failing, reason::POD_FAILED, "ImagePullBackOff"),
@@ -230,17 +230,17 @@ fn the_reason_that_a_pod_does_not_start_is_reported() {
 fn only_the_agent_of_the_current_pod_is_trusted() {
     check(vec![
         (
-            "an agent that answers before the kubelet says so",
+            "an agent that responds before the pod is ready",
             |o| o.pod = Some(PodState { ready: false, running: false, ..pod() }),
             Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
         ),
         (
-            "an agent out of reach",
+            "an unreachable agent",
             |o| o.agent = Agent::Unreachable("refused".to_owned()),
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
         ),
         (
-            "another pod's agent",
+            "the agent of another pod",
             |o| o.pod = Some(PodState { uid: "other".to_owned(), ..pod() }),
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "another pod"),
         ),
@@ -281,7 +281,7 @@ fn a_stale_pod_is_drained_and_replaced_when_no_run_is_open() {
             },
             delete(),
         ),
-        ("drained for a change that was taken back", |o| o.agent = draining("new"), delete()),
+        ("drained for a reverted change", |o| o.agent = draining("new"), delete()),
     ]);
 }
 
@@ -307,7 +307,7 @@ fn a_stale_pod_that_cannot_be_drained_is_replaced_only_when_safe() {
             Is::Report(State::Working, reason::ROLLING_UPDATE, "app-12"),
         ),
         (
-            "stale and out of reach",
+            "stale and unreachable",
             |o| {
                 stale(o);
                 o.agent = Agent::Unreachable("refused".to_owned());
@@ -315,7 +315,7 @@ fn a_stale_pod_that_cannot_be_drained_is_replaced_only_when_safe() {
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
         ),
         (
-            "stale and out of reach for an hour",
+            "stale and unreachable for an hour",
             |o| {
                 stale(o);
                 o.workspace = workspace(json!({}), reason::CONNECTION_FAILED);
@@ -342,7 +342,7 @@ fn a_terminating_pod_is_awaited_and_released_without_open_runs() {
             },
             Is::Report(State::Working, reason::ROLLING_UPDATE, "waiting for run app-12 to end"),
         ),
-        ("held by a run that is over", |o| going(o, true, false), Is::Action(Action::ReleasePod)),
+        ("held by an ended run", |o| going(o, true, false), Is::Action(Action::ReleasePod)),
         (
             "held and still running",
             |o| going(o, true, true),
@@ -361,7 +361,7 @@ fn a_manual_pulumi_command_blocks_source_and_pod_changes() {
     let waits = |why| Is::Report(State::Working, why, "waiting for interactive session `pulumi import` (PID 7) to end");
     check(vec![
         (
-            "at rest",
+            "unchanged",
             |o| o.agent = with_session(reply("new")),
             Is::Report(State::Ready, reason::SUCCEEDED, "is ready; runs wait for interactive session `pulumi import`"),
         ),
@@ -388,7 +388,7 @@ fn a_manual_pulumi_command_blocks_source_and_pod_changes() {
 #[test]
 fn an_outdated_agent_is_replaced_when_idle() {
     check(vec![
-        ("at rest", |o| o.is_agent_too_old = true, Is::Action(Action::Drain)),
+        ("unchanged", |o| o.is_agent_too_old = true, Is::Action(Action::Drain)),
         (
             "a run is open",
             |o| {

@@ -66,7 +66,11 @@ fn env_from_entries_precede_env_variables() {
     let environment = desired(&spec).expect("valid");
     let mounted: Vec<Mounted<'_>> = environment.mounted().into_iter().collect();
     use Mounted::{ConfigMap, Secret};
-    assert_eq!(mounted, [Secret("maybe"), Secret("s"), ConfigMap("c"), ConfigMap("c.d")], "also what may be missing");
+    assert_eq!(
+        mounted,
+        [Secret("maybe"), Secret("s"), ConfigMap("c"), ConfigMap("c.d")],
+        "including optional references"
+    );
 }
 
 #[test]

@@ -59,9 +59,9 @@ async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
     };
     let in_time = tokio::time::timeout(Duration::from_secs(10), requests).await;
     end.cancel();
-    watching.await.expect("it ends");
+    watching.await.expect("ends within the timeout");
     let requests = log.all();
-    assert!(in_time.is_ok(), "each is tried, listed and watched: {requests:?}");
+    assert!(in_time.is_ok(), "each kind is listed and watched: {requests:?}");
     let (secrets, config_maps) = ("/api/v1/secrets", "/api/v1/configmaps");
     let times = |path: &str| requests.iter().filter(|request| request.path == path).count();
     assert_eq!((times(secrets), times(config_maps), requests.len()), (3, 3, 6), "{requests:?}");
@@ -80,9 +80,9 @@ async fn no_watch_is_started_while_listing_is_forbidden() {
     let watching = tokio::spawn(InputWatch::new(wake).run(client, Scope::default(), selector, end.clone()));
     tokio::time::sleep(REFUSED_RETRY * 3 + Duration::from_secs(1)).await;
     end.cancel();
-    watching.await.expect("it ends");
+    watching.await.expect("ends within the timeout");
     let requests = log.all();
-    assert_eq!(requests.len(), 8, "two kinds, once and three times more: {requests:?}");
+    assert_eq!(requests.len(), 8, "one attempt and three retries for two kinds: {requests:?}");
     // A watch logs each rejection. A list of one object does not.
     assert!(
         requests.iter().all(|request| request.query.contains("limit=1") && !request.query.contains("watch=true")),
@@ -99,16 +99,16 @@ async fn a_changed_input_wakes_its_workspaces_until_it_is_mounted() {
     watch.set_mounts("apps", "two", objects(&["ConfigMap/aws"]));
     watch.set_mounts("other", "one", objects(&["Secret/aws"]));
     let seconds = |name: &str| watch.next_poll("apps", name).map(|wait| wait.as_secs());
-    assert_eq!(seconds("one"), None, "nothing has changed");
+    assert_eq!(seconds("one"), None, "without a change there is no poll");
 
     watch.changed("apps", "Secret/aws").await;
     assert_eq!((seconds("one"), seconds("two")), (Some(2), None));
     assert_eq!(watch.next_poll("other", "one"), None, "an object of another namespace");
     tokio::time::advance(Duration::from_secs(40)).await;
-    assert_eq!(seconds("one"), Some(10), "later and later");
+    assert_eq!(seconds("one"), Some(10), "the interval grows");
     watch.set_mounts("apps", "one", objects(&["Secret/aws"]));
     watch.mark_mounted("apps", "one", ["ConfigMap/aws".to_owned()].iter());
-    assert_eq!(seconds("one"), Some(10), "still awaited");
+    assert_eq!(seconds("one"), Some(10), "the change is still pending");
     watch.mark_mounted("apps", "one", ["Secret/aws".to_owned()].iter());
     assert_eq!(seconds("one"), None);
 
@@ -117,7 +117,7 @@ async fn a_changed_input_wakes_its_workspaces_until_it_is_mounted() {
     assert_eq!(seconds("one"), None, "the change never arrives; the usual poll interval applies");
     watch.changed("apps", "Secret/aws").await;
     watch.set_mounts("apps", "one", BTreeSet::new());
-    assert_eq!(seconds("one"), None, "it is not mounted any more");
+    assert_eq!(seconds("one"), None, "the object is no longer mounted");
     watch.forget("apps", "two");
     watch.changed("apps", "ConfigMap/aws").await;
 

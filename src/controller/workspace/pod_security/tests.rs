@@ -10,8 +10,8 @@ const KUBERNETES: &str = include_str!("kubernetes-restricted.json");
 
 #[test]
 fn pod_security_results_match_the_kubernetes_test_cases() {
-    let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("a list of cases");
-    assert!(cases.len() > 90, "only {} cases", cases.len());
+    let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("list of test cases");
+    assert!(cases.len() > 90, "found only {} test cases", cases.len());
     for case in cases {
         let (name, expected) = (case["name"].as_str().expect("a name"), case["allowed"] == true);
         // The standard exempts Windows pods, but the agent supports only Linux.

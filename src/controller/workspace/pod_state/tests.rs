@@ -57,8 +57,8 @@ fn the_reason_a_pod_does_not_start_includes_the_kubelet_message() {
             "init container bootstrap: ErrImageNeverPull: not present",
         ),
     ];
-    for (status, trouble) in cases {
-        assert_eq!(pod(status.clone()).trouble.as_deref(), Some(trouble), "{status}");
+    for (status, problem) in cases {
+        assert_eq!(pod(status.clone()).problem.as_deref(), Some(problem), "{status}");
     }
 }
 
@@ -76,7 +76,7 @@ fn an_unschedulable_pod_message_lists_its_resource_requests() {
             "metadata": {"name": "app-workspace-0"}, "spec": {"containers": containers, "initContainers": inits},
             "status": {"conditions": [condition]},
         });
-        read(&serde_json::from_value(pod).expect("a pod")).trouble
+        read(&serde_json::from_value(pod).expect("a pod")).problem
     };
     let full = "0/1 nodes are available: 1 Insufficient memory.";
     let expected = format!(
@@ -100,7 +100,7 @@ fn a_normal_pod_start_reports_no_problem() {
         json!({"conditions": [{"type": "PodScheduled", "status": "True"}]}),
     ];
     for status in cases {
-        assert_eq!(pod(status.clone()).trouble, None, "{status}");
+        assert_eq!(pod(status.clone()).problem, None, "{status}");
     }
 }
 
@@ -120,24 +120,24 @@ fn init_pod(container: &str, state: Value, last: Value, restarts: i32) -> PodSta
 fn a_failing_init_container_has_a_stable_message_across_retries() {
     let failed = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "no database\n"}});
     let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
-    let first = init_pod("prepare", failed.clone(), json!({}), 0).trouble;
+    let first = init_pod("prepare", failed.clone(), json!({}), 0).problem;
     assert_eq!(first.as_deref(), Some("init container prepare: terminated with exit code 3: no database"));
     let again = Some("init container prepare: CrashLoopBackOff: terminated with exit code 3: no database");
     let waits = waiting("CrashLoopBackOff", "back-off 10s");
     for (case, state, last, restarts) in [
-        ("it waits for its second try", waits, failed.clone(), 0),
-        ("it runs once more", running.clone(), failed.clone(), 1),
-        ("it failed once more", failed.clone(), failed.clone(), 1),
+        ("waiting for the second attempt", waits, failed.clone(), 0),
+        ("the second attempt is running", running.clone(), failed.clone(), 1),
+        ("the second attempt failed", failed.clone(), failed.clone(), 1),
     ] {
-        assert_eq!(init_pod("prepare", state, last, restarts).trouble.as_deref(), again, "{case}");
+        assert_eq!(init_pod("prepare", state, last, restarts).problem.as_deref(), again, "{case}");
     }
     for (case, name, state, last) in [
-        ("the first try", "prepare", running.clone(), json!({})),
-        ("it has succeeded", "prepare", json!({"terminated": {"exitCode": 0}}), failed.clone()),
-        ("fetch can take the source again", "fetch", running.clone(), failed.clone()),
-        ("a side-car that was started again", "proxy", running, failed),
+        ("the first attempt", "prepare", running.clone(), json!({})),
+        ("succeeded", "prepare", json!({"terminated": {"exitCode": 0}}), failed.clone()),
+        ("the container fetch is restarted", "fetch", running.clone(), failed.clone()),
+        ("a restarted sidecar", "proxy", running, failed),
     ] {
-        assert_eq!(init_pod(name, state, last, 1).trouble, None, "{case}");
+        assert_eq!(init_pod(name, state, last, 1).problem, None, "{case}");
     }
 }
 
@@ -163,7 +163,7 @@ fn a_failed_pod_is_neither_running_nor_ready() {
     failed["containerStatuses"][0]["ready"] = json!(true);
     assert!(pod(status).running);
     let over = pod(failed);
-    assert!(!over.running && !over.ready && over.trouble.is_some(), "{over:?}");
+    assert!(!over.running && !over.ready && over.problem.is_some(), "{over:?}");
 }
 
 #[test]

@@ -210,7 +210,7 @@ fn the_revision_hash_includes_the_source_if_init_containers_need_it() {
     let (names, first) = with_init_containers(&prepare, 'a');
     assert_eq!(names, ["bootstrap", "fetch", "prepare"]);
     assert_eq!(with_init_containers(&prepare, 'a').1, first);
-    assert_ne!(with_init_containers(&prepare, 'b').1, first, "another source is another pod");
+    assert_ne!(with_init_containers(&prepare, 'b').1, first, "another source requires another pod");
 
     let proxy = json!([{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}]);
     let (names, first) = with_init_containers(&proxy, 'a');
@@ -291,7 +291,11 @@ fn a_restricted_installation_rejects_non_compliant_pods() {
     let settings = PodSettings { restrictions, ..settings() };
     let result = |spec: Value| render("app", "team", &workspace(spec), &settings).map(drop).map_err(|e| e.to_string());
     let sidecar = |context: Value| json!({"podTemplate": {"spec": {"containers": [{"name": "proxy", "securityContext": context}]}}});
-    assert_eq!(result(json!({"envFrom": [{"secretRef": {"name": "s"}}]})), Ok(()), "what is generated meets it");
+    assert_eq!(
+        result(json!({"envFrom": [{"secretRef": {"name": "s"}}]})),
+        Ok(()),
+        "the rendered pod meets the Pod Security Standard"
+    );
     assert_eq!(result(sidecar(json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}))), Ok(()));
     let rows = [
         (sidecar(json!({})), "Privilege Escalation: spec.containers[proxy].securityContext.allowPrivilegeEscalation"),

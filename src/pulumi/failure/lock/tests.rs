@@ -67,8 +67,8 @@ fn a_lock_belongs_to_a_dead_run_only_if_every_field_matches() {
         let holder = lock.as_ref().and_then(|lock| dead_holder(lock, &known));
         assert_eq!(holder, is_dead.then_some(&ours), "{stderr}");
     }
-    let lock = only_lock(&error(1, &[(host, 42, during)])).expect("there is one");
-    assert_eq!(dead_holder(&lock, &[]), None, "without a proof no lock is a dead run's");
+    let lock = only_lock(&error(1, &[(host, 42, during)])).expect("lock in the message");
+    assert_eq!(dead_holder(&lock, &[]), None, "without evidence no lock belongs to a dead run");
 }
 
 proptest! {

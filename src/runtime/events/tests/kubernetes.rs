@@ -94,7 +94,7 @@ async fn a_repeated_event_that_was_deleted_is_recreated() {
 async fn messages_are_bounded_and_hide_credentials() {
     let message = format!("https://user:pass@host/ {}", "ä".repeat(2000));
     let (requests, _) = written(agree, vec![event(&message)]).await;
-    let Value::String(message) = &requests[0].body["message"] else { panic!("no message") };
+    let Value::String(message) = &requests[0].body["message"] else { panic!("expected a string") };
     assert!(message.len() <= 1024 && message.ends_with("..."), "{}", message.len());
     assert!(message.starts_with("https://***@host/ ä"), "{message}");
 }

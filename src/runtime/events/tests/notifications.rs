@@ -18,7 +18,7 @@ use crate::runtime::fake_api::{Answer, client};
 use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
 
-/// Upper bound of all waiting times in these tests.
+/// Timeout of every wait in these tests.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Server on the loopback interface that records the request bodies. It responds with the given status codes in order and
@@ -61,7 +61,7 @@ impl Server {
             }
         };
         let in_time = tokio::time::timeout(LIMIT, requests).await;
-        assert!(in_time.is_ok(), "asked {} times and not {times}", self.bodies().len());
+        assert!(in_time.is_ok(), "got {} requests, expected {times}", self.bodies().len());
     }
 
     fn controller(&self, policy: RetryPolicy) -> NotificationController {
@@ -165,11 +165,11 @@ fn the_default_retry_policy_matches_flux() {
 #[tokio::test]
 async fn transient_failures_are_retried_and_permanent_ones_are_dropped() {
     let rows: [(&str, &[u16], usize, usize); 5] = [
-        ("an error of the server that passes", &[500, 503, 202], 3, 0),
-        ("one that does not", &[500, 500, 500, 500, 500, 202], 5, 1),
-        ("what was heard a moment ago", &[429, 202], 1, 0),
-        ("what is refused", &[400, 202], 1, 1),
-        ("what the server does not know", &[501, 202], 1, 1),
+        ("a temporary server error", &[500, 503, 202], 3, 0),
+        ("a permanent error", &[500, 500, 500, 500, 500, 202], 5, 1),
+        ("a repeated event", &[429, 202], 1, 0),
+        ("a rejected event", &[400, 202], 1, 1),
+        ("an unknown object", &[501, 202], 1, 1),
     ];
     for (name, codes, requests, lost) in rows {
         let server = Server::answering(codes).await;
@@ -244,7 +244,7 @@ async fn duplicate_events_are_not_posted_unless_the_first_was_rejected() {
 
     let server = Server::answering(&[400, 202]).await;
     posted(&server, quick(), vec![event("a"), event("a")], 2).await;
-    assert_eq!(server.bodies().len(), 2, "the first was refused");
+    assert_eq!(server.bodies().len(), 2, "the first request was rejected");
 }
 
 #[tokio::test]
@@ -252,9 +252,9 @@ async fn events_that_no_alert_can_reference_are_not_posted() {
     let server = Server::answering(&[202]).await;
     let mut lease = event("led");
     lease.object.api_version = Some("coordination.k8s.io/v1".to_owned());
-    let mut other = event("of a group that is not ours");
+    let mut other = event("object of a foreign group");
     other.object.api_version = Some("notpulumi.com/v1".to_owned());
-    let trace = Event { kind: EventKind::Trace, ..event("it comes by itself") };
+    let trace = Event { kind: EventKind::Trace, ..event("trace event") };
     let mut workspace = event("ready");
     workspace.object.api_version = Some("auto.pulumi.com/v1alpha1".to_owned());
     let info = Event { kind: EventKind::Normal, ..event("last") };

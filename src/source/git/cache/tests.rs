@@ -40,8 +40,8 @@ fn request(request: &str, is_new: bool) -> Lookup {
 
 /// Looks up the repository for one Stack. Returns the revision or the error message.
 fn look(cache: &mut Cache, stack: &str, spec: &RepositorySpec, lookup: &Lookup) -> String {
-    cache.enlist(&name(stack), spec, lookup);
-    match cache.answer(&name(stack), spec, lookup) {
+    cache.add_follower(&name(stack), spec, lookup);
+    match cache.resolve(&name(stack), spec, lookup) {
         Ok(resolved) => resolved.revision,
         Err(error) => error.to_string(),
     }
@@ -80,7 +80,7 @@ fn settled() -> Cache {
 fn stacks_with_the_same_source_share_one_query_and_one_fetch() {
     let (mut cache, main) = (settled(), main());
     for stack in ["b", "c", "d"] {
-        assert!(!cache.enlist(&name(stack), &main, &lookup()), "it is followed already");
+        assert!(!cache.add_follower(&name(stack), &main, &lookup()), "the repository is already followed");
         assert_eq!(look(&mut cache, stack, &main, &lookup()), format!("main@sha1:{A}"));
     }
     assert!(is_at_rest(&mut cache, &main), "no query is needed");
@@ -89,7 +89,7 @@ fn stacks_with_the_same_source_share_one_query_and_one_fetch() {
 #[test]
 fn a_moved_tip_is_fetched_before_stacks_are_woken() {
     let (mut cache, main) = (settled(), main());
-    assert!(cache.record_tip(&main.key, 1, Ok(tip(A))).is_empty(), "nothing has changed");
+    assert!(cache.record_tip(&main.key, 1, Ok(tip(A))).is_empty(), "the tip has not changed");
     assert!(cache.record_tip(&main.key, 1, Ok(tip(B))).is_empty());
     assert!(matches!(cache.need(&main.key, false), Need::Fetch(tip, _) if tip.commit == B));
     assert_eq!(cache.record_fetch(&main.key, &tip(B), Ok(content(B, &[]))), [name("a")]);
@@ -101,20 +101,31 @@ fn a_reconcile_request_waits_for_a_query_sent_after_it() {
     let (mut cache, main) = (settled(), main());
     look(&mut cache, "b", &main, &lookup());
     assert!(look(&mut cache, "a", &main, &request("now", true)).starts_with("querying"));
-    assert!(look(&mut cache, "a", &main, &request("now", true)).starts_with("querying"), "it is the same request");
-    assert_eq!(look(&mut cache, "b", &main, &lookup()), format!("main@sha1:{A}"), "others do not wait for it");
+    assert!(look(&mut cache, "a", &main, &request("now", true)).starts_with("querying"), "the request is not new");
+    assert_eq!(
+        look(&mut cache, "b", &main, &lookup()),
+        format!("main@sha1:{A}"),
+        "other Stacks do not wait for the request"
+    );
     let count = covers(&mut cache, &main);
     assert_eq!(cache.record_tip(&main.key, count, Ok(tip(A))), [name("a")], "only waiting followers are woken");
     assert_eq!(look(&mut cache, "a", &main, &request("now", true)), format!("main@sha1:{A}"));
     assert!(is_at_rest(&mut cache, &main));
-    assert!(look(&mut cache, "c", &main, &request("now", true)).starts_with("querying"), "a newcomer's request is new");
-    assert_eq!(look(&mut cache, "d", &main, &request("old", false)), format!("main@sha1:{A}"), "an old one is not");
+    assert!(
+        look(&mut cache, "c", &main, &request("now", true)).starts_with("querying"),
+        "the request of a new follower is new"
+    );
+    assert_eq!(
+        look(&mut cache, "d", &main, &request("old", false)),
+        format!("main@sha1:{A}"),
+        "a handled request is not new"
+    );
 }
 
 #[test]
 fn a_revision_already_run_is_not_fetched_for_its_digest() {
     let (mut cache, main) = (Cache::default(), main());
-    let digest = Digest::of(b"as it was");
+    let digest = Digest::of(b"previous content");
     let known = |revision: &str| Lookup {
         known: Some(Known { revision: revision.to_owned(), digest: digest.clone(), selection: None }),
         ..lookup()
@@ -123,7 +134,7 @@ fn a_revision_already_run_is_not_fetched_for_its_digest() {
     let count = covers(&mut cache, &main);
     cache.record_tip(&main.key, count, Ok(tip(A)));
     for revision in [A.to_owned(), format!("main@sha1:{A}")] {
-        let resolved = cache.answer(&name("a"), &main, &known(&revision)).unwrap();
+        let resolved = cache.resolve(&name("a"), &main, &known(&revision)).unwrap();
         assert_eq!(resolved.digest, digest, "{revision}");
     }
     assert!(is_at_rest(&mut cache, &main));
@@ -136,7 +147,7 @@ fn a_failure_is_reported_once_and_cleared_by_the_next_response() {
     assert_eq!(cache.record_tip(&main.key, 1, Err(Unavailable::NotYet("server is down".to_owned()))), [name("a")]);
     assert!(
         cache.record_tip(&main.key, 1, Err(Unavailable::NotYet("server is down".to_owned()))).is_empty(),
-        "once is enough"
+        "a revision is fetched once"
     );
     assert_eq!(look(&mut cache, "a", &main, &lookup()), "server is down");
     assert_eq!(cache.record_tip(&main.key, 1, Ok(tip(A))), [name("a")]);
@@ -144,7 +155,7 @@ fn a_failure_is_reported_once_and_cleared_by_the_next_response() {
     cache.record_tip(&main.key, 1, Ok(tip(B)));
     assert_eq!(cache.record_fetch(&main.key, &tip(B), Err(Unavailable::NotYet("too large".to_owned()))), [name("a")]);
     assert_eq!(look(&mut cache, "a", &main, &lookup()), "too large");
-    assert!(is_at_rest(&mut cache, &main), "it is not tried again before its time");
+    assert!(is_at_rest(&mut cache, &main), "no retry before the backoff ends");
     cache.record_tip(&main.key, 1, Ok(tip(B)));
     assert!(matches!(cache.need(&main.key, false), Need::Fetch(..)));
 }
@@ -153,12 +164,12 @@ fn a_failure_is_reported_once_and_cleared_by_the_next_response() {
 fn one_fetch_yields_a_digest_per_path_selection() {
     let (mut cache, main) = (settled(), main());
     let web = spec(json!({"branch": "main", "paths": ["/web/"]}));
-    assert!(look(&mut cache, "w", &web, &lookup()).starts_with("fetching"), "its paths were not looked at");
-    let Need::Fetch(_, choices) = cache.need(&main.key, false) else { panic!("nothing to fetch") };
+    assert!(look(&mut cache, "w", &web, &lookup()).starts_with("fetching"), "the paths have not been compared yet");
+    let Need::Fetch(_, choices) = cache.need(&main.key, false) else { panic!("expected a fetch") };
     assert_eq!(choices, [web.paths.clone().unwrap()]);
     cache.record_fetch(&main.key, &tip(A), Ok(content(A, &[&web])));
-    let resolved = cache.answer(&name("w"), &web, &lookup()).unwrap();
-    let SourceOrigin::Git(origin) = resolved.origin else { panic!("not of Git") };
+    let resolved = cache.resolve(&name("w"), &web, &lookup()).unwrap();
+    let SourceOrigin::Git(origin) = resolved.origin else { panic!("expected a Git origin") };
     assert_eq!(origin.selection, Some(format!("sha256:{A}")));
 }
 
@@ -166,7 +177,7 @@ fn one_fetch_yields_a_digest_per_path_selection() {
 fn a_changed_reference_is_followed_and_unused_ones_are_forgotten() {
     let (mut cache, main) = (settled(), main());
     let dev = spec(json!({"branch": "dev"}));
-    assert!(cache.enlist(&name("a"), &dev, &lookup()));
+    assert!(cache.add_follower(&name("a"), &dev, &lookup()));
     assert!(matches!(cache.need(&main.key, false), Need::Nothing));
     assert!(matches!(cache.need(&dev.key, false), Need::Query(_)));
     cache.forget(&name("a"));
@@ -190,8 +201,8 @@ fn a_commit_hash_is_fetched_without_querying_the_server() {
 #[test]
 fn missing_artifact_bytes_are_fetched_again() {
     let (mut cache, main) = (settled(), main());
-    let resolved = cache.answer(&name("a"), &main, &lookup()).unwrap();
-    let SourceOrigin::Git(origin) = resolved.origin else { panic!("not of Git") };
+    let resolved = cache.resolve(&name("a"), &main, &lookup()).unwrap();
+    let SourceOrigin::Git(origin) = resolved.origin else { panic!("expected a Git origin") };
     cache.fetch_again(&origin);
     assert!(matches!(cache.need(&main.key, false), Need::Fetch(..)));
     assert!(look(&mut cache, "a", &main, &lookup()).starts_with("fetching"));
@@ -200,11 +211,11 @@ fn missing_artifact_bytes_are_fetched_again() {
 #[test]
 fn a_failed_refetch_is_retried_only_on_schedule_or_request() {
     let (mut cache, pinned) = (Cache::default(), spec(json!({"commit": A})));
-    let known = Known { revision: A.to_owned(), digest: Digest::of(b"as it was"), selection: None };
+    let known = Known { revision: A.to_owned(), digest: Digest::of(b"previous content"), selection: None };
     let with_known = |id: &str| Lookup { known: Some(known.clone()), ..request(id, false) };
-    cache.enlist(&name("a"), &pinned, &with_known(""));
-    let resolved = cache.answer(&name("a"), &pinned, &with_known("")).unwrap();
-    let SourceOrigin::Git(origin) = resolved.origin else { panic!("not of Git") };
+    cache.add_follower(&name("a"), &pinned, &with_known(""));
+    let resolved = cache.resolve(&name("a"), &pinned, &with_known("")).unwrap();
+    let SourceOrigin::Git(origin) = resolved.origin else { panic!("expected a Git origin") };
     cache.fetch_again(&origin);
     assert!(matches!(cache.need(&pinned.key, false), Need::Fetch(..)));
     assert_eq!(
@@ -236,11 +247,11 @@ fn work_is_canceled_when_the_last_stack_unfollows_the_repository() {
     look(&mut cache, "b", &main, &lookup());
     let work = cache.abandoned(&main.key);
     cache.forget(&name("a"));
-    assert!(!work.is_cancelled(), "b still follows it");
+    assert!(!work.is_cancelled(), "Stack b still follows the repository");
     cache.forget(&name("b"));
     assert!(work.is_cancelled());
     look(&mut cache, "c", &main, &lookup());
-    assert!(!cache.abandoned(&main.key).is_cancelled(), "c follows it before the task has noticed");
+    assert!(!cache.abandoned(&main.key).is_cancelled(), "Stack c follows the repository before the task ends");
     cache.forget(&name("c"));
     assert!(cache.abandoned(&main.key).is_cancelled());
     assert!(matches!(cache.need(&main.key, false), Need::Nothing));

@@ -62,7 +62,7 @@ async fn wait(slots: &TaskSlots, namespace: &str) -> Duration {
 async fn wait_after(slots: &TaskSlots, namespace: &str, ended: u32) -> Duration {
     let started = Instant::now();
     let slot = timeout(Duration::from_secs(3600), of_any(slots, &names(&[namespace]), ended)).await;
-    drop(slot.expect("there is a slot within an hour").expect("it may wait"));
+    drop(slot.expect("there is a slot within an hour").expect("acquired slot"));
     started.elapsed()
 }
 
@@ -72,9 +72,9 @@ async fn a_shared_repository_may_use_a_slot_of_any_of_its_namespaces() {
     let (busy, both) = (names(&["busy"]), names(&["busy", "other"]));
     let _held = of_any(&slots, &busy, 0).await.unwrap();
     let wait = async |namespaces: &[String]| timeout(SECOND, of_any(&slots, namespaces, 0)).await;
-    assert!(wait(&busy).await.is_err(), "its namespace has its slot");
+    assert!(wait(&busy).await.is_err(), "the namespace already uses its slot");
     assert!(wait(&both).await.unwrap().is_ok());
-    assert!(wait(&[]).await.unwrap().is_err(), "no Stack follows it any more");
+    assert!(wait(&[]).await.unwrap().is_err(), "should end without a following Stack");
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,9 +84,9 @@ async fn a_light_namespace_waits_at_most_a_second_for_long_tasks() {
         ("silent servers for queries", QUERIES, &["a", "b"], 0),
         ("silent servers for fetches", FETCHES, &["a", "b"], 0),
         ("fetches at 8 KiB/s", FETCHES, &["a", "b"], 8 << 10),
-        ("fetches that are not slow", FETCHES, &["a", "b"], 256 << 10),
-        ("each fetch is of another namespace", FETCHES, &["a", "b", "c"], 8 << 10),
-        ("three namespaces with fetches that are not slow", FETCHES, &["a", "b", "c"], 256 << 10),
+        ("fast fetches", FETCHES, &["a", "b"], 256 << 10),
+        ("each fetch belongs to another namespace", FETCHES, &["a", "b", "c"], 8 << 10),
+        ("three namespaces with fast fetches", FETCHES, &["a", "b", "c"], 256 << 10),
     ];
     for (what, limits, hostile, rate) in rows {
         let slots = TaskSlots::new(limits);
@@ -94,10 +94,10 @@ async fn a_light_namespace_waits_at_most_a_second_for_long_tasks() {
         sleep(15 * SECOND).await;
         for round in 0..3 {
             let waited = wait(&slots, "victim").await;
-            assert!(waited <= SECOND, "{what}, round {round}: it waits {waited:?}");
+            assert!(waited <= SECOND, "{what}, round {round}: waited {waited:?}");
             sleep(15 * SECOND).await;
         }
-        let ended = tasks.join_next().await.unwrap().unwrap().expect_err("no task completes").to_string();
+        let ended = tasks.join_next().await.unwrap().unwrap().expect_err("should be stopped").to_string();
         assert!(ended.contains("because other namespaces wait for a slot"), "{what}: {ended}");
     }
 }
@@ -110,7 +110,7 @@ async fn the_wait_of_a_light_namespace_is_bounded_from_the_start() {
             let _slow = tasks(&slots, hostile, 50, 0, Duration::from_secs(3600));
             sleep(CHECK / 2).await;
             let waited = wait(&slots, "victim").await;
-            assert!(waited <= PREEMPTION + 2 * CHECK, "all tasks have begun just now: {waited:?}");
+            assert!(waited <= PREEMPTION + 2 * CHECK, "all tasks have just started: {waited:?}");
         }
     }
 }
@@ -182,7 +182,7 @@ async fn tasks_of_many_namespaces_that_start_at_once_are_not_ended_early() {
         });
     }
     let ended = crowd.join_all().await.into_iter().filter(Result::is_err).count();
-    assert!(ended <= FETCHES.total, "only tasks at the end of the queue are ended: {ended}");
+    assert!(ended <= FETCHES.total, "only tasks at the end of the queue are stopped: {ended}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,8 +224,11 @@ async fn only_slow_fetches_are_ended_for_a_namespace_that_is_not_light() {
     let mut slow = tasks(&slots, &["b"], 1, 8 << 10, 300 * SECOND);
     sleep(30 * SECOND).await;
     let waited = wait_after(&slots, "large", 2).await;
-    assert!(waited > 200 * SECOND, "without the slow one, two slots are in use and one is reserved: {waited:?}");
-    assert!(slow.join_next().await.unwrap().unwrap().is_err(), "the slow one is ended, though it is the only one of b");
+    assert!(waited > 200 * SECOND, "without the slow task, two slots are in use and one is reserved: {waited:?}");
+    assert!(
+        slow.join_next().await.unwrap().unwrap().is_err(),
+        "the slow task is stopped, although it is the only one of b"
+    );
     while let Some(done) = fast.join_next().await {
         done.unwrap().unwrap();
     }
@@ -247,7 +250,7 @@ async fn uninterruptible_work_is_not_ended() {
     packs.run("fetching the commit", 0, || None, async { Ok(()) }).await.unwrap();
     let mut slow = tasks(&slots, &["a"], 1, 0, 3600 * SECOND);
     sleep(15 * SECOND).await;
-    assert!(wait_after(&slots, "large", 2).await <= SECOND, "the other task of that namespace is ended");
+    assert!(wait_after(&slots, "large", 2).await <= SECOND, "the other task of that namespace is stopped");
     assert!(slow.join_next().await.unwrap().unwrap().is_err());
 }
 
@@ -263,13 +266,13 @@ async fn previously_ended_work_gets_more_time() {
         });
         let began = Instant::now();
         let work = std::future::pending::<Result<(), GitError>>();
-        slot.run("fetching the commit", ended, || Some(0), work).await.expect_err("it is ended");
+        slot.run("fetching the commit", ended, || Some(0), work).await.expect_err("should be stopped");
         waiting.abort();
         began.elapsed()
     };
     for (ended, seconds) in [(0, 10), (1, 20), (3, 80), (9, 80)] {
         let lasted = lasts(ended).await;
-        assert!((seconds * SECOND..=(seconds + 1) * SECOND).contains(&lasted), "ended {ended} times: {lasted:?}");
+        assert!((seconds * SECOND..=(seconds + 1) * SECOND).contains(&lasted), "stopped {ended} times: {lasted:?}");
     }
 }
 

@@ -20,7 +20,7 @@ fn a_rotated_config_input_starts_a_run_and_the_first_value_is_recorded() {
         workspace.status.as_mut().expect("there").config_inputs = now_seen.map(str::to_owned);
         decide(&Observed { workspace: Some(workspace), ..observed(stack) }, now())
     };
-    let Action::Start(current) = seen(Some("a"), "succeeded", Some("b")) else { panic!("it is not started") };
+    let Action::Start(current) = seen(Some("a"), "succeeded", Some("b")) else { panic!("expected Action::Start") };
     assert_eq!(current.inputs.config_inputs.as_deref(), Some("b"), "the run records the new hash");
     assert_eq!(seen(Some("a"), "succeeded", Some("a")), Action::Settled(Settled::Done(None)));
     assert_eq!(seen(Some("a"), "succeeded", None), Action::Settled(Settled::Done(None)));
@@ -45,16 +45,20 @@ fn input_values_that_the_last_run_has_read_start_no_run() {
         workspace.status.as_mut().expect("there").config_inputs = Some(now_seen.to_owned());
         Observed { workspace: Some(workspace), ..observed(stack) }
     };
-    assert_eq!(decide(&seen("succeeded", "a"), now()), Action::Settled(Settled::Done(None)), "it is not reported yet");
+    assert_eq!(
+        decide(&seen("succeeded", "a"), now()),
+        Action::Settled(Settled::Done(None)),
+        "the new hash is not reported yet"
+    );
     let mut reported = seen("succeeded", "b");
     let noted = Baseline { config: Some("b".to_owned()), ..Baseline::default() };
     assert_eq!(decide(&reported, now()), Action::RecordBaseline(noted.clone()));
     assert_eq!(decide(&seen("failed", "b"), now()), Action::RecordBaseline(noted.clone()));
-    assert_eq!(decide(&seen("succeeded", "c"), now()).name(), "Start", "it has changed since the run");
+    assert_eq!(decide(&seen("succeeded", "c"), now()).name(), "Start", "the input has changed since the run");
     reported.stack.status = Some(status::with_first_inputs(&reported.stack, &noted));
     assert_eq!(decide(&reported, now()), Action::Settled(Settled::Done(None)));
     reported.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("there").config_inputs = Some("a".to_owned());
-    assert_eq!(decide(&reported, now()).name(), "Start", "it was taken back after the run");
+    assert_eq!(decide(&reported, now()).name(), "Start", "the input was reverted after the run");
 }
 
 #[test]
@@ -66,25 +70,31 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
     // The hashes of the last run, the hashes of the pod, the watched objects, and the message of the run that starts.
     type Words<'a> = Vec<(&'a str, &'a str)>;
     let rows: [(&str, Words<'_>, Words<'_>, &[&str], Option<&str>); 7] = [
-        ("nothing has changed", vec![(secret, "1")], vec![(secret, "1")], &[secret], None),
+        ("no input has changed", vec![(secret, "1")], vec![(secret, "1")], &[secret], None),
         (
-            "one that is watched has",
+            "a watched input has changed",
             vec![(secret, "1")],
             vec![(secret, "2")],
             &[secret],
             Some("Secret aws has changed"),
         ),
-        ("one that is not has", vec![(secret, "1")], vec![(secret, "2")], &[], None),
-        ("another one is watched", vec![(secret, "1"), (map, "1")], vec![(secret, "2"), (map, "1")], &[map], None),
+        ("an unwatched input has changed", vec![(secret, "1")], vec![(secret, "2")], &[], None),
         (
-            "both have, one is watched",
+            "another input has changed and is unwatched",
+            vec![(secret, "1"), (map, "1")],
+            vec![(secret, "2"), (map, "1")],
+            &[map],
+            None,
+        ),
+        (
+            "both inputs have changed, one is watched",
             vec![(secret, "1"), (map, "1")],
             vec![(secret, "2"), (map, "2")],
             &[map],
             Some("ConfigMap settings has changed"),
         ),
-        ("the first sight is no change", vec![], vec![(secret, "1")], &[secret], None),
-        ("it is mounted no more", vec![(secret, "1")], vec![], &[secret], None),
+        ("the first hash is no change", vec![], vec![(secret, "1")], &[secret], None),
+        ("the input is no longer mounted", vec![(secret, "1")], vec![], &[secret], None),
     ];
     for (name, before, now_seen, watched, expected) in rows {
         let mut stack = stack();
@@ -102,11 +112,11 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
                 assert_eq!(current.message, message, "{name}");
                 let unwatched = current.inputs.mounted_inputs.get(secret).map(String::as_str);
                 let seen = if name.starts_with("both") { Some("1") } else { Some("2") };
-                assert_eq!(unwatched, seen, "{name}: what is not watched counts as it was");
+                assert_eq!(unwatched, seen, "{name}: the hash of an unwatched object stays the same");
             }
             (Action::Settled(Settled::Done(None)), None) => {}
             (Action::RecordBaseline(first), None) => assert_eq!(first.mounted, words(&now_seen), "{name}"),
-            (other, _) => panic!("{name}: {other:?}"),
+            (other, _) => panic!("{name}: unexpected {other:?}"),
         }
     }
 }
@@ -115,7 +125,7 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
 fn an_invalid_stack_name_is_rejected_before_its_source_is_resolved() {
     let mut observed = Observed::of(stack());
     observed.stack.spec.stack = "a/b/c/d".to_owned();
-    let Action::Invalid(message) = decide(&observed, now()) else { panic!("it is not refused") };
+    let Action::Invalid(message) = decide(&observed, now()) else { panic!("expected Action::Invalid") };
     assert!(message.contains("<organization>/<project>/<stack>"), "{message}");
 }
 
@@ -141,11 +151,7 @@ fn the_message_shows_the_progress_of_an_open_run() {
         }
     };
     assert_eq!(running_message(&|_| ()).as_deref(), Some("running up"));
-    assert_eq!(
-        running_message(&resources(0, 0)).as_deref(),
-        Some("running up"),
-        "the program is compiled, for example"
-    );
+    assert_eq!(running_message(&resources(0, 0)).as_deref(), Some("running up"), "no resource step yet");
     assert_eq!(running_message(&resources(1, 3)).as_deref(), Some("running up: 1 of 3 resources"));
     let with_last = |observed: &mut Observed| {
         resources(1, 3)(observed);
@@ -156,7 +162,7 @@ fn the_message_shows_the_progress_of_an_open_run() {
     assert_eq!(
         running_message(&with_last).as_deref(),
         Some("running up: 1 of 4 resources"),
-        "without the stack itself"
+        "the stack resource does not count"
     );
     let canceling = |observed: &mut Observed| status(observed).phase = Some(UpdatePhase::Canceling);
     assert_eq!(running_message(&canceling).as_deref(), Some("canceling up"));

@@ -97,7 +97,7 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
         matches!(decide(&observed, now()), Action::RevokeUpdate(_))
     };
     assert!(!is_revoked(first.clone(), &placed));
-    assert!(!is_revoked(selected(b"second", "paths-1"), &placed), "it may run on the older artifact");
+    assert!(!is_revoked(selected(b"second", "paths-1"), &placed), "the run may use the older artifact");
     assert!(is_revoked(selected(b"second", "paths-2"), &placed));
     assert!(is_revoked(selected(b"second", "paths-1"), &lost), "the older artifact is no longer available");
     assert!(is_revoked(Resolved { digest: crate::artifact::Digest::of(b"second"), ..resolved() }, &placed));
@@ -106,29 +106,38 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
 /// Returns a Stack with an open run, whose Update has this `Progressing` condition.
 #[test]
 fn an_unknown_outcome_is_reported_and_a_user_answer_is_forwarded_once() {
-    let doubt = || open(Status::Unknown, "RunOutcomeUnknown");
-    assert_eq!(decide(&doubt(), now()), Action::Doubt("detail".to_owned()));
-    let name = doubt().update.expect("there").name_any();
-    let answered = |value: String| {
-        let mut observed = doubt();
+    let unresolved = || open(Status::Unknown, "RunOutcomeUnknown");
+    assert_eq!(decide(&unresolved(), now()), Action::ReportUnknownOutcome("detail".to_owned()));
+    let name = unresolved().update.expect("there").name_any();
+    let resolved_with = |value: String| {
+        let mut observed = unresolved();
         observed.stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), value);
         observed
     };
-    let answer = format!("{name}=retry");
-    let mut resolved = answered(answer.clone());
-    assert_eq!(decide(&resolved, now()), Action::Answer(answer.clone()));
+    let resolution = format!("{name}=retry");
+    let mut resolved = resolved_with(resolution.clone());
+    assert_eq!(decide(&resolved, now()), Action::ForwardResolution(resolution.clone()));
     let update = resolved.update.as_mut().expect("there");
-    update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer);
-    assert_eq!(decide(&resolved, now()), Action::Doubt("detail".to_owned()), "its Update knows");
-    assert_eq!(decide(&answered("app-0=retry".to_owned()), now()), Action::Doubt("detail".to_owned()));
+    update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution);
+    assert_eq!(
+        decide(&resolved, now()),
+        Action::ReportUnknownOutcome("detail".to_owned()),
+        "the Update reports the reason"
+    );
+    assert_eq!(
+        decide(&resolved_with("app-0=retry".to_owned()), now()),
+        Action::ReportUnknownOutcome("detail".to_owned())
+    );
 }
 
 #[test]
 fn the_message_names_the_interactive_session_that_a_run_waits_for() {
     let Action::AwaitUpdate(message) = decide(&open(Status::False, "InteractiveSession"), now()) else {
-        panic!("it waits")
+        panic!("expected Action::AwaitUpdate")
     };
     assert!(message.starts_with("up of revision main@sha1:a") && message.ends_with("): detail"), "{message}");
-    let Action::AwaitUpdate(message) = decide(&open(Status::True, "Progressing"), now()) else { panic!("it runs") };
+    let Action::AwaitUpdate(message) = decide(&open(Status::True, "Progressing"), now()) else {
+        panic!("expected Action::AwaitUpdate")
+    };
     assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
 }

@@ -35,12 +35,14 @@ fn a_repacked_archive_is_placed_and_recorded_without_a_run() {
     observed.in_store = false;
     assert_eq!(decide(&observed, now()), Action::Fetch(source.clone()));
     observed.in_store = true;
-    let Action::ReplaceWorkspace(expected) = decide(&observed, now()) else { panic!("it is not placed") };
+    let Action::ReplaceWorkspace(expected) = decide(&observed, now()) else {
+        panic!("expected a Workspace with the artifact")
+    };
     assert_eq!(expected.spec.artifact, Some(reference(&source)));
     // The controller crashed after the apply, before it recorded the archive.
     observed.workspace = Some(*expected);
-    let Action::AdoptBaseline(status) = decide(&observed, now()) else { panic!("it is not recorded") };
-    let last = status.last_update.as_ref().expect("it stays");
+    let Action::AdoptBaseline(status) = decide(&observed, now()) else { panic!("expected a new baseline") };
+    let last = status.last_update.as_ref().expect("last update is kept");
     assert_eq!((last.inputs.digest.as_ref(), last.inputs.content_id.as_deref()), (Some(&source.digest), Some("a")));
     observed.stack.status = Some(*status);
     assert_eq!(decide(&observed, now()), Action::Settled(Settled::Done(None)));
@@ -52,9 +54,9 @@ fn only_unchanged_content_of_the_same_revision_skips_the_run() {
     let rows = [
         ("the same content", Some("a"), packed_again(Some("a")), "ReplaceWorkspace"),
         ("a record of an earlier version", None, packed_again(Some("a")), "ReplaceWorkspace"),
-        ("a kind whose revision does not tell", None, packed_again(None), "Start"),
-        ("its options have changed", Some("a"), packed_again(Some("a+b")), "Start"),
-        ("its options have changed since an earlier version", None, packed_again(Some("a+b")), "Start"),
+        ("a kind whose revision does not identify the content", None, packed_again(None), "Start"),
+        ("the source options have changed", Some("a"), packed_again(Some("a+b")), "Start"),
+        ("the source options have changed, recorded by an earlier version", None, packed_again(Some("a+b")), "Start"),
         ("another revision", Some("a"), moved(Some("b")), "Start"),
     ];
     for (name, before, source, expected) in rows {
@@ -95,7 +97,7 @@ fn a_directory_that_changes_with_a_repacked_archive_starts_a_run() {
     let mut stack = ran("succeeded", Some("a"));
     stack.metadata.generation = Some(2);
     let source = Resolved { directory: "other".parse().expect("valid"), ..packed_again(Some("a")) };
-    let Action::ApplyWorkspace(expected, _) = decide(&seen(stack, source), now()) else { panic!("it does not run") };
+    let Action::ApplyWorkspace(expected, _) = decide(&seen(stack, source), now()) else { panic!("expected a new run") };
     assert_eq!(expected.spec.artifact.map(|artifact| artifact.dir).as_deref(), Some("other"));
 }
 
@@ -125,10 +127,10 @@ fn a_queued_run_is_kept_while_the_pod_has_the_older_archive() {
     let moved = Resolved { revision: "main@sha1:b".to_owned(), ..packed_again(Some("b")) };
     let rows = [
         ("the same archive", queued(resolved(), true), "AwaitUpdate"),
-        ("it was packed again", queued(packed_again(Some("a")), true), "AwaitUpdate"),
-        ("the pod has lost the older one", queued(packed_again(Some("a")), false), "RevokeUpdate"),
-        ("a kind whose revision does not tell", queued(packed_again(None), true), "RevokeUpdate"),
-        ("its options have changed", queued(packed_again(Some("a+b")), true), "RevokeUpdate"),
+        ("the same revision was packed again", queued(packed_again(Some("a")), true), "AwaitUpdate"),
+        ("the pod no longer has the older archive", queued(packed_again(Some("a")), false), "RevokeUpdate"),
+        ("a kind whose revision does not identify the content", queued(packed_again(None), true), "RevokeUpdate"),
+        ("the source options have changed", queued(packed_again(Some("a+b")), true), "RevokeUpdate"),
         ("another revision", queued(moved, true), "RevokeUpdate"),
     ];
     for (name, found, expected) in rows {

@@ -12,7 +12,7 @@ fn missing() -> Option<Result<Resolved, Unavailable>> {
 fn waiting_since(second: i64) -> Stack {
     let mut stack = stack();
     let state = State::SourceUnavailable("Program apps/app does not exist".to_owned());
-    stack.status = Some(with_state(&stack, &state, Timestamp::from_second(second).expect("in range")));
+    stack.status = Some(with_state(&stack, &state, Timestamp::from_second(second).expect("timestamp in range")));
     stack
 }
 
@@ -20,15 +20,15 @@ fn waiting_since(second: i64) -> Stack {
 fn a_missing_source_stalls_the_stack_after_a_delay() {
     let decided = |stack: Stack| decide(&Observed { source: missing(), ..observed(stack) }, now()).name();
     let mut stalled = waiting_since(900);
-    stalled.status = Some(with_state(&stalled, &State::SourceStalled("it does not exist".to_owned()), now()));
+    stalled.status = Some(with_state(&stalled, &State::SourceStalled("the source does not exist".to_owned()), now()));
     let mut edited = waiting_since(900);
     edited.metadata.generation = Some(2);
     let rows = [
-        ("it is new", stack(), "WaitForSource"),
-        ("it may be created together with the Stack", waiting_since(995), "WaitForSource"),
-        ("it does not come", waiting_since(990), "SourceStalled"),
-        ("nothing has changed since", stalled, "SourceStalled"),
-        ("the Stack names another one", edited, "WaitForSource"),
+        ("the Stack is new", stack(), "WaitForSource"),
+        ("within the grace period", waiting_since(995), "WaitForSource"),
+        ("after the grace period", waiting_since(990), "SourceStalled"),
+        ("unchanged after the Stack is stalled", stalled, "SourceStalled"),
+        ("the Stack references another source", edited, "WaitForSource"),
     ];
     for (name, stack, expected) in rows {
         assert_eq!(decided(stack), expected, "{name}");
@@ -40,11 +40,11 @@ fn a_missing_source_stalls_the_stack_after_a_delay() {
     assert_eq!(
         (retry(stack()), retry(waiting_since(993))),
         (Some(10), Some(3)),
-        "it looks again at the end of the grace"
+        "requeued at the end of the grace period"
     );
     let outage = Some(Err(Unavailable::NotYet("cannot read it".to_owned())));
     let outage = Observed { source: outage, ..observed(waiting_since(0)) };
-    assert_eq!(decide(&outage, now()).name(), "WaitForSource", "an outage ends by itself");
+    assert_eq!(decide(&outage, now()).name(), "WaitForSource", "the controller retries after an outage");
 }
 
 #[test]

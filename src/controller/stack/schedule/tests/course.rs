@@ -24,7 +24,7 @@ impl Course {
     }
 
     fn due(&self) -> Due {
-        let now = Timestamp::from_second(self.now).expect("in range");
+        let now = Timestamp::from_second(self.now).expect("timestamp in range");
         due(self.last.as_ref(), None, &self.candidate, self.kind, &self.backoff, now)
     }
 
@@ -85,7 +85,7 @@ fn a_new_input_runs_immediately_and_resets_the_backoff() {
         ("the same commit with other bytes", |candidate| candidate.inputs.digest = Some(Digest::of(b"b"))),
         ("a new spec", |candidate| candidate.inputs.generation = 2),
         ("a request", |candidate| candidate.inputs.reconcile_request = Some("now".to_owned())),
-        ("a request in Flux's way", |candidate| candidate.inputs.requested_at = Some("now".to_owned())),
+        ("a request with the Flux annotation", |candidate| candidate.inputs.requested_at = Some("now".to_owned())),
     ];
     for (what, change) in changes {
         let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
@@ -114,7 +114,7 @@ fn an_interval_limits_the_backoff_after_repeated_failures() {
     ];
     for spec in specs {
         let mut course = Course::new(&spec, UpdateKind::Up);
-        assert_eq!(course.failing(7), [0, 10, 40, 100, 160, 220, 280], "every minute at the latest");
+        assert_eq!(course.failing(7), [0, 10, 40, 100, 160, 220, 280], "at most one minute between retries");
         course.run(true);
         course.now += 60;
         assert!(matches!(course.due(), Due::Now(_)));
@@ -145,9 +145,9 @@ fn failed_previews_and_destroys_have_the_same_backoff() {
 fn a_run_that_pko_stopped_retrying_waits_for_a_new_input() {
     let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
     course.failing(3);
-    course.last.as_mut().expect("it has run").reason = None;
+    course.last.as_mut().expect("last update").reason = None;
     course.now += 1_000_000;
-    assert_eq!(course.due(), Due::GivenUp);
+    assert_eq!(course.due(), Due::FailedPermanently);
     course.candidate.revision = "b".to_owned();
     assert_eq!(course.failing(6), FIRST);
 }
@@ -156,6 +156,6 @@ fn a_run_that_pko_stopped_retrying_waits_for_a_new_input() {
 fn an_unknown_state_is_retried_like_a_failure() {
     let mut course = Course::new(&StackSpec::default(), UpdateKind::Up);
     course.run(true);
-    course.last.as_mut().expect("it has run").state = Some("odd".to_owned());
+    course.last.as_mut().expect("last update").state = Some("odd".to_owned());
     assert_eq!(course.due(), Due::After(SignedDuration::from_secs(10)));
 }

@@ -68,13 +68,13 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
     let elsewhere = PulumiStack { backend: Some("s3://b".to_owned()), ..here() };
     // The previous runs, the Pulumi stack with the resources, and whether a destroy succeeds that does not find its Pulumi stack.
     let rows: [(&str, Vec<&Update>, PulumiStack, bool); 7] = [
-        ("it was interrupted", vec![&interrupted], here(), true),
-        ("its end is unknown", vec![&unknown], here(), true),
-        ("it was interrupted, and then the stack was locked", vec![&interrupted, &conflict], here(), true),
-        ("it failed in order", vec![&in_order], here(), false),
-        ("it was interrupted before it started", vec![&unbound], here(), false),
+        ("interrupted", vec![&interrupted], here(), true),
+        ("unknown outcome", vec![&unknown], here(), true),
+        ("interrupted, then locked", vec![&interrupted, &conflict], here(), true),
+        ("failed without interruption", vec![&in_order], here(), false),
+        ("interrupted before the start", vec![&unbound], here(), false),
         ("the resources are in another backend", vec![&interrupted], elsewhere, false),
-        ("there was none before", vec![], here(), false),
+        ("no previous run", vec![], here(), false),
     ];
     for (name, before, resources_in, expected) in rows {
         let mut status = StackStatus { applied_stack: Some(resources_in), ..applied() };
@@ -125,7 +125,7 @@ fn the_config_inputs_read_by_a_run_are_recorded() {
         [last.inputs.config_inputs.unwrap_or_default(), last.run_config_inputs.unwrap_or_default()]
     };
     assert_eq!(ran(Some("a"), Some("a")), ["a", ""]);
-    assert_eq!(ran(Some("a"), Some("b")), ["a", "b"], "it has changed since the run was requested");
-    assert_eq!(ran(Some("a"), None), ["a", ""], "an agent that does not report it");
-    assert_eq!(ran(None, Some("b")), ["b", ""], "nothing was known when the run was requested");
+    assert_eq!(ran(Some("a"), Some("b")), ["a", "b"], "the hash has changed since the request");
+    assert_eq!(ran(Some("a"), None), ["a", ""], "an agent without hash reports");
+    assert_eq!(ran(None, Some("b")), ["b", ""], "the hash was unknown at the request");
 }

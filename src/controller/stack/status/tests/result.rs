@@ -95,7 +95,7 @@ fn canceled_runs_are_recorded_and_revoked_ones_are_not() {
     let canceled = absorbed_so(deleted);
     assert_eq!(brief(&canceled), ["Ready=False/Canceled", "Stalled=True/Canceled"]);
     assert_eq!(canceled.history.first().map(|run| run.last_reconciled_status.as_str()), Some("Canceled"));
-    let last = canceled.last_update.expect("it is recorded");
+    let last = canceled.last_update.expect("last update");
     assert_eq!((last.reason.as_deref(), last.canceled_by_user, last.failures), (Some("Canceled"), Some(true), 1));
     let killed = absorbed_so(|update| {
         *update = ended(Some("Aborted"));
@@ -143,18 +143,18 @@ fn runs_check_for_pending_creates_until_one_succeeds() {
     };
     let (stop, keep) = (Some(PendingCreates::Stop), Some(PendingCreates::Keep));
     let rows = [
-        ("it failed in order", None, failed_so("UpdateFailed", false), None),
-        ("it was interrupted", None, failed_so("Aborted", true), stop),
-        ("it was cancelled hard", None, failed_so("Canceled", true), stop),
-        ("it ended with its pod, in order", None, failed_so("Aborted", false), None),
-        ("its end is unknown", None, failed_so("RunOutcomeUnknown", false), stop),
+        ("failed without interruption", None, failed_so("UpdateFailed", false), None),
+        ("interrupted", None, failed_so("Aborted", true), stop),
+        ("killed after the grace period", None, failed_so("Canceled", true), stop),
+        ("ended before its pod", None, failed_so("Aborted", false), None),
+        ("unknown outcome", None, failed_so("RunOutcomeUnknown", false), stop),
         ("creates are pending", stop, failed_so("PendingCreates", false), stop),
-        ("the stack was locked then", stop, failed_so("UpdateConflict", false), stop),
-        ("a user has resolved it, and the stack was locked", keep, failed_so("UpdateConflict", true), keep),
-        ("a user has resolved it, and the run could not start", keep, failed_so("RunRefused", false), keep),
-        ("the stack was locked, and the state is in doubt", None, failed_so("UpdateConflict", true), stop),
-        ("a user has resolved it, and it was interrupted again", keep, failed_so("Aborted", true), stop),
-        ("it succeeded", stop, ended(None), None),
+        ("then locked", stop, failed_so("UpdateConflict", false), stop),
+        ("resolved by a user, then locked", keep, failed_so("UpdateConflict", true), keep),
+        ("resolved by a user, but the run could not start", keep, failed_so("RunRefused", false), keep),
+        ("locked with pending creates", None, failed_so("UpdateConflict", true), stop),
+        ("resolved by a user, then interrupted again", keep, failed_so("Aborted", true), stop),
+        ("succeeded", stop, ended(None), None),
     ];
     for (name, before, update, expected) in rows {
         assert_eq!(next(before, &update), expected, "{name}");
@@ -168,11 +168,11 @@ fn unavailable_outputs_keep_their_previous_values() {
     stack.status.as_mut().expect("there").outputs = [("url".to_owned(), Value::from("http://x"))].into();
     let mut lost = ended(None);
     let ended_so = lost.status.as_mut().expect("there");
-    (ended_so.outputs_unavailable, ended_so.message) = (Some(true), Some("no room for its outputs".to_owned()));
+    (ended_so.outputs_unavailable, ended_so.message) = (Some(true), Some("outputs exceed the quota".to_owned()));
     let absorbed_so = with_result(&stack, &lost, None, at(20));
     assert_eq!(absorbed_so.outputs.len(), 1);
-    assert!(absorbed_so.conditions[0].message.ends_with("main@sha1:b; no room for its outputs"), "{absorbed_so:?}");
-    assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "it is no failure");
+    assert!(absorbed_so.conditions[0].message.ends_with("main@sha1:b; outputs exceed the quota"), "{absorbed_so:?}");
+    assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "missing outputs are no failure");
     assert!(with_result(&stack, &ended(None), None, at(20)).outputs.is_empty());
 }
 
@@ -196,7 +196,11 @@ fn the_revisions_and_outcome_of_a_run_are_recorded() {
     assert_eq!(first.last_applied_origin_revision.as_deref(), Some("main@sha1:a"));
     assert_eq!(first.last_attempted_revision.as_deref(), Some("main@sha1:b"));
     let second = run(Some("main@sha1:c"), Some(first), Some("UpdateFailed"));
-    assert_eq!(second.last_applied_origin_revision.as_deref(), Some("main@sha1:a"), "it was not applied");
+    assert_eq!(
+        second.last_applied_origin_revision.as_deref(),
+        Some("main@sha1:a"),
+        "a failed run is not the applied revision"
+    );
     let third = run(None, Some(second), None);
     assert_eq!(third.last_applied_origin_revision, None);
     assert_eq!(outcomes(&third), ["ProcessingCompleted 2", "UpdateFailed 1"]);
@@ -221,7 +225,7 @@ fn a_destroy_without_a_stack_fails_only_if_resources_may_exist() {
     };
     let not_found = destroyed(Some(pulumi_stack(here.clone())));
     assert_eq!(brief(&not_found), ["Ready=False/StackNotFound", "Stalled=True/StackNotFound"]);
-    assert_eq!(not_found.applied_stack, Some(pulumi_stack(here.clone())), "it may still have resources");
+    assert_eq!(not_found.applied_stack, Some(pulumi_stack(here.clone())), "the stack may still have resources");
     let text = message(&not_found);
     assert!(text.starts_with("boom. ") && text.contains("app-1=abandon") && !text.contains("clear"), "{text}");
     let moved = message(&destroyed(Some(pulumi_stack(there))));

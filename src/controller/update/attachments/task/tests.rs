@@ -66,8 +66,8 @@ fn count_wakes(wakes: &mut Wakes) -> usize {
 async fn process_changes_are_reported_immediately_and_progress_throttled() {
     let (attachments, mut wakes) = attachments();
     let mut following = followed(&attachments, 1);
-    attachments.note(&mut following, &progress_event(0, progress::Event::Started(Started { pid: 42 })));
-    assert_eq!((count_wakes(&mut wakes), following.due), (1, None), "nothing is left to publish");
+    attachments.record(&mut following, &progress_event(0, progress::Event::Started(Started { pid: 42 })));
+    assert_eq!((count_wakes(&mut wakes), following.due), (1, None), "no pending progress");
     let published = |attachments: &Attachments| {
         attachments.snapshot("uid").and_then(|snapshot| snapshot.progress).expect("published")
     };
@@ -75,7 +75,7 @@ async fn process_changes_are_reported_immediately_and_progress_throttled() {
 
     let begin = Instant::now();
     for sequence in 1..100 {
-        attachments.note(&mut following, &begun(sequence));
+        attachments.record(&mut following, &begun(sequence));
     }
     assert_eq!((count_wakes(&mut wakes), following.due), (0, Some(begin + PROGRESS_INTERVAL)));
     assert_eq!((published(&attachments).in_work, following.from), (0, 100), "unpublished progress is not visible");
@@ -84,7 +84,7 @@ async fn process_changes_are_reported_immediately_and_progress_throttled() {
     assert_eq!((count_wakes(&mut wakes), following.due), (1, None));
     assert!(published(&attachments).summary.contains("aws:s3:Bucket b1 and "), "{:?}", published(&attachments));
 
-    attachments.note(&mut following, &begun(5));
+    attachments.record(&mut following, &begun(5));
     assert_eq!((count_wakes(&mut wakes), following.due), (0, None), "known progress is not published again");
 }
 
@@ -96,7 +96,7 @@ async fn repeated_process_changes_wake_at_most_once_per_second() {
     let mut woken = 0;
     for number in 0..20_000 {
         attachments
-            .note(&mut following, &progress_event(number, progress::Event::Started(Started { pid: number as u32 })));
+            .record(&mut following, &progress_event(number, progress::Event::Started(Started { pid: number as u32 })));
         tokio::time::advance(Duration::from_millis(1)).await;
         // The task does the same while it waits for the next message.
         if following.due.is_some_and(|due| due <= Instant::now()) {
@@ -113,10 +113,10 @@ async fn the_last_progress_is_reported_with_the_result() {
     let (attachments, mut wakes) = attachments();
     let mut following = followed(&attachments, 1);
     following.published = Some(Instant::now());
-    attachments.note(&mut following, &begun(1));
+    attachments.record(&mut following, &begun(1));
     attachments.publish(&mut following, RunState::Ended(Box::default()));
     assert_eq!(count_wakes(&mut wakes), 1);
-    let snapshot = attachments.snapshot("uid").expect("it is kept");
+    let snapshot = attachments.snapshot("uid").expect("attachment is kept");
     assert_eq!(
         (snapshot.run_state, snapshot.progress.map(|progress| progress.in_work)),
         (RunState::Ended(Box::default()), Some(1))
@@ -127,11 +127,11 @@ async fn the_last_progress_is_reported_with_the_result() {
 async fn a_replaced_task_reports_nothing_and_its_progress_is_kept() {
     let (attachments, mut wakes) = attachments();
     let mut old = followed(&attachments, 1);
-    attachments.note(&mut old, &progress_event(0, progress::Event::Started(Started { pid: 42 })));
+    attachments.record(&mut old, &progress_event(0, progress::Event::Started(Started { pid: 42 })));
     let elsewhere = AgentAddress { ip: [10, 0, 0, 2].into(), ..target().address };
     attachments.attach(Target { address: elsewhere, ..target() });
     assert_eq!(count_wakes(&mut wakes), 1);
-    let snapshot = attachments.snapshot("uid").expect("it is followed");
+    let snapshot = attachments.snapshot("uid").expect("attachment exists");
     assert_eq!((snapshot.ip.to_string(), snapshot.run_state.clone()), ("10.0.0.2".to_owned(), RunState::Connecting));
     assert_eq!(snapshot.progress.and_then(|progress| progress.pid), Some(42));
     let mut old = Following { serial: u64::MAX, ..Following::new(target(), 0) };
@@ -166,11 +166,14 @@ async fn a_removed_update_is_detached_and_frees_its_slot() {
     let another = || run_limiter.acquire(&run("another"), ObjectRef::new("another").within("apps"));
     for (namespace, name) in [("apps", "app-2"), ("others", "app-1")] {
         attachments.forget(namespace, name);
-        assert!(attachments.snapshot("uid").is_some() && another().is_err(), "it is not {namespace}/{name}");
+        assert!(
+            attachments.snapshot("uid").is_some() && another().is_err(),
+            "expected an attachment of {namespace}/{name} only"
+        );
     }
     attachments.forget("apps", "app-1");
     assert!(attachments.snapshot("uid").is_none());
-    assert!(another().is_ok(), "its slot is free");
+    assert!(another().is_ok(), "the slot is free");
 }
 
 #[test]
@@ -183,7 +186,7 @@ fn agent_messages_are_bounded_and_on_one_line() {
 async fn an_ordinary_run_is_not_rate_limited() {
     let mut limit = RateLimit::new(Instant::now());
     let replay = (0..20_000).map(|_| limit.spend(300, Instant::now())).max();
-    assert_eq!(replay, Some(Duration::ZERO), "a large run that is attached to again");
+    assert_eq!(replay, Some(Duration::ZERO), "reattached to a large run");
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ fn waits_because(observed: &Observed) -> String {
 
 #[test]
 fn a_run_is_announced_when_nothing_blocks_it() {
-    let Action::Announce(binding) = decide(&observed(update(None))) else { panic!("it is not announced") };
+    let Action::Announce(binding) = decide(&observed(update(None))) else { panic!("expected Action::Announce") };
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
 
@@ -44,7 +44,7 @@ fn by_hand(artifact: Option<ArtifactReference>) -> Update {
 #[test]
 fn a_manual_update_uses_the_current_source_of_the_workspace() {
     let bare = |update: Update| Observed { update, ..observed(by_hand(None)) };
-    let Action::Announce(binding) = decide(&bare(by_hand(None))) else { panic!("it is not announced") };
+    let Action::Announce(binding) = decide(&bare(by_hand(None))) else { panic!("expected Action::Announce") };
     assert_eq!(binding.artifact, Some(artifact()));
     let without_finalizer = |mut update: Update| {
         update.metadata.finalizers = None;
@@ -52,7 +52,7 @@ fn a_manual_update_uses_the_current_source_of_the_workspace() {
     };
     assert_eq!(decide(&bare(without_finalizer(by_hand(None)))), Action::AddFinalizer);
     let named = ArtifactReference { revision: String::new(), dir: "./".to_owned(), ..artifact() };
-    assert!(matches!(decide(&bare(by_hand(Some(named)))), Action::Announce(_)), "the content is what counts");
+    assert!(matches!(decide(&bare(by_hand(Some(named)))), Action::Announce(_)), "the digest decides");
     let empty = |o: &mut Observed| o.workspace.as_mut().expect("there").status.as_mut().expect("there").artifact = None;
     let mut nothing = bare(by_hand(None));
     empty(&mut nothing);
@@ -60,30 +60,32 @@ fn a_manual_update_uses_the_current_source_of_the_workspace() {
     // The Update was deleted before its first reconcile. It has no finalizer, and nothing is written.
     let mut deleted = without_finalizer(by_hand(None));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
-    let Action::Record(outcome) = decide(&bare(deleted)) else { panic!("it is not recorded") };
+    let Action::Record(outcome) = decide(&bare(deleted)) else { panic!("expected Action::Record") };
     assert_eq!(outcome.failure, Some(update_reason::CANCELED));
 }
 
 #[test]
 fn a_manual_update_for_another_source_fails_immediately() {
     let other = ArtifactReference { digest: Digest::of(b"b"), ..artifact() };
-    let Action::Record(outcome) = decide(&observed(by_hand(Some(other.clone())))) else { panic!("it is not recorded") };
+    let Action::Record(outcome) = decide(&observed(by_hand(Some(other.clone())))) else {
+        panic!("expected Action::Record")
+    };
     assert_eq!(outcome.failure, Some(update_reason::SPEC_INVALID));
     let (requests, has) = (format!("requests source {}", other.digest), format!("has {}", artifact().digest));
     assert!(outcome.message.contains(&requests) && outcome.message.contains(&has), "{outcome:?}");
     let mut on_its_way = observed(by_hand(Some(other.clone())));
     on_its_way.workspace.as_mut().expect("there").metadata.generation = Some(2);
-    assert!(waits_because(&on_its_way).starts_with("WorkspaceNotReady"), "it may be on its way");
+    assert!(waits_because(&on_its_way).starts_with("WorkspaceNotReady"), "the artifact may still be installing");
     let mut of_stack = update(None);
     of_stack.spec.artifact = Some(other);
-    assert!(waits_because(&observed(of_stack)).starts_with("WorkspaceNotReady"), "its Stack takes it back");
+    assert!(waits_because(&observed(of_stack)).starts_with("WorkspaceNotReady"), "the Stack revokes the run");
 }
 
 #[test]
 fn an_update_with_a_missing_field_fails_and_names_it() {
     let mut update = by_hand(None);
     update.spec.stack_name = String::new();
-    let Action::Record(outcome) = decide(&observed(update)) else { panic!("it is not recorded") };
+    let Action::Record(outcome) = decide(&observed(update)) else { panic!("expected Action::Record") };
     assert_eq!(
         (outcome.failure, outcome.message.as_str()),
         (Some(update_reason::SPEC_INVALID), "spec.stackName is required")
@@ -120,7 +122,7 @@ fn the_reason_that_a_run_waits_is_reported() {
 fn an_update_with_an_invalid_timeout_fails_before_it_starts() {
     let mut wrong = update(None);
     wrong.spec.idle_timeout = Some("99999999999999999999h".to_owned());
-    let Action::Record(outcome) = decide(&observed(wrong)) else { panic!("it is not recorded") };
+    let Action::Record(outcome) = decide(&observed(wrong)) else { panic!("expected Action::Record") };
     assert_eq!(outcome.failure, Some(update_reason::SPEC_INVALID));
 }
 
@@ -143,10 +145,13 @@ fn a_run_waits_until_all_referenced_objects_exist() {
         observed.update.metadata.deletion_timestamp = Some(Time(now()));
         observed
     };
-    assert!(matches!(decide(&deleted(observed.clone())), Action::Record(_)), "it can be deleted meanwhile");
+    assert!(
+        matches!(decide(&deleted(observed.clone())), Action::Record(_)),
+        "the Update can be deleted while it waits"
+    );
     observed.references.as_mut().expect("checked").missing.clear();
-    let Action::Announce(binding) = decide(&observed) else { panic!("it is not announced") };
+    let Action::Announce(binding) = decide(&observed) else { panic!("expected Action::Announce") };
     assert_eq!(binding.empty_references, ["ConfigMap/defaults"]);
     let unchecked = Observed { references: None, ..observed };
-    assert!(waits_because(&unchecked).starts_with("WorkspaceNotReady"), "nothing starts unchecked");
+    assert!(waits_because(&unchecked).starts_with("WorkspaceNotReady"), "no run starts without the check");
 }

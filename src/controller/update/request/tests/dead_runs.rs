@@ -6,7 +6,7 @@ use crate::api::conditions::{self, COMPLETE, Claim, Status};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).expect("in range")
+    Timestamp::from_second(second).expect("timestamp in range")
 }
 
 fn update(name: &str) -> Update {
@@ -43,11 +43,11 @@ fn status(update: &mut Update) -> &mut UpdateStatus {
 fn only_interrupted_runs_with_a_proven_end_are_dead_runs() {
     let rows: [(&str, fn(&mut Update), usize); 9] = [
         ("proven", |_| {}, 1),
-        ("ended in order", |u| status(u).interrupted = None, 0),
+        ("ended without interruption", |u| status(u).interrupted = None, 0),
         ("open", |u| status(u).conditions.clear(), 0),
         ("resolved by a user", |u| status(u).termination_evidence = Some(TerminationEvidence::User), 0),
         ("without evidence", |u| status(u).termination_evidence = None, 0),
-        ("its process was never known", |u| status(u).progress = None, 0),
+        ("without a process ID", |u| status(u).progress = None, 0),
         ("on the network of its node", |u| status(u).run = Some(RunBinding::default()), 0),
         ("of another stack", |u| u.spec.stack_name = "prod".to_owned(), 0),
         ("of another workspace", |u| u.spec.workspace_name = "web".to_owned(), 0),

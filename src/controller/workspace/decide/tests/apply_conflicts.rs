@@ -16,7 +16,7 @@ fn contested(change: impl FnOnce(&mut Observed), stateful_set: bool) -> Action {
 #[test]
 fn a_workspace_stays_ready_while_its_service_is_rewritten() {
     let Action::Report(report) = contested(|observed| observed.service = Part::Outdated, false) else {
-        panic!("it is reported")
+        panic!("expected a report")
     };
     assert_eq!((report.state, report.again), (State::Ready, Some(Duration::from_secs(90))));
     assert!(report.message.contains("is ready; ") && report.message.contains("changed by mesh"), "{report:?}");
@@ -38,11 +38,11 @@ fn a_pod_is_not_replaced_while_its_stateful_set_is_rewritten() {
         observed.stateful_set = Part::Outdated;
         stale(observed);
     };
-    let Action::Report(report) = contested(change, true) else { panic!("it is reported") };
+    let Action::Report(report) = contested(change, true) else { panic!("expected a report") };
     assert_eq!(report.state, State::Failing);
     assert!(
         report.message.contains("cannot replace the pod") && report.message.contains("changed by mesh"),
         "{report:?}"
     );
-    assert_eq!(contested(stale, false), Action::Drain, "another object does not matter to the pod");
+    assert_eq!(contested(stale, false), Action::Drain, "a conflict on another object does not block the pod");
 }

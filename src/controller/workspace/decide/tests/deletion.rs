@@ -46,7 +46,7 @@ fn a_deleted_workspace_waits_for_its_open_run() {
 fn a_deleted_workspace_is_torn_down_in_order() {
     check(vec![
         (
-            "the StatefulSet goes first, or it would make another pod",
+            "the StatefulSet first, because it would recreate the pod",
             |o| {
                 deleted(o);
                 o.agent = draining("new");
@@ -72,7 +72,7 @@ fn a_deleted_workspace_is_torn_down_in_order() {
             Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
         ),
         (
-            "which may take its time",
+            "a terminating pod",
             |o| {
                 without_pod(o);
                 o.pod = Some(PodState { terminating: true, ..pod() });

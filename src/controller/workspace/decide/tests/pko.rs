@@ -21,7 +21,7 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
     let applied = Action::Apply { service: true, tls: false, budget: false, stateful_set: true };
     check(vec![
         (
-            "its Service and StatefulSet are made ours",
+            "its Service and StatefulSet are adopted",
             |o| {
                 o.service = Part::Operators;
                 o.stateful_set = Part::Operators;
@@ -29,7 +29,7 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
             Is::Action(applied),
         ),
         (
-            "made by the operator for a Stack",
+            "created by the operator for a Stack",
             |o| {
                 managed(
                     o,
@@ -39,7 +39,7 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
             Is::Action(Action::Ignore),
         ),
         (
-            "made by a user, and the operator has written its status",
+            "created by a user, status written by the operator",
             |o| managed(o, &[("kubectl", ""), ("pulumi-kubernetes-operator/workspace-status", "status")]),
             Is::Action(Action::TakeOver),
         ),
@@ -52,7 +52,7 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
             Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
         ),
         (
-            "the operator's pod, in which a run may be",
+            "the operator's pod with a possible run",
             |o| {
                 stale(o);
                 o.agent = Agent::Unreachable("it is the Pulumi Kubernetes Operator's".to_owned());

@@ -39,7 +39,7 @@ fn the_desired_source_is_fetched_and_put_in_place() {
             Is::Action(Action::PutSource { artifact: reference("new") }),
         ),
         (
-            "another directory of it",
+            "another directory of the source",
             |o| {
                 let artifact = Some(Artifact { digest: super::digest("new").to_string(), directory: String::new() });
                 o.agent = answered(StatusReply { artifact, ..reply("") });
@@ -47,7 +47,7 @@ fn the_desired_source_is_fetched_and_put_in_place() {
             Is::Action(Action::PutSource { artifact: reference("new") }),
         ),
         (
-            "bytes that are not there",
+            "bytes that are not in the store",
             |o| {
                 o.agent = answered(reply("old"));
                 o.artifact_stored = false;
@@ -74,7 +74,7 @@ fn the_source_is_not_replaced_during_a_run() {
             Is::Report(State::Working, reason::INSTALLING, "waiting for run app-12 to end"),
         ),
         (
-            "a run that only the agent knows",
+            "a run that only the agent reports",
             |o| {
                 let open_operation = "unknown".to_owned();
                 o.agent = answered(StatusReply { open_operation, ..reply("old") });
@@ -82,7 +82,7 @@ fn the_source_is_not_replaced_during_a_run() {
             Is::Report(State::Working, reason::INSTALLING, "waiting for run unknown to end"),
         ),
         (
-            "a run on the source that is expected",
+            "a run on the expected source",
             |o| o.open_runs = run(),
             Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
         ),
@@ -100,19 +100,19 @@ fn the_desired_source_is_awaited_and_another_one_is_replaced() {
     let put = || Is::Action(Action::PutSource { artifact: reference("new") });
     check(vec![
         (
-            "the one that is expected",
+            "the expected source",
             |o| o.agent = on_its_way("new", "", "old"),
             Is::Report(State::Working, reason::INSTALLING, "installing source main@sha1:2: installing"),
         ),
         (
-            "the one that is expected, after a failure",
+            "the expected source, after a failure",
             |o| o.agent = on_its_way("new", "no such package", "old"),
             Is::Report(State::Failing, reason::INSTALLATION_FAILED, "no such package"),
         ),
-        ("another one", |o| o.agent = on_its_way("newer", "", "old"), put()),
-        ("another one, over the expected one", |o| o.agent = on_its_way("newer", "", "new"), put()),
+        ("another source", |o| o.agent = on_its_way("newer", "", "old"), put()),
+        ("another source over the expected one", |o| o.agent = on_its_way("newer", "", "new"), put()),
         (
-            "another one, over the expected one, under a run",
+            "another source over the expected one during a run",
             |o| {
                 o.agent = on_its_way("newer", "no such package", "new");
                 o.open_runs = run();
@@ -145,9 +145,9 @@ fn given_to(observed: &mut Observed, pod: &str) {
 fn the_source_is_sent_to_the_waiting_fetch_container() {
     let put = || Is::Action(Action::PutSource { artifact: reference("new") });
     let cases: Vec<(&'static str, Change, Is)> = vec![
-        ("it waits", |o| fetching(o, 1), put()),
+        ("waiting for the source", |o| fetching(o, 1), put()),
         (
-            "it runs once more and has the source already: else it would not end",
+            "restarted with the installed source",
             |o| {
                 fetching(o, 1);
                 o.agent = answered(reply("new"));
@@ -155,7 +155,7 @@ fn the_source_is_sent_to_the_waiting_fetch_container() {
             put(),
         ),
         (
-            "a run is recorded as open, and no process of it can be left",
+            "an open run without a possible process",
             |o| {
                 fetching(o, 1);
                 o.open_runs = run();
@@ -163,7 +163,7 @@ fn the_source_is_sent_to_the_waiting_fetch_container() {
             put(),
         ),
         (
-            "bytes that are not there",
+            "bytes that are not in the store",
             |o| {
                 fetching(o, 1);
                 o.artifact_stored = false;
@@ -171,23 +171,23 @@ fn the_source_is_sent_to_the_waiting_fetch_container() {
             Is::Report(State::Failing, reason::ARTIFACT_UNAVAILABLE, "main@sha1:2"),
         ),
         (
-            "it does not listen yet",
+            "not listening yet",
             |o| silent(o, 1),
             Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "is starting"),
         ),
-        ("it is silent", |o| silent(o, 60), Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused")),
+        ("not responding", |o| silent(o, 60), Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused")),
         (
-            "it has ended, and the kubelet has not said so yet",
+            "ended, but not reported by the kubelet yet",
             |o| given_to(o, "pod"),
             Is::Report(State::Working, reason::INITIALIZING, "init containers"),
         ),
         (
-            "the one of the pod before was given its source",
+            "the source was sent to the previous pod",
             |o| given_to(o, "before"),
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
         ),
         (
-            "another pod's",
+            "the agent of another pod",
             |o| {
                 fetching(o, 1);
                 o.pod.as_mut().expect("a pod").uid = "other".to_owned();
@@ -208,20 +208,20 @@ fn an_initializing_pod_is_reported_and_replaced_without_draining() {
     let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
     check(vec![
         (
-            "its init container runs",
+            "a running init container",
             initializing,
             Is::Report(State::Working, reason::INITIALIZING, "running init container prepare"),
         ),
         (
-            "its init container has failed and runs once more",
+            "a restarted init container after a failure",
             |o| {
                 initializing(o);
-                o.pod.as_mut().expect("a pod").trouble = Some("init container prepare: CrashLoopBackOff".to_owned());
+                o.pod.as_mut().expect("a pod").problem = Some("init container prepare: CrashLoopBackOff".to_owned());
             },
             Is::Report(State::Failing, reason::POD_FAILED, "init container prepare: CrashLoopBackOff"),
         ),
         (
-            "another source is expected while it fetches",
+            "another source is expected during the fetch",
             |o| {
                 stale(o);
                 let since = Some(now());
@@ -231,7 +231,7 @@ fn an_initializing_pod_is_reported_and_replaced_without_draining() {
             delete(),
         ),
         (
-            "the Workspace is deleted while it fetches",
+            "the Workspace is deleted during the fetch",
             |o| {
                 fetching(o, 1);
                 deleted(o);

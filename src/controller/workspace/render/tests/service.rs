@@ -19,7 +19,7 @@ fn template_labels_and_annotations_do_not_override_generated_ones() {
     assert_eq!(with["metadata"]["annotations"]["note"], "x");
     assert_eq!(with["spec"], plain["spec"]);
     let rendered_hash = |service: &Value| service["metadata"]["annotations"][ANNOTATION_RENDERED].clone();
-    assert_ne!(rendered_hash(&with), rendered_hash(&plain), "what is taken out again is noticed");
+    assert_ne!(rendered_hash(&with), rendered_hash(&plain), "a removed field changes the hash");
     for nothing in [json!({}), json!({"metadata": null}), json!({"metadata": {"labels": {"$patch": "replace"}}})] {
         assert_eq!(rendered(nothing.clone()), plain, "{nothing}");
     }
