@@ -15,6 +15,8 @@ const EXIT_STATUS: &str = "installing dependencies: ";
 const NPM: [&str; 2] = ["npm error", "npm ERR!"];
 /// Keys of npm's error lines that do not contain the cause.
 const NPM_KEYS: [&str; 5] = ["code ", "syscall ", "errno ", "path ", "signal "];
+/// Part of pip's warning that the index refuses the credentials.
+const REFUSAL: &str = " Error, Credentials not correct for ";
 /// Parts of lines that are not related to the failure: progress messages, and references to files in the pod.
 const NOISE: [&str; 30] = [
     "━",
@@ -100,8 +102,13 @@ fn npm_error(line: &str) -> Option<&str> {
     NPM.iter().find_map(|prefix| line.strip_prefix(prefix)).map(str::trim_start)
 }
 
-/// Returns the error of pip: the location in the requirements file, or the exception of a failed build, are in other lines.
+/// Returns the error of pip: the location in the requirements file, or the exception of a failed build, are in other lines. If the
+/// index refuses the credentials, pip reports that it found no package.
 fn of_pip(lines: &[&str]) -> Option<String> {
+    let refusal = lines.iter().filter_map(|line| line.strip_prefix("WARNING: ")).find(|line| line.contains(REFUSAL));
+    if let Some(refusal) = refusal {
+        return Some(refusal.to_owned());
+    }
     let errors = || lines.iter().filter_map(|line| line.strip_prefix("ERROR: "));
     let is_summary = |error: &&str| {
         error.starts_with("ResolutionImpossible") || error.starts_with("Could not find a version that satisfies")
@@ -158,7 +165,7 @@ fn of_other(lines: &[&str]) -> Option<String> {
 
 fn without_marker(line: &str) -> &str {
     let line = line.trim();
-    ["╰─▶ ", "error: ", "ERROR: "].iter().find_map(|marker| line.strip_prefix(marker)).unwrap_or(line)
+    ["╰─▶ ", "error: ", "ERROR: ", "WARNING: "].iter().find_map(|marker| line.strip_prefix(marker)).unwrap_or(line)
 }
 
 #[cfg(test)]
@@ -196,6 +203,12 @@ mod tests {
                 "➤ YN0000: ┌ Resolution step\n➤ YN0035: │ absent@npm:1: Package not found\n",
                 "",
                 "➤ YN0035: │ absent@npm:1",
+            ),
+            (
+                "WARNING: 401 Error, Credentials not correct for https://pypi.example.com/simple/pip/\n",
+                "ERROR: Could not find a version that satisfies the requirement pip (from versions: none)\nERROR: No matching \
+                 distribution found for pip\n",
+                "401 Error, Credentials not correct for https://pypi.example.com/simple/pip/\n",
             ),
             ("", "something else\nthe last line\n", "the last line\nsomething else"),
         ] {
