@@ -50,16 +50,14 @@ fn go_programs_use_build_target_binary_and_a_local_module() {
     run("build-go", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&go_repository("first")).await;
-        let mut stack = stack(scene, &source);
-        stack.spec.flux_source.as_mut().expect("a source").dir = Some("app".to_owned());
-        let main = scene.start(stack).await;
+        let main = scene.start(stack(scene, &source)).await;
         assert_eq!(first_outputs(&main, &first).await, json!({"executable": EXECUTABLE, "library": "first"}));
 
         let second = source.push(&go_repository("second")).await;
         let expected = json!({"executable": EXECUTABLE, "library": "second"});
         assert_eq!(outputs_of(&main, &second).await, expected, "the program is built with the changed module");
 
-        let prebuilt = replaced(&go_repository("third"), "app/Pulumi.yaml", "buildTarget:", "binary:");
+        let prebuilt = replaced(&go_repository("third"), "Pulumi.yaml", "buildTarget:", "binary:");
         let third = source.push(&prebuilt).await;
         assert_eq!(outputs_of(&main, &third).await, expected, "the executable runs and nothing is built");
         destroy(&main).await;
