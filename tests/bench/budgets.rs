@@ -18,6 +18,7 @@ mod crowd;
 mod fake_nodes;
 mod followers;
 mod git_path;
+mod languages;
 mod memory;
 mod moments;
 mod parts_result;
@@ -52,8 +53,8 @@ use crate::harness::run_alone;
 use crate::table::{Row, publish};
 
 /// All measures in order.
-const MEASURES: [&str; 10] =
-    ["size", "parts", "shallow", "path", "poll", "cold", "crowd", "rest", "followers", "memory"];
+const MEASURES: [&str; 11] =
+    ["size", "parts", "shallow", "path", "poll", "cold", "languages", "crowd", "rest", "followers", "memory"];
 
 fn main() {
     // `cargo bench` adds `--bench`.
@@ -101,6 +102,7 @@ async fn measured(measure: &str, expected: &[String], folder: &Path) -> Vec<Row>
             "path" => path::measure().await,
             "poll" => vec![git_path::measure().await],
             "cold" => vec![cold::measure().await],
+            "languages" => languages::measure().await,
             "crowd" => crowd::measure(with_rest).await,
             // The measure `crowd` includes the measure at rest with the same Stacks.
             "rest" if !expected.iter().any(|name| name == "crowd") => crowd::measure(true).await,

@@ -152,9 +152,13 @@ fn project(text: &str) -> String {
     format!("{project:#}\n")
 }
 
+/// Run of the CLI alone.
+pub const BARE_UP: &str =
+    "pulumi --non-interactive --color=never up --yes --skip-preview --suppress-progress --stack=bare";
+
 /// The workspace pod, in which the benchmark runs commands.
 pub struct Pod {
-    namespace: String,
+    pub namespace: String,
     name: String,
 }
 
@@ -181,20 +185,25 @@ impl Pod {
 
     /// Returns the duration of the CLI alone in the same pod, with its own project and stack.
     async fn bare_up(&self, text: &str, first: bool) -> f64 {
-        let environment = crate::harness::Environment::get();
         let init = if first { "pulumi --non-interactive stack init bare" } else { "true" };
+        let prepare = format!(
+            "mkdir -p /tmp/bare && cd /tmp/bare && cat >Pulumi.yaml <<'END'\n{}\nEND\n{init}",
+            project(text).replace("bench-path", &format!("bare-{}", self.namespace)),
+        );
+        self.duration(&prepare, BARE_UP).await
+    }
+
+    /// Returns the duration of a command in the pod, in seconds. The command and its preparation have the backend of the scene.
+    pub async fn duration(&self, prepare: &str, command: &str) -> f64 {
+        let environment = crate::harness::Environment::get();
         // `/proc/uptime` has two decimals; the clock of the shell has none.
         let script = format!(
             "export PULUMI_BACKEND_URL='{}' AWS_ACCESS_KEY_ID='{}' AWS_SECRET_ACCESS_KEY='{}' PULUMI_CONFIG_PASSPHRASE=e2e \
-             PULUMI_SKIP_UPDATE_CHECK=true HOME=/tmp/bare-home USER=pulumi\n\
-             mkdir -p /tmp/bare /tmp/bare-home && cd /tmp/bare && cat >Pulumi.yaml <<'END'\n{}\nEND\n\
-             {{ {init}; }} >&2 && read -r begin rest </proc/uptime\n\
-             pulumi --non-interactive --color=never up --yes --skip-preview --suppress-progress --stack=bare >&2 || exit 1\n\
+             PULUMI_SKIP_UPDATE_CHECK=true HOME=/tmp/bare-home USER=pulumi; mkdir -p /tmp/bare-home\n\
+             {{ {prepare}\n}} >&2 && read -r begin rest </proc/uptime\n\
+             {{ {command}\n}} >&2 || exit 1\n\
              read -r end rest </proc/uptime; echo $begin $end",
-            environment.s3_backend_url,
-            environment.s3_access_key,
-            environment.s3_secret_key,
-            project(text).replace("bench-path", &format!("bare-{}", self.namespace)),
+            environment.s3_backend_url, environment.s3_access_key, environment.s3_secret_key,
         );
         let answer = String::from_utf8(self.run(&script).await).expect("two numbers");
         let times: Vec<f64> = answer.split_whitespace().map(|time| time.parse().expect("a number")).collect();

@@ -1,0 +1,190 @@
+//! Measures programs in TypeScript, Python and Go: the time from an artifact in the status of its source to the end of the Update,
+//! compared with the package manager and the CLI alone, which make the same change in the same pod.
+
+use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::pulumi::Stack;
+use serde_json::{Value, json};
+
+use crate::harness::{File, Scene, in_scene};
+use crate::moments::{Moment, Moments, now};
+use crate::path::{BARE_UP, Pod, STEPS, moments_of, steps, total};
+use crate::table::{Row, median};
+
+const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
+const REGISTRY: &str = "http://packages.test-services";
+const ROUNDS: usize = 5;
+/// Maximum overhead in seconds of a commit that changes only code.
+const CODE_BUDGET: f64 = 0.5;
+/// Maximum overhead in seconds of a commit that changes the lock file.
+const LOCK_BUDGET: f64 = 1.0;
+
+const PACKAGE: &str = include_str!("../cluster/languages/packages/npm/package.json");
+const PACKAGE_LOCK: &str = include_str!("../cluster/languages/packages/npm/package-lock.json");
+const REQUIREMENTS: &str = include_str!("../cluster/languages/packages/pypi/requirements.txt");
+const GO_MOD: &str = include_str!("../cluster/languages/packages/go/go.mod");
+const GO_SUM: &str = include_str!("../cluster/languages/packages/go/go.sum");
+
+/// A language, and the commands that a user runs without the controller.
+struct Language {
+    name: &'static str,
+    /// Returns the files of the project. The program exports the text. With `more`, the project has one more direct dependency.
+    project: fn(text: &str, more: bool) -> Vec<File>,
+    /// Command that installs the dependencies.
+    install: &'static str,
+}
+
+const LANGUAGES: [Language; 3] = [
+    Language { name: "TypeScript", project: typescript, install: "npm install --loglevel=error" },
+    Language {
+        name: "Python",
+        project: python,
+        install: "{ [ -d venv ] || python3 -m venv venv; } && venv/bin/python -m pip install --quiet --requirement requirements.txt",
+    },
+    Language { name: "Go", project: go, install: "go mod tidy" },
+];
+
+fn file(path: &str, content: impl Into<String>) -> File {
+    File { path: path.to_owned(), content: content.into() }
+}
+
+fn typescript(text: &str, more: bool) -> Vec<File> {
+    let (mut package, mut lock): (Value, Value) =
+        (serde_json::from_str(PACKAGE).expect("JSON"), serde_json::from_str(PACKAGE_LOCK).expect("JSON"));
+    if more {
+        let version = lock["packages"]["node_modules/semver"]["version"].clone();
+        package["dependencies"]["semver"] = version.clone();
+        lock["packages"][""]["dependencies"]["semver"] = version;
+    }
+    vec![
+        file("Pulumi.yaml", "name: bench\nruntime: nodejs\n"),
+        file("package.json", format!("{package:#}\n")),
+        file("package-lock.json", format!("{lock:#}\n")),
+        file("tsconfig.json", include_str!("../cluster/languages/packages/npm/tsconfig.json")),
+        file("index.ts", format!("import \"@pulumi/pulumi\";\nexport const text: string = \"{text}\";\n")),
+    ]
+}
+
+fn python(text: &str, more: bool) -> Vec<File> {
+    let pinned = |name: &str| {
+        let line = REQUIREMENTS.lines().find(|line| line.starts_with(&format!("{name}==")));
+        line.and_then(|line| line.split_whitespace().next()).expect("a pinned package").to_owned()
+    };
+    let packages = if more { vec![pinned("pulumi"), pinned("semver")] } else { vec![pinned("pulumi")] };
+    vec![
+        file("Pulumi.yaml", "name: bench\nruntime:\n  name: python\n  options: {virtualenv: venv}\n"),
+        file("requirements.txt", format!("{}\n", packages.join("\n"))),
+        file("__main__.py", format!("import pulumi\npulumi.export(\"text\", \"{text}\")\n")),
+    ]
+}
+
+fn go(text: &str, more: bool) -> Vec<File> {
+    let (import, module) = match more {
+        true => (
+            "\t_ \"github.com/google/uuid\"\n",
+            GO_MOD.replace("github.com/google/uuid v1.6.0 // indirect", "github.com/google/uuid v1.6.0"),
+        ),
+        false => ("", GO_MOD.to_owned()),
+    };
+    vec![
+        file("Pulumi.yaml", "name: bench\nruntime: go\n"),
+        file("go.mod", module),
+        file("go.sum", GO_SUM),
+        file(
+            "main.go",
+            format!(
+                "package main\n\nimport (\n{import}\t\"github.com/pulumi/pulumi/sdk/v3/go/pulumi\"\n)\n\nfunc main() {{\n\t\
+                 pulumi.Run(func(ctx *pulumi.Context) error {{\n\t\tctx.Export(\"text\", pulumi.String(\"{text}\"))\n\t\treturn \
+                 nil\n\t}})\n}}\n"
+            ),
+        ),
+    ]
+}
+
+pub async fn measure() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (number, language) in LANGUAGES.iter().enumerate() {
+        println!("language {} of {}: {}", number + 1, LANGUAGES.len(), language.name);
+        let scene_name = format!("bench-{}", language.name.to_lowercase());
+        in_scene(&scene_name, async |scene| rows.extend(of_language(scene, language).await)).await;
+    }
+    rows
+}
+
+async fn of_language(scene: &Scene, language: &Language) -> Vec<Row> {
+    let source = scene.source("app").await;
+    let first = source.artifact_of(&source.push(&(language.project)("start", false)).await).await;
+    let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
+    external.create(json!({})).await;
+    external.offer(&first).await;
+    let stack = scene.start(with_registry(scene.stack_on_kind("main", None, &external))).await;
+    stack.until_revision(&first.revision).await;
+    let pod = Pod::of(scene, &stack.name);
+    bare_change(&pod, language, "start", false, &format!("{}; {STACK_INIT}", language.install)).await;
+    let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
+    let mut rows = Vec::new();
+    for (change, budget) in [("code", CODE_BUDGET), ("lock file", LOCK_BUDGET)] {
+        let (mut runs, mut bare): (Vec<Vec<Moment>>, Vec<f64>) = (Vec::new(), Vec::new());
+        for round in 1..=ROUNDS {
+            let (text, more) = (format!("{change} {round}"), change != "code" && round % 2 == 1);
+            let artifact = source.artifact_of(&source.push(&(language.project)(&text, more)).await).await;
+            let began = now();
+            external.offer(&artifact).await;
+            stack.until_revision(&artifact.revision).await;
+            let run = moments_of(began, &artifact.revision, &workspaces, &updates, &pod).await;
+            let install = if change == "code" { "true" } else { language.install };
+            bare.push(bare_change(&pod, language, &format!("bare {text}"), more, install).await);
+            println!(
+                "{change}, round {round} of {ROUNDS}: Update finished after {:.2} s, bare {:.2} s",
+                run[STEPS.len()] - began,
+                bare[bare.len() - 1]
+            );
+            runs.push(run);
+        }
+        rows.push(row(language, change, &runs, median(bare), budget));
+    }
+    rows
+}
+
+const STACK_INIT: &str = "pulumi --non-interactive stack init bare";
+
+/// Writes the project to its own directory in the pod, and returns the duration of the installation and of the CLI.
+async fn bare_change(pod: &Pod, language: &Language, text: &str, more: bool, install: &str) -> f64 {
+    let mut prepare = "mkdir -p /tmp/bare && cd /tmp/bare".to_owned();
+    for File { path, content } in (language.project)(text, more) {
+        let content = content.replace("name: bench", &format!("name: bare-{}", pod.namespace));
+        prepare.push_str(&format!("\ncat >{path} <<'END_OF_FILE'\n{content}END_OF_FILE"));
+    }
+    // The agent sets the same caches for runs.
+    prepare.push_str("\nexport GOCACHE=/share/cache/go-build GOMODCACHE=/share/cache/go-modules");
+    pod.duration(&prepare, &format!("{{ {install}; }} && {BARE_UP}")).await
+}
+
+fn row(language: &Language, change: &str, runs: &[Vec<Moment>], bare: f64, budget: f64) -> Row {
+    let to_end = total(runs, STEPS.len());
+    let measure = format!("{}: artifact in status → Update finished, changed {change}", language.name);
+    Row::of(
+        &measure,
+        format!("bare ({bare:.2} s) + {budget} s"),
+        format!("{to_end:.2} s"),
+        Some(to_end < bare + budget),
+    )
+    .with_steps(steps(runs, STEPS.len()))
+    .with_note(format!("{:.2} s more than without the controller; medians of {ROUNDS}", to_end - bare))
+}
+
+/// Returns the Stack with the image of the language runtimes and the registry of the test cluster.
+fn with_registry(mut stack: Stack) -> Stack {
+    let variables = [
+        ("NPM_CONFIG_REGISTRY", format!("{REGISTRY}/npm/")),
+        ("PIP_INDEX_URL", format!("{REGISTRY}/pypi/simple/")),
+        ("PIP_TRUSTED_HOST", "packages.test-services".to_owned()),
+        ("GOPROXY", format!("{REGISTRY}/go")),
+        ("GOSUMDB", "off".to_owned()),
+    ];
+    let env: Vec<Value> = variables.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+    if let Some(template) = &mut stack.spec.workspace_template {
+        template["spec"]["image"] = json!(IMAGE);
+        template["spec"]["env"] = json!(env);
+    }
+    stack
+}
