@@ -220,8 +220,8 @@ pub struct ManagerFlags {
     #[arg(long)]
     pub max_concurrent_runs_per_namespace: Option<usize>,
 
-    /// Maximum number of concurrent runs per node. A run uses about one CPU for most of its duration.
-    #[arg(long, default_value_t = 4)]
+    /// Maximum number of concurrent runs per node. A namespace uses at most half of them. A run uses about one CPU for most of its duration.
+    #[arg(long, default_value_t = 6)]
     pub max_concurrent_runs_per_node: usize,
 
     /// Default timeout of a run, for Stacks and Updates without `spec.timeout`. After the timeout, the controller cancels the run

@@ -27,7 +27,7 @@ fn the_default_role_is_the_manager() {
     assert_eq!((flags.metrics_addr.as_str(), flags.health_addr.as_str()), (":8080", ":9440"));
     assert_eq!((flags.concurrent, flags.interval_jitter_percentage), (4, 5));
     assert!(parse(&["--interval-jitter-percentage=100"]).is_err());
-    assert_eq!((flags.max_concurrent_runs, flags.max_concurrent_runs_per_node), (10, 4));
+    assert_eq!((flags.max_concurrent_runs, flags.max_concurrent_runs_per_node), (10, 6));
     assert_eq!((flags.max_concurrent_runs_per_namespace, flags.default_run_timeout.as_str()), (None, "3h"));
     assert!(flags.watch_all_namespaces);
     assert_eq!(manager(&["--concurrent=7"]).concurrent, 7);

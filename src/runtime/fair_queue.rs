@@ -2,9 +2,10 @@
 //! runs.
 //!
 //! A free slot is assigned to the namespace with the fewest open runs. Among namespaces with equally many open runs, it is
-//! assigned to the namespace that got a slot least recently. The last free slot of a node is reserved for namespaces without
-//! an open run on that node. The last free slot overall is reserved for namespaces without an open run, unless the limits
-//! allow one namespace to use all slots. Namespaces with open runs therefore leave one slot for other namespaces.
+//! assigned to the namespace that got a slot least recently. A namespace starts another run only while more slots are free
+//! than the namespace has open runs, on the node and in total. One namespace therefore uses at most half of the slots, a
+//! second namespace at most half of the others, and so on. This rule does not apply if the limits allow one namespace to use
+//! all slots.
 //!
 //! Within a namespace, the run with the highest priority starts first. Among runs with the same priority, the run that has
 //! been pending longest starts first. Neither the priority nor the number of queued runs of a namespace delays the runs of
@@ -40,10 +41,10 @@ pub enum Full {
         name: String,
         limit: usize,
     },
-    /// The last free slot is reserved for namespaces without an open run, and this namespace has one.
-    Last,
-    /// The last free slot of the node is reserved for namespaces without an open run on it.
-    LastOnNode {
+    /// The free slots are reserved for namespaces with fewer open runs than this namespace.
+    Reserved,
+    /// The free slots of the node are reserved for namespaces with fewer open runs on the node than this namespace.
+    ReservedOnNode {
         name: String,
     },
 }
@@ -59,11 +60,11 @@ impl fmt::Display for Full {
             Full::Node { name, limit } => {
                 write!(formatter, "{limit} of {limit} in use on node {name} (--max-concurrent-runs-per-node)")
             }
-            Full::Last => formatter
-                .write_str("the last free slot is reserved for namespaces without a run (--max-concurrent-runs)"),
-            Full::LastOnNode { name } => write!(
+            Full::Reserved => formatter
+                .write_str("the free slots are reserved for namespaces with fewer runs (--max-concurrent-runs)"),
+            Full::ReservedOnNode { name } => write!(
                 formatter,
-                "the last free slot of node {name} is reserved for namespaces without a run on this node \
+                "the free slots of node {name} are reserved for namespaces with fewer runs on this node \
                  (--max-concurrent-runs-per-node)"
             ),
         }
@@ -217,8 +218,8 @@ impl<W> FairQueue<W> {
                 Full::Namespace { name: namespace.clone(), limit: each_namespace }
             }
             () if taken.all >= all => Full::All { limit: all },
-            () if taken.is_reserved_on_node(namespace, node, &self.limits) => Full::LastOnNode { name: node.clone() },
-            () if taken.is_reserved(namespace, &self.limits) => Full::Last,
+            () if taken.is_reserved_on_node(namespace, node, &self.limits) => Full::ReservedOnNode { name: node.clone() },
+            () if taken.is_reserved(namespace, &self.limits) => Full::Reserved,
             () => Full::All { limit: all },
         }
     }

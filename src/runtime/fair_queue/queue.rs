@@ -58,17 +58,22 @@ impl Taken<'_> {
             && !self.is_reserved_on_node(namespace, node, limits)
     }
 
-    /// Whether only one slot is free and the namespace may not use it, because it is reserved for namespaces without an open
-    /// run.
+    /// Whether the free slots are reserved for namespaces with fewer open runs.
     pub(super) fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
-        limits.each_namespace < limits.all && self.all + 1 == limits.all && self.in_namespace(namespace) > 0
+        let own = self.in_namespace(namespace);
+        shares_slots(limits) && own > 0 && limits.all.saturating_sub(self.all) <= own
     }
 
-    /// Whether only one slot of the node is free and the namespace may not use it, because it is reserved for namespaces
-    /// without an open run on the node.
+    /// Whether the free slots of the node are reserved for namespaces with fewer open runs on the node.
     pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
-        self.on_node(node) + 1 == limits.each_node && self.of_both(namespace, node) > 0
+        let own = self.of_both(namespace, node);
+        shares_slots(limits) && own > 0 && limits.each_node.saturating_sub(self.on_node(node)) <= own
     }
+}
+
+/// Whether slots are reserved for other namespaces, which is not the case if the limits allow one namespace to use all slots.
+fn shares_slots(limits: &Limits) -> bool {
+    limits.each_namespace < limits.all
 }
 
 /// Sort key of a run among the runs of its namespace. The run with the smallest key starts first. Runs of equal priority and
