@@ -3,9 +3,9 @@
 //!
 //! The parent starts the child with a role as its argument, without environment variables, and with three pipes as
 //! the only file descriptors. It writes the limits and then the input to the child's stdin. The child applies the
-//! limits to itself before it reads the input ([`confined_input`]), and writes its answer to stdout. The parent reads
-//! an answer of limited size. It kills the child when the wall-clock time is exceeded or the caller no longer waits
-//! for the answer. A child that exceeds a limit does not affect the parent; [`Failure`] reports the limit.
+//! limits to itself before it reads the input ([`confined_input`]), and writes its response to stdout. The parent reads
+//! a response of limited size. It kills the child when the wall-clock time is exceeded or the caller no longer waits
+//! for the response. A child that exceeds a limit does not affect the parent; [`Failure`] reports the limit.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -30,7 +30,7 @@ const MAX_HEADER: u64 = 4 * 1024;
 /// OOM score adjustment that makes the kernel kill the child process before the parent.
 const FIRST_TO_BE_KILLED: &str = "1000";
 
-/// Resource limits of a child process. The kernel enforces all except `wall` and `answer`, which the parent enforces.
+/// Resource limits of a child process. The kernel enforces all except `wall` and `response`, which the parent enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Maximum private writable memory in bytes: heap and thread stacks. Files mapped for reading do not count.
@@ -44,7 +44,7 @@ pub struct Limits {
     /// Nice value, from 0 (normal priority) to 19 (lowest priority). A high value is intended for work that takes
     /// many seconds.
     pub nice: u8,
-    /// Maximum time from the start to the answer.
+    /// Maximum time from the start to the response.
     pub wall: Duration,
     /// Maximum size of a written file in bytes; 0 to forbid writing files.
     pub file_size: u64,
@@ -52,8 +52,8 @@ pub struct Limits {
     pub open_files: u64,
     /// Whether the child can start threads. Without threads it cannot start processes either, unless it runs as root.
     pub threads: bool,
-    /// Maximum size of the answer in bytes.
-    pub answer: u64,
+    /// Maximum size of the response in bytes.
+    pub response: u64,
 }
 
 impl Limits {
@@ -75,7 +75,7 @@ pub struct Subprocess {
     program: PathBuf,
 }
 
-/// Reason why the child has returned no answer.
+/// Reason why the child has returned no response.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("memory limit of {} exceeded", quantity(*limit))]
@@ -85,7 +85,7 @@ pub enum Failure {
     #[error("file size limit of {} exceeded", quantity(*limit))]
     FileSize { limit: u64 },
     #[error("response size limit of {} exceeded", quantity(*limit))]
-    Answer { limit: u64 },
+    Response { limit: u64 },
     #[error("timed out after {} s", limit.as_secs())]
     Time { limit: Duration },
     /// The child was killed, but neither by the parent nor by one of its limits: most likely by the kernel, because the
@@ -101,7 +101,10 @@ pub enum Failure {
 impl Failure {
     /// Returns whether the same input would exceed the same limit again. Other failures may be temporary.
     pub fn is_of_input(&self) -> bool {
-        matches!(self, Failure::Memory { .. } | Failure::Cpu { .. } | Failure::FileSize { .. } | Failure::Answer { .. })
+        matches!(
+            self,
+            Failure::Memory { .. } | Failure::Cpu { .. } | Failure::FileSize { .. } | Failure::Response { .. }
+        )
     }
 }
 
@@ -116,7 +119,7 @@ impl Subprocess {
         Self { program }
     }
 
-    /// Starts a child in a role, sends it the input, and waits for its answer. Dropping the future kills the child.
+    /// Starts a child in a role, sends it the input, and waits for its response. Dropping the future kills the child.
     ///
     /// # Errors
     ///
@@ -124,11 +127,11 @@ impl Subprocess {
     pub async fn run(&self, role: &str, input: &[u8], limits: &Limits) -> Result<Vec<u8>, Failure> {
         let mut child = self.start(role).map_err(Failure::Start)?;
         let outcome = tokio::time::timeout(limits.wall, communicate(&mut child, input, limits)).await;
-        let (status, answer, error_output) = match outcome {
+        let (status, response, error_output) = match outcome {
             Ok(Ok(Some(ended))) => ended,
             Ok(Ok(None)) => {
                 end(&mut child, role).await;
-                return Err(Failure::Answer { limit: limits.answer });
+                return Err(Failure::Response { limit: limits.response });
             }
             Ok(Err(cause)) => {
                 end(&mut child, role).await;
@@ -140,7 +143,7 @@ impl Subprocess {
             }
         };
         match status.success() {
-            true => Ok(answer),
+            true => Ok(response),
             false => Err(failure(status, &error_output, limits)),
         }
     }
@@ -155,7 +158,7 @@ impl Subprocess {
     }
 }
 
-/// Writes the input and reads the answer concurrently, then waits for the exit. Returns `None` if the answer is too
+/// Writes the input and reads the response concurrently, then waits for the exit. Returns `None` if the response is too
 /// large.
 async fn communicate(
     child: &mut Child,
@@ -172,17 +175,17 @@ async fn communicate(
         let _ = stdin.write_all(input).await;
         Ok(())
     };
-    let max_bytes = usize::try_from(limits.answer).unwrap_or(usize::MAX);
-    let answer = async move {
-        let answer = read(stdout, max_bytes).await?;
-        answer.ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))
+    let max_bytes = usize::try_from(limits.response).unwrap_or(usize::MAX);
+    let response = async move {
+        let response = read(stdout, max_bytes).await?;
+        response.ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))
     };
     let error_output = async move {
         let error_output = read_and_discard_rest(stderr, MAX_ERROR_OUTPUT).await?;
         Ok(String::from_utf8_lossy(&error_output).into_owned())
     };
-    match tokio::try_join!(write, answer, error_output) {
-        Ok(((), answer, error_output)) => Ok(Some((child.wait().await?, answer, error_output))),
+    match tokio::try_join!(write, response, error_output) {
+        Ok(((), response, error_output)) => Ok(Some((child.wait().await?, response, error_output))),
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(None),
         Err(error) => Err(error),
     }

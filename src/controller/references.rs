@@ -187,7 +187,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::runtime::fake_api::{Answer, client};
+    use crate::runtime::fake_api::{FakeResponse, client};
 
     pub(super) fn reference(kind: ReferencedKind, name: &str, referrer: &str) -> Reference {
         let (name, referrer) = (name.to_owned(), referrer.to_owned());
@@ -215,12 +215,15 @@ mod tests {
         assert!(many.ends_with("ConfigMap \"m4\" (config key size) and 995 more"), "{many}");
     }
 
-    fn table(keys: u32) -> Answer {
+    fn table(keys: u32) -> FakeResponse {
         let row = json!({"cells": ["there", "Opaque", keys, "1s"],
             "object": {"metadata": {"name": "there", "creationTimestamp": "2026-01-01T00:00:00Z"}}});
         let columns = ["Name", "Type", "Data", "Age"].map(|name| json!({"name": name, "type": "string"}));
         let (kind, version) = ("Table", "meta.k8s.io/v1");
-        Answer::Json(200, json!({"apiVersion": version, "kind": kind, "columnDefinitions": columns, "rows": [row]}))
+        FakeResponse::Json(
+            200,
+            json!({"apiVersion": version, "kind": kind, "columnDefinitions": columns, "rows": [row]}),
+        )
     }
 
     #[test]
@@ -252,8 +255,8 @@ mod tests {
         let (client, log) = client(|request| match request.path.as_str() {
             "/api/v1/namespaces/apps/secrets/there" => table(2),
             "/api/v1/namespaces/apps/secrets/empty" => table(0),
-            "/api/v1/namespaces/apps/secrets/hidden" => Answer::refusal(403, "Forbidden"),
-            _ => Answer::refusal(404, "NotFound"),
+            "/api/v1/namespaces/apps/secrets/hidden" => FakeResponse::refusal(403, "Forbidden"),
+            _ => FakeResponse::refusal(404, "NotFound"),
         });
         let reader = Reader::new(client, std::time::Duration::from_secs(5));
         let references = References::new(reader.clone(), Poll::default());

@@ -124,8 +124,9 @@ impl Wiring<'_> {
     }
 
     fn start<S>(&self, store: S, runner: ReconcileRunner) -> Start<S> {
-        let Parts { client, scope, end, .. } = self.parts;
-        Start { client: client.clone(), scope: scope.clone(), store, runner: Arc::new(runner), end: end.clone() }
+        let Parts { client, writer, events, scope, end, .. } = self.parts;
+        let (client, writer, events) = (client.clone(), writer.clone(), events.clone());
+        Start { client, writer, events, scope: scope.clone(), store, runner: Arc::new(runner), end: end.clone() }
     }
 
     /// Creates the poller of Git repositories, and the stream of the objects that the poller wakes.
@@ -205,7 +206,7 @@ impl Wiring<'_> {
             ObjectRef::new(&name).within(&namespace)
         });
         let feeds = stack::Feeds { woken: futures::stream::select(woken, followers), dependents: woken_dependents };
-        stack::controller(self.start(store, runner), feeds, context).await;
+        Box::pin(stack::controller(self.start(store, runner), feeds, context)).await;
     }
 
     async fn updates(
@@ -238,7 +239,7 @@ impl Wiring<'_> {
         let runner = self.default_runner::<Update>("update-controller");
         let runner = runner.when_gone(move |(namespace, name)| attachments.forget(namespace, name));
         let feeds = update::Feeds { wakes, slots: run_limiter.wakes() };
-        update::controller(self.start(store, runner), feeds, context).await;
+        Box::pin(update::controller(self.start(store, runner), feeds, context)).await;
     }
 
     async fn workspaces(
@@ -289,7 +290,7 @@ impl Wiring<'_> {
             inputs.forget(&gone.0, &gone.1);
             git.forget(gone);
         });
-        workspace::controller(self.start(store, runner), watches, context).await;
+        Box::pin(workspace::controller(self.start(store, runner), watches, context)).await;
     }
 
     async fn programs(self) {

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Settings, start};
 use crate::api::names::webhook_path;
-use crate::runtime::fake_api::{Answer, Log, client};
+use crate::runtime::fake_api::{FakeResponse, Log, client};
 use crate::runtime::scope::Scope;
 use crate::server::Limits;
 use crate::telemetry::metrics::Metrics;
@@ -147,22 +147,22 @@ impl Server {
 }
 
 impl World {
-    fn respond(&self, method: &str, path: &str, query: &str) -> Answer {
+    fn respond(&self, method: &str, path: &str, query: &str) -> FakeResponse {
         let name = path.rsplit('/').next().unwrap_or_default();
         let stack = |name: &str, labels: &Value| {
             json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
                 "metadata": {"name": name, "namespace": "apps", "uid": format!("uid-{name}"), "labels": labels}})
         };
         match (method, path) {
-            ("GET", RECEIVERS) if query.contains("watch") => Answer::Silence,
+            ("GET", RECEIVERS) if query.contains("watch") => FakeResponse::Silence,
             ("GET", RECEIVERS) => list(self.receivers.clone()),
             ("GET", "/api/v1/namespaces/apps/secrets/hook") => match &self.token {
-                Some(token) => Answer::Json(
+                Some(token) => FakeResponse::Json(
                     200,
                     json!({"apiVersion": "v1", "kind": "Secret",
                     "metadata": {"name": "hook", "namespace": "apps"}, "data": {"token": BASE64_STANDARD.encode(token)}}),
                 ),
-                None => Answer::refusal(404, "NotFound"),
+                None => FakeResponse::refusal(404, "NotFound"),
             },
             ("GET", STACKS) => {
                 let stacks = self.stacks.iter().filter(|(_, labels)| {
@@ -172,19 +172,19 @@ impl World {
                 });
                 list(stacks.map(|(name, labels)| stack(name, labels)).collect())
             }
-            ("PATCH", _) if self.read_only == Some(name) => Answer::refusal(403, "Forbidden"),
+            ("PATCH", _) if self.read_only == Some(name) => FakeResponse::refusal(403, "Forbidden"),
             ("GET" | "PATCH", path) if path.starts_with(STACKS) => {
                 match self.stacks.iter().find(|(known, _)| *known == name) {
-                    Some((name, labels)) => Answer::Json(200, stack(name, labels)),
-                    None => Answer::refusal(404, "NotFound"),
+                    Some((name, labels)) => FakeResponse::Json(200, stack(name, labels)),
+                    None => FakeResponse::refusal(404, "NotFound"),
                 }
             }
-            ("POST", "/api/v1/namespaces/apps/events") => Answer::Json(
+            ("POST", "/api/v1/namespaces/apps/events") => FakeResponse::Json(
                 201,
                 json!({"apiVersion": "v1", "kind": "Event",
                 "metadata": {"name": "e", "namespace": "apps"}, "involvedObject": {}}),
             ),
-            _ => Answer::refusal(404, "NotFound"),
+            _ => FakeResponse::refusal(404, "NotFound"),
         }
     }
 }
@@ -193,8 +193,11 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn list(items: Vec<Value>) -> Answer {
-    Answer::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}))
+fn list(items: Vec<Value>) -> FakeResponse {
+    FakeResponse::Json(
+        200,
+        json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}),
+    )
 }
 
 fn receiver(name: &str, spec: Value) -> Value {

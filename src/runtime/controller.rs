@@ -8,17 +8,24 @@ use k8s_openapi::NamespaceResourceScope;
 use kube::runtime::Controller;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::auto::Update;
+use crate::runtime::events::Events;
 use crate::runtime::index::StoreWriter;
+use crate::runtime::invalid_objects::{self, InvalidObjects};
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
+use crate::runtime::writes::Writer;
 
 /// Components that every controller needs. `S` is the store of the controller's objects.
 pub struct Start<S> {
     pub client: Client,
+    pub writer: Writer,
+    pub events: Events,
     pub scope: Scope,
     /// Receives all objects of the kind that are in `scope`.
     pub store: S,
@@ -48,14 +55,19 @@ impl<S> Start<S> {
     ) where
         S: StoreWriter<K>,
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-        K: Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+        K: Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
         C: Send + Sync + 'static,
         R: Future<Output = Result<Outcome, ReconcileError>> + Send + 'static,
     {
-        let Start { client, scope, store, runner, end } = self;
+        let Start { client, writer, events, scope, store, runner, end } = self;
         let objects = store.reader();
-        let changes = watch::changes(scope.api(client), scope.own_kinds(), strip, store, runner.clone(), seen);
-        triggers(Controller::for_stream(changes, objects))
+        let (invalid, queue) = InvalidObjects::new();
+        let skipped = move |metadata: &_, error: &_| invalid.add(metadata, error);
+        let changes = watch::changes(scope.api(client), scope.own_kinds(), strip, skipped, store, runner.clone(), seen);
+        // An Update has other conditions, which record its run.
+        let sets_conditions = K::kind(&()) != Update::kind(&());
+        let reports = invalid_objects::report::<K>(queue, sets_conditions, writer, events);
+        let controller = triggers(Controller::for_stream(changes, objects))
             .graceful_shutdown_on(end.cancelled_owned())
             .run(
                 move |object, context| {
@@ -74,7 +86,8 @@ impl<S> Start<S> {
                 if let Err(error) = result {
                     tracing::debug!(kind = %K::kind(&()), error = &error as &dyn std::error::Error, "controller");
                 }
-            })
-            .await;
+            });
+        // The reports end with the controller, which closes their queue.
+        tokio::join!(controller, reports);
     }
 }

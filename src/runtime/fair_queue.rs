@@ -218,7 +218,9 @@ impl<W> FairQueue<W> {
                 Full::Namespace { name: namespace.clone(), limit: each_namespace }
             }
             () if taken.all >= all => Full::All { limit: all },
-            () if taken.is_reserved_on_node(namespace, node, &self.limits) => Full::ReservedOnNode { name: node.clone() },
+            () if taken.is_reserved_on_node(namespace, node, &self.limits) => {
+                Full::ReservedOnNode { name: node.clone() }
+            }
             () if taken.is_reserved(namespace, &self.limits) => Full::Reserved,
             () => Full::All { limit: all },
         }

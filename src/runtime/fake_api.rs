@@ -22,27 +22,27 @@ pub(crate) struct RecordedRequest {
 
 /// Response of the server to a request.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum FakeResponse {
     Json(u16, Value),
     /// Raw text, such as the lines of a watch.
     Text(String),
     /// The server never responds.
     Silence,
     /// The server responds when the test releases the response.
-    Held(watch::Receiver<bool>, Box<Answer>),
+    Held(watch::Receiver<bool>, Box<FakeResponse>),
 }
 
-impl Answer {
+impl FakeResponse {
     /// Returns the lines of a watch response. Each line has the event type before the object, as the API server writes it.
     pub(crate) fn events<'e>(events: impl IntoIterator<Item = (&'e str, Value)>) -> Self {
         let line = |(kind, object): (&str, Value)| format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
-        Answer::Text(events.into_iter().map(line).collect())
+        FakeResponse::Text(events.into_iter().map(line).collect())
     }
 
     /// Returns a rejection in the format of the API server.
     pub(crate) fn refusal(code: u16, reason: &str) -> Self {
         let message = format!("it is {reason}");
-        Answer::Json(
+        FakeResponse::Json(
             code,
             json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": message, "reason": reason, "code": code }),
@@ -50,16 +50,16 @@ impl Answer {
     }
 }
 
-impl Answer {
+impl FakeResponse {
     /// Waits until the response is released, and returns its code and body.
     async fn content(self) -> (u16, String) {
         let mut answer = self;
         loop {
             match answer {
-                Answer::Json(code, value) => return (code, value.to_string()),
-                Answer::Text(text) => return (200, text),
-                Answer::Silence => std::future::pending().await,
-                Answer::Held(mut is_out, held) => {
+                FakeResponse::Json(code, value) => return (code, value.to_string()),
+                FakeResponse::Text(text) => return (200, text),
+                FakeResponse::Silence => std::future::pending().await,
+                FakeResponse::Held(mut is_out, held) => {
                     is_out.wait_for(|is_out| *is_out).await.unwrap();
                     answer = *held;
                 }
@@ -83,7 +83,7 @@ impl Log {
 }
 
 /// Returns a client that gets its responses from `answer`, and the log of the client's requests.
-pub(crate) fn client(answer: impl Fn(&RecordedRequest) -> Answer + Send + Sync + 'static) -> (Client, Log) {
+pub(crate) fn client(answer: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'static) -> (Client, Log) {
     let log = Log::default();
     let (answer, recorded) = (Arc::new(answer), log.clone());
     let service = tower::service_fn(move |request: Request<Body>| {

@@ -12,6 +12,7 @@ pub mod fair_queue;
 pub mod fair_slots;
 pub mod field_managers;
 pub mod index;
+pub mod invalid_objects;
 pub mod lease;
 pub mod reads;
 pub mod reconcile;

@@ -17,6 +17,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::api::names;
+use crate::runtime::tolerant_watcher::{ParseError, Tolerant};
 
 /// Maximum number of objects in one list response.
 const MAX_LIST: u32 = 500;
@@ -31,6 +32,9 @@ pub enum ReadError {
     Refused { request: String, code: u16, reason: String, message: String },
     #[error("failed to {request}")]
     Request { request: String, source: Box<kube::Error> },
+    /// The object has too many values or is not valid.
+    #[error("failed to {request}")]
+    Parse { request: String, source: ParseError },
 }
 
 impl ReadError {
@@ -60,9 +64,10 @@ impl Reader {
         if !may_exist(namespace, name) {
             return Ok(None);
         }
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Tolerant<K>> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("read {} {namespace}/{name}", K::kind(&()));
-        self.call(what, api.get_opt(name)).await
+        let object = self.call(what, api.get_opt(name)).await?;
+        object.map(|object| parse(&object, what)).transpose()
     }
 
     /// Returns the metadata of an object, or `None` if it does not exist.
@@ -109,10 +114,11 @@ impl Reader {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Tolerant<K>> = Api::namespaced(self.client.clone(), namespace);
         let parameters = ListParams::default().labels(labels).limit(MAX_LIST);
         let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
-        Ok(self.call(what, api.list(&parameters)).await?.items)
+        let page = self.call(what, api.list(&parameters)).await?;
+        page.items.iter().map(|object| parse(object, what)).collect()
     }
 
     /// Returns the first object of a namespace that satisfies `is_desired`. Reads the list page by page.
@@ -120,13 +126,16 @@ impl Reader {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Tolerant<K>> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
         let mut parameters = ListParams::default().limit(MAX_LIST);
         loop {
             let page = self.call(what, api.list(&parameters)).await?;
-            if let Some(found) = page.items.into_iter().find(&is_desired) {
-                return Ok(Some(found));
+            for object in &page.items {
+                let object = parse(object, what)?;
+                if is_desired(&object) {
+                    return Ok(Some(object));
+                }
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => parameters = parameters.continue_token(&token),
@@ -171,6 +180,10 @@ impl Reader {
             Err(_) => Err(ReadError::Timeout { request: what(), limit: self.timeout }),
         }
     }
+}
+
+fn parse<K: DeserializeOwned>(object: &Tolerant<K>, what: impl Fn() -> String) -> Result<K, ReadError> {
+    object.parse().map_err(|source| ReadError::Parse { request: what(), source })
 }
 
 /// Whether the namespace and the name are valid. Other text could change the path of the request to that of another resource,
@@ -245,11 +258,11 @@ mod tests {
     use k8s_openapi::api::core::v1::Secret;
 
     use super::*;
-    use crate::runtime::fake_api::{Answer, client};
+    use crate::runtime::fake_api::{FakeResponse, client};
 
     #[tokio::test]
     async fn invalid_object_names_are_never_sent_in_requests() {
-        let (client, log) = client(|_| Answer::refusal(404, "NotFound"));
+        let (client, log) = client(|_| FakeResponse::refusal(404, "NotFound"));
         let reader = Reader::new(client, Duration::from_secs(1));
         for name in ["../other/secrets/state", "state?watch=true", "state#", "", "a/b", "..", "State", "-a", "%2e%2e"] {
             assert!(reader.get_opt::<Secret>("apps", name).await.expect("successful read").is_none(), "{name}");

@@ -35,7 +35,7 @@ const LIMITS: Limits = Limits {
     file_size: 0,
     open_files: 16,
     threads: false,
-    answer: 64 << 10,
+    response: 64 << 10,
 };
 
 /// Served schemas of one version of an API group.

@@ -1,10 +1,12 @@
 //! Watches that continue if one object cannot be parsed.
 //!
 //! kube-rs parses a page of objects as one document. A single object that serde rejects, such as one with more than 128 levels
-//! of nesting, would prevent the controller from listing any objects of that kind. These watches skip and log such an object.
+//! of nesting, would prevent the controller from listing any objects of that kind. These watches receive objects as text,
+//! parse them one by one, and skip and log an object that cannot be parsed or that has too many values.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
+use std::marker::PhantomData;
 
 use futures::{Stream, TryStreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,19 +15,27 @@ use kube::{Api, Resource};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use thiserror::Error;
 
-/// A watched object that is parsed, or only its metadata if the object cannot be parsed.
+/// Maximum number of JSON values in an object. A parsed value can need a hundred times the memory of its text, such as the
+/// objects in `[{"":0},{"":0}]`. The largest valid objects have half as many values.
+const MAX_VALUES: usize = 100_000;
+
+/// An object as JSON text with parsed identity. [`Tolerant::parse`] parses the object.
 #[derive(Clone, Debug)]
-pub enum Tolerant<K> {
-    Read(Box<K>),
-    Unreadable(Box<Unreadable>),
+pub struct Tolerant<K> {
+    metadata: ObjectMeta,
+    text: Box<RawValue>,
+    kind: PhantomData<fn() -> K>,
 }
 
-/// An object that cannot be parsed as its type.
-#[derive(Clone, Debug)]
-pub struct Unreadable {
-    metadata: ObjectMeta,
-    error: String,
+/// Reason why an object cannot be used.
+#[derive(Debug, Error)]
+pub enum ParseError {
+    #[error("the object has {0} JSON values, more than the maximum of {MAX_VALUES}; divide or shorten it")]
+    TooManyValues(usize),
+    #[error("the object cannot be parsed: {0}; correct the object")]
+    Malformed(#[from] serde_json::Error),
 }
 
 /// Identity of an object, and the resource version at which a watch continues.
@@ -41,22 +51,44 @@ struct Identity {
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    generation: Option<i64>,
 }
 
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Tolerant<K> {
+impl<K: DeserializeOwned> Tolerant<K> {
+    /// Parses the object.
+    pub fn parse(&self) -> Result<K, ParseError> {
+        let values = count_values(self.text.get());
+        if values > MAX_VALUES {
+            return Err(ParseError::TooManyValues(values));
+        }
+        Ok(serde_json::from_str(self.text.get())?)
+    }
+}
+
+/// Returns the number of values in JSON text, without parsing it. An empty object or list counts as two values.
+fn count_values(text: &str) -> usize {
+    let (mut count, mut is_string, mut is_escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_string => is_escaped = true,
+            b'"' => is_string = !is_string,
+            b',' | b'{' | b'[' if !is_string => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+impl<'de, K> Deserialize<'de> for Tolerant<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // Parsing an object as raw text has no nesting limit. This works in watch events because the API server writes the type
         // of the event before the object.
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        match serde_json::from_str(text.get()) {
-            Ok(object) => Ok(Tolerant::Read(object)),
-            Err(error) => {
-                let object: Identified = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
-                let Identity { name, namespace, uid, resource_version } = object.metadata;
-                let metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
-                Ok(Tolerant::Unreadable(Box::new(Unreadable { metadata, error: error.to_string() })))
-            }
-        }
+        let object: Identified = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        let Identity { name, namespace, uid, resource_version, generation } = object.metadata;
+        let metadata = ObjectMeta { name, namespace, uid, resource_version, generation, ..ObjectMeta::default() };
+        Ok(Tolerant { metadata, text, kind: PhantomData })
     }
 }
 
@@ -81,17 +113,11 @@ impl<K: Resource> Resource for Tolerant<K> {
     }
 
     fn meta(&self) -> &ObjectMeta {
-        match self {
-            Tolerant::Read(object) => object.meta(),
-            Tolerant::Unreadable(object) => &object.metadata,
-        }
+        &self.metadata
     }
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
-        match self {
-            Tolerant::Read(object) => object.meta_mut(),
-            Tolerant::Unreadable(object) => &mut object.metadata,
-        }
+        &mut self.metadata
     }
 }
 
@@ -103,35 +129,86 @@ pub fn watcher<K>(
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    watcher_with(api, config, |_| None)
+    watcher_with(api, config, |_| None, |_, _| ())
 }
 
-/// Like [`watcher()`], but if a deleted object cannot be parsed, the deletion event contains the last known version of the
-/// object, which `last` returns.
+/// Like [`watcher()`], but passes each skipped object to `skipped`. If a deleted object cannot be parsed, the deletion event
+/// contains the last known version of the object, which `last` returns.
 pub fn watcher_with<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
     last: impl Fn(&ObjectMeta) -> Option<K> + Send + 'static,
+    skipped: impl Fn(&ObjectMeta, &ParseError) + Send + 'static,
 ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    watcher::watcher(api, config).try_filter_map(move |event| std::future::ready(Ok(readable(event, &last))))
+    let parsed = move |event| std::future::ready(Ok(parse(event, &last, &skipped)));
+    watcher::watcher(api, config).try_filter_map(parsed)
 }
 
-fn readable<K>(event: Event<Tolerant<K>>, last: impl Fn(&ObjectMeta) -> Option<K>) -> Option<Event<K>> {
+fn parse<K: DeserializeOwned>(
+    event: Event<Tolerant<K>>,
+    last: impl Fn(&ObjectMeta) -> Option<K>,
+    skipped: impl Fn(&ObjectMeta, &ParseError),
+) -> Option<Event<K>> {
+    let parsed = |object: Tolerant<K>| {
+        let warn = |error: &ParseError| {
+            let ObjectMeta { name, namespace, .. } = &object.metadata;
+            let kind = std::any::type_name::<K>();
+            tracing::warn!(kind, ?namespace, ?name, %error, "ignoring object that cannot be parsed");
+            skipped(&object.metadata, error);
+        };
+        object.parse().inspect_err(warn).ok()
+    };
     Some(match event {
         Event::Init => Event::Init,
         Event::InitDone => Event::InitDone,
-        Event::Apply(Tolerant::Read(object)) => Event::Apply(*object),
-        Event::InitApply(Tolerant::Read(object)) => Event::InitApply(*object),
-        Event::Delete(Tolerant::Read(object)) => Event::Delete(*object),
-        Event::Delete(Tolerant::Unreadable(object)) => Event::Delete(last(&object.metadata)?),
-        Event::Apply(Tolerant::Unreadable(object)) | Event::InitApply(Tolerant::Unreadable(object)) => {
-            let ObjectMeta { name, namespace, .. } = &object.metadata;
-            let kind = std::any::type_name::<K>();
-            tracing::warn!(kind, ?namespace, ?name, error = object.error, "ignoring object that cannot be parsed");
-            return None;
-        }
+        Event::Apply(object) => Event::Apply(parsed(object)?),
+        Event::InitApply(object) => Event::InitApply(parsed(object)?),
+        Event::Delete(object) => Event::Delete(object.parse().ok().or_else(|| last(&object.metadata))?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pulumi::Stack;
+
+    fn stack(config: &str) -> Tolerant<Stack> {
+        let text =
+            format!(r#"{{"metadata":{{"name":"web","generation":3}},"spec":{{"stack":"dev","config":{config}}}}}"#);
+        serde_json::from_str(&text).expect("an object with a name")
+    }
+
+    #[test]
+    fn values_are_counted_outside_strings() {
+        for (text, count) in [
+            ("0", 1),
+            (r#""a,b{[""#, 1),
+            (r#""a\",{[""#, 1),
+            (r#"{"a\\":[1,2],"b":{"c":0}}"#, 6),
+            (r#"[{"":0},{"":0}]"#, 5),
+        ] {
+            assert_eq!(count_values(text), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_object_with_too_many_values_is_not_parsed() {
+        let list = |length: usize| format!(r#"{{"a":[{}]}}"#, vec![r#"{"":0}"#; length].join(","));
+        stack(&list(MAX_VALUES / 2 - 10)).parse().expect("at most the maximum number of values");
+        let object = stack(&list(MAX_VALUES / 2));
+        let error = object.parse().expect_err("too many values").to_string();
+        assert_eq!(error, "the object has 100008 JSON values, more than the maximum of 100000; divide or shorten it");
+        assert_eq!((object.meta().name.as_deref(), object.meta().generation), (Some("web"), Some(3)));
+    }
+
+    #[test]
+    fn a_malformed_object_has_an_identity() {
+        let object = stack("1");
+        let error = object.parse().expect_err("a number is not a map").to_string();
+        assert!(error.starts_with("the object cannot be parsed: invalid type: integer `1`, expected a map"), "{error}");
+        assert_eq!(object.meta().name.as_deref(), Some("web"));
+    }
 }

@@ -26,7 +26,7 @@ use crate::api::names::{
 };
 use crate::runtime::index::StoreWriter;
 use crate::runtime::reconcile::ReconcileRunner;
-use crate::runtime::tolerant_watcher::{Tolerant, watcher_with};
+use crate::runtime::tolerant_watcher::{ParseError, Tolerant, watcher_with};
 
 /// Annotations that trigger a reconcile when their value changes.
 const REQUEST_ANNOTATIONS: [&str; 6] = [
@@ -42,12 +42,13 @@ const REQUEST_ANNOTATIONS: [&str; 6] = [
 /// removes deleted objects.
 ///
 /// A reconcile reads its object from the API, so the store needs only the fields that lookups use. `strip` removes the other fields of
-/// spec and status, which would use most of the controller's memory with thousands of objects. `seen` receives every event after the
-/// store has applied it.
+/// spec and status, which would use most of the controller's memory with thousands of objects. `skipped` receives each object that
+/// cannot be parsed. `seen` receives every event after the store has applied it.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
     strip: impl Fn(&mut K) + Send + 'static,
+    skipped: impl Fn(&ObjectMeta, &ParseError) + Send + 'static,
     mut store: impl StoreWriter<K>,
     drive: Arc<ReconcileRunner>,
     seen: impl FnMut(&Event<K>) + Send + 'static,
@@ -61,7 +62,7 @@ where
         let reference = ObjectRef::new(metadata.name.as_deref()?).within(metadata.namespace.as_deref()?);
         Some(K::clone(&*known.get(&reference)?))
     };
-    watcher_with(api, config, last)
+    watcher_with(api, config, last, skipped)
         .default_backoff()
         .modify(move |object: &mut K| {
             cut_down_metadata(object);

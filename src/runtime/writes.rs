@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, ValidationDirective};
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
 use crate::runtime::field_managers;
+use crate::runtime::tolerant_watcher::Tolerant;
 use crate::telemetry::metrics::Metrics;
 
 pub use error::{Attempt, WriteError};
@@ -120,6 +122,19 @@ impl Writer {
         let parameters = PatchParams::apply(FIELD_MANAGER);
         let request = async { api.patch_status(name, &parameters, &Patch::Merge(&patch)).await };
         self.call(&attempt, request).await.map(Some)
+    }
+
+    /// Sets fields of the status of an object that cannot be parsed. Returns an error if the object was replaced by another
+    /// object of the same name.
+    pub async fn status_of_invalid<K: Object>(&self, metadata: &ObjectMeta, status: &Value) -> Result<(), WriteError> {
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let (namespace, name) = (text(&metadata.namespace), text(&metadata.name));
+        let attempt = Attempt { verb: "write the status of", kind: K::kind(&()).into_owned(), namespace, name };
+        let patch = json!({ "metadata": { "uid": metadata.uid }, "status": status });
+        let api: Api<Tolerant<K>> = Api::namespaced(self.client.clone(), &attempt.namespace);
+        let parameters = PatchParams::apply(FIELD_MANAGER);
+        let request = async { api.patch_status(&attempt.name, &parameters, &Patch::Merge(&patch)).await };
+        self.call(&attempt, request).await.map(|_| ())
     }
 
     /// Applies an object with forced server-side apply. `object` is the fully specified intent, including metadata.

@@ -18,7 +18,7 @@ const LIMITS: Limits = Limits {
     file_size: 0,
     open_files: 16,
     threads: false,
-    answer: 1000,
+    response: 1000,
 };
 
 /// Runs a script as the child.
@@ -27,8 +27,8 @@ async fn run(script: &str, input: &[u8], limits: &Limits) -> Result<String, Stri
     let path = directory.path().join("script");
     std::fs::write(&path, script).expect("written");
     let shell = Subprocess::of("/bin/sh".into());
-    let answer = shell.run(&path.display().to_string(), input, limits).await;
-    answer.map(|answer| String::from_utf8(answer).expect("text")).map_err(|failure| failure.to_string())
+    let response = shell.run(&path.display().to_string(), input, limits).await;
+    response.map(|response| String::from_utf8(response).expect("text")).map_err(|failure| failure.to_string())
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use super::decide::{Found, TRUSTED_AFTER_IT_SIGNED, TRUSTED_BEFORE_IT_SIGNS};
 use super::{CaRotator, Generations, SecretStore, secret};
 use crate::rpc::identity::Authority;
 use crate::runtime::events::Events;
-use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client, merge};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client, merge};
 use crate::runtime::reads::Reader;
 use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
@@ -24,16 +24,16 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 struct Api(Arc<Mutex<(Option<Value>, u64)>>);
 
 impl Api {
-    fn answer(&self, request: &RecordedRequest) -> Answer {
+    fn answer(&self, request: &RecordedRequest) -> FakeResponse {
         let mut api = self.0.lock().unwrap();
         match (request.method.as_str(), api.0.clone()) {
-            ("GET", Some(secret)) => Answer::Json(200, secret),
-            ("GET" | "PATCH", None) => Answer::refusal(404, "NotFound"),
+            ("GET", Some(secret)) => FakeResponse::Json(200, secret),
+            ("GET" | "PATCH", None) => FakeResponse::refusal(404, "NotFound"),
             ("POST", None) => api.store(request.body.clone()),
-            ("POST", Some(_)) => Answer::refusal(409, "AlreadyExists"),
+            ("POST", Some(_)) => FakeResponse::refusal(409, "AlreadyExists"),
             ("PATCH", Some(mut secret)) => {
                 if request.body["metadata"]["resourceVersion"] != secret["metadata"]["resourceVersion"] {
-                    return Answer::refusal(409, "Conflict");
+                    return FakeResponse::refusal(409, "Conflict");
                 }
                 merge(&mut secret, &request.body);
                 api.store(secret)
@@ -76,15 +76,15 @@ impl Api {
 }
 
 trait Store {
-    fn store(&mut self, secret: Value) -> Answer;
+    fn store(&mut self, secret: Value) -> FakeResponse;
 }
 
 impl Store for (Option<Value>, u64) {
-    fn store(&mut self, mut secret: Value) -> Answer {
+    fn store(&mut self, mut secret: Value) -> FakeResponse {
         self.1 += 1;
         secret["metadata"]["resourceVersion"] = json!(self.1.to_string());
         self.0 = Some(secret.clone());
-        Answer::Json(200, secret)
+        FakeResponse::Json(200, secret)
     }
 }
 
@@ -108,7 +108,7 @@ impl Kept {
     async fn start(api: Api) -> Result<Kept, String> {
         let answering = api.clone();
         let (client, log) = client(move |request| match request.path.ends_with("/events") {
-            true => Answer::Json(201, request.body.clone()),
+            true => FakeResponse::Json(201, request.body.clone()),
             false => answering.answer(request),
         });
         let metrics = Metrics::default();

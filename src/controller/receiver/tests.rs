@@ -10,7 +10,7 @@ use super::{Action, Context, decide, reconcile, status_after};
 use crate::api::conditions::{self, READY, RECONCILING, STALLED};
 use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverStatus};
 use crate::runtime::events::Events;
-use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::fake_api::{FakeResponse, client};
 use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::Outcome;
 use crate::runtime::writes::{Leadership, Writer};
@@ -95,13 +95,13 @@ async fn a_rotated_token_changes_the_path_at_the_next_reconcile() {
     for secret in ["b25l", "b25l", "dHdv"] {
         let answer = (json!(live), secret);
         let (client, log) = client(move |request| match request.path.rsplit('/').next() {
-            Some("push") => Answer::Json(200, answer.0.clone()),
-            Some("hook") => Answer::Json(
+            Some("push") => FakeResponse::Json(200, answer.0.clone()),
+            Some("hook") => FakeResponse::Json(
                 200,
                 json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hook"}, "data": {"token": answer.1}}),
             ),
-            Some("status") => Answer::Json(200, answer.0.clone()),
-            _ => Answer::refusal(404, "NotFound"),
+            Some("status") => FakeResponse::Json(200, answer.0.clone()),
+            _ => FakeResponse::refusal(404, "NotFound"),
         });
         let writer = Writer::new(client.clone(), SECOND, Leadership::sole(), Metrics::default());
         let (events, _task) = Events::new(writer.clone(), "test", "test-0", Metrics::default());

@@ -212,7 +212,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::runtime::fake_api::{Answer, client};
+    use crate::runtime::fake_api::{FakeResponse, client};
 
     fn update(name: &str) -> Waiter {
         Waiter::Update(ObjectRef::new(name).within("apps"))
@@ -223,8 +223,8 @@ mod tests {
         let exists = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let answer = exists.clone();
         let (client, log) = client(move |_| match answer.load(std::sync::atomic::Ordering::Relaxed) {
-            false => Answer::refusal(404, "NotFound"),
-            true => Answer::Json(
+            false => FakeResponse::refusal(404, "NotFound"),
+            true => FakeResponse::Json(
                 200,
                 json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "aws"}}),
             ),

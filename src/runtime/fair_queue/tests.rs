@@ -143,7 +143,8 @@ fn a_namespace_uses_at_most_half_of_the_free_slots_of_a_node() {
         (8, vec![(4, on_node()), (2, on_node()), (1, on_node()), (1, full(8))]),
     ] {
         let mut queue = queue(100, 50, each_node);
-        let opened: Vec<_> = (0..expected.len()).map(|number| fill(&mut queue, &format!("ns{number}"), "one")).collect();
+        let opened: Vec<_> =
+            (0..expected.len()).map(|number| fill(&mut queue, &format!("ns{number}"), "one")).collect();
         assert_eq!(opened, expected, "{each_node} slots for each node");
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::config::LeaderElection;
-use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::lease::state::{Observation, Step, decide, desired};
 use crate::runtime::lease::{Elector, Identity, LeaseLost, Term};
 use crate::runtime::writes::Leadership;
@@ -61,16 +61,16 @@ impl Server {
         (elector, leadership, log)
     }
 
-    fn respond(&self, request: &RecordedRequest) -> Answer {
+    fn respond(&self, request: &RecordedRequest) -> FakeResponse {
         let mut kept = self.0.lock().unwrap();
         match kept.behavior {
             Behavior::Well => kept.serve(request),
-            Behavior::Away => Answer::Silence,
+            Behavior::Away => FakeResponse::Silence,
             Behavior::Mute => {
                 kept.serve(request);
-                Answer::Silence
+                FakeResponse::Silence
             }
-            Behavior::Broken => Answer::refusal(500, "InternalError"),
+            Behavior::Broken => FakeResponse::refusal(500, "InternalError"),
         }
     }
 
@@ -96,22 +96,22 @@ impl Server {
 }
 
 impl Kept {
-    fn serve(&mut self, request: &RecordedRequest) -> Answer {
+    fn serve(&mut self, request: &RecordedRequest) -> FakeResponse {
         match (request.method.as_str(), self.lease.clone()) {
-            ("GET" | "PATCH", None) => Answer::refusal(404, "NotFound"),
-            ("GET", Some(lease)) => Answer::Json(200, lease),
-            ("POST", Some(_)) => Answer::refusal(409, "AlreadyExists"),
-            ("POST", None) => Answer::Json(201, self.keep(request.body.clone())),
+            ("GET" | "PATCH", None) => FakeResponse::refusal(404, "NotFound"),
+            ("GET", Some(lease)) => FakeResponse::Json(200, lease),
+            ("POST", Some(_)) => FakeResponse::refusal(409, "AlreadyExists"),
+            ("POST", None) => FakeResponse::Json(201, self.keep(request.body.clone())),
             ("PATCH", Some(lease))
                 if request.body["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"] =>
             {
-                Answer::refusal(409, "Conflict")
+                FakeResponse::refusal(409, "Conflict")
             }
             ("PATCH", Some(mut lease)) => {
                 for (field, value) in request.body["spec"].as_object().unwrap() {
                     lease["spec"][field] = value.clone();
                 }
-                Answer::Json(200, self.keep(lease))
+                FakeResponse::Json(200, self.keep(lease))
             }
             (method, _) => panic!("{method} is not expected of a candidate"),
         }
@@ -362,8 +362,8 @@ async fn only_one_of_two_concurrent_candidates_gets_the_lease() {
 #[tokio::test]
 async fn errors_name_the_lease() {
     let (client, _) = client(|request: &RecordedRequest| match request.method.as_str() {
-        "GET" => Answer::refusal(404, "NotFound"),
-        _ => Answer::refusal(403, "Forbidden"),
+        "GET" => FakeResponse::refusal(404, "NotFound"),
+        _ => FakeResponse::refusal(403, "Forbidden"),
     });
     let times = LeaderElection {
         lease_name: "lead".to_owned(),

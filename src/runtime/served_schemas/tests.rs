@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::definitions::custom_resource_definitions;
-use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::fake_api::{FakeResponse, client};
 
 fn object(properties: Value) -> Value {
     json!({"type": "object", "properties": properties})
@@ -89,8 +89,8 @@ async fn the_check_waits_until_an_older_definition_is_replaced() {
     let is_older = Arc::new(Mutex::new(true));
     let seen = is_older.clone();
     let (client, log) = client(move |request| match document(&request.path, *seen.lock().unwrap()) {
-        Some(document) => Answer::Json(200, document),
-        None => Answer::refusal(404, "NotFound"),
+        Some(document) => FakeResponse::Json(200, document),
+        None => FakeResponse::refusal(404, "NotFound"),
     });
     assert_eq!(
         found(&client).await,
@@ -109,16 +109,16 @@ async fn the_check_waits_until_an_older_definition_is_replaced() {
 
 #[tokio::test(start_paused = true)]
 async fn the_check_waits_for_an_unserved_definition_but_not_if_forbidden() {
-    let (absent, _) = client(|_| Answer::refusal(404, "NotFound"));
+    let (absent, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
     assert_eq!(found(&absent).await[0], "CustomResourceDefinition stacks.pulumi.com does not serve version v1");
-    let (refused, _) = client(|_| Answer::refusal(403, "Forbidden"));
+    let (refused, _) = client(|_| FakeResponse::refusal(403, "Forbidden"));
     let done = tokio::time::timeout(Duration::from_secs(60), until_complete_by(&refused, LIMIT, compare)).await;
     done.expect("a denied read does not block");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_comparison_is_retried() {
-    let (client, _) = client(|_| Answer::refusal(404, "NotFound"));
+    let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
     let left = Mutex::new(2);
     let compare = async |_: &[Served]| {
         let mut left = left.lock().unwrap();

@@ -14,7 +14,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::api::auto::{Update, Workspace};
-use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::fake_api::{FakeResponse, client};
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::watch::{Seen, changes, cut_down_metadata, strip_update};
@@ -32,8 +32,8 @@ fn workspace(name: &str, version: u32, metadata: Value, status: &str) -> Value {
     object
 }
 
-fn list(items: &[Value]) -> Answer {
-    Answer::Json(
+fn list(items: &[Value]) -> FakeResponse {
+    FakeResponse::Json(
         200,
         json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items }),
     )
@@ -60,11 +60,16 @@ async fn spec_finalizer_deletion_and_request_changes_trigger_a_reconcile() {
         if !request.query.contains("watch=true") {
             return list(&[workspace("web", 1, json!({}), "")]);
         }
-        if watches.fetch_add(1, Ordering::Relaxed) == 0 { Answer::events(watched.clone()) } else { Answer::Silence }
+        if watches.fetch_add(1, Ordering::Relaxed) == 0 {
+            FakeResponse::events(watched.clone())
+        } else {
+            FakeResponse::Silence
+        }
     });
     let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
-    let stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive, |_| ()));
+    let stream =
+        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, drive, |_| ()));
     let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(9).try_collect::<Vec<_>>();
     let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes are received").unwrap();
     assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11", "12"]);
@@ -85,16 +90,16 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
             }
             false => list(&[object("c", 1), object("new", 9)]),
             true if watches.fetch_add(1, Ordering::Relaxed) == 0 => {
-                Answer::events([("DELETED", object("a", 2)), ("ERROR", expired.clone())])
+                FakeResponse::events([("DELETED", object("a", 2)), ("ERROR", expired.clone())])
             }
-            true => Answer::Silence,
+            true => FakeResponse::Silence,
         }
     });
     let metrics = Metrics::default();
     let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), metrics.clone()));
     let (_store, writer) = reflector::store::<Workspace>();
     let mut stream =
-        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone(), |_| ()));
+        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, drive.clone(), |_| ()));
     let all = async {
         while let Some(change) = stream.next().await {
             let Ok(object) = change else { continue };
@@ -135,7 +140,11 @@ async fn an_undecodable_object_does_not_hide_others() {
             let objects = [workspace("app", 1, json!({}), ""), deep("deep", 1), workspace("web", 1, json!({}), "")];
             return list(&objects);
         }
-        if watches.fetch_add(1, Ordering::Relaxed) == 0 { Answer::events(watched.clone()) } else { Answer::Silence }
+        if watches.fetch_add(1, Ordering::Relaxed) == 0 {
+            FakeResponse::events(watched.clone())
+        } else {
+            FakeResponse::Silence
+        }
     });
     let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
@@ -148,7 +157,8 @@ async fn an_undecodable_object_does_not_hide_others() {
             Event::Init | Event::InitDone => {}
         }
     };
-    let mut stream = pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive, tell));
+    let mut stream =
+        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, drive, tell));
     let until_last = async { while stream.next().await.unwrap().unwrap().name_any() != "last" {} };
     tokio::time::timeout(Duration::from_secs(10), until_last).await.expect("readable objects are received");
     assert_eq!(*seen.lock().unwrap(), ["app", "web", "app", "-web", "last"]);
@@ -171,11 +181,12 @@ async fn reconcile(workspace: &Workspace, surroundings: &Surroundings) -> Result
 async fn a_kube_controller_runs_on_the_change_stream_and_the_runner() {
     let (client, _log) = client(|request| {
         let first = list(&[workspace("web", 1, json!({}), "")]);
-        if request.query.contains("watch=true") { Answer::Silence } else { first }
+        if request.query.contains("watch=true") { FakeResponse::Silence } else { first }
     });
     let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
-    let stream = changes(Api::all(client), Scope::default().own_kinds(), |_| {}, writer, drive.clone(), |_| ());
+    let stream =
+        changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, drive.clone(), |_| ());
     let surroundings = Arc::new(Surroundings { drive, store: store.clone() });
     let driven = |workspace: Arc<Workspace>, surroundings: Arc<Surroundings>| async move {
         surroundings.drive.run(&*workspace, reconcile(&workspace, &surroundings)).await

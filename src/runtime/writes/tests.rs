@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::api::auto::{Update, UpdateStatus};
-use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client, merge};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client, merge};
 use crate::runtime::writes::{Created, Leadership, WriteError, Writer, difference, without_nulls};
 use crate::telemetry::metrics::Metrics;
 
@@ -35,14 +35,14 @@ fn update_with(metadata: Value) -> Update {
     update
 }
 
-fn writer(answer: impl Fn(&RecordedRequest) -> Answer + Send + Sync + 'static) -> (Writer, Log) {
+fn writer(answer: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'static) -> (Writer, Log) {
     let (client, log) = client(answer);
     (Writer::new(client, Duration::from_secs(30), Leadership::sole(), Metrics::default()), log)
 }
 
 /// Responds to each request with success and an Update.
-fn agree(_: &RecordedRequest) -> Answer {
-    Answer::Json(200, serde_json::to_value(update(json!({}))).unwrap())
+fn agree(_: &RecordedRequest) -> FakeResponse {
+    FakeResponse::Json(200, serde_json::to_value(update(json!({}))).unwrap())
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn nothing_is_written_without_the_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_to_an_unresponsive_server_times_out() {
-    let (writer, _) = writer(|_| Answer::Silence);
+    let (writer, _) = writer(|_| FakeResponse::Silence);
     let error = writer.delete::<Secret>("apps", "outputs", None).await.unwrap_err();
     assert_eq!(error.to_string(), "failed to delete Secret apps/outputs: API server did not respond within 30 s");
 }
@@ -104,7 +104,7 @@ async fn refusals_are_distinguished_and_contain_the_server_message() {
         (400, "BadRequest", WriteError::is_invalid),
     ];
     for (code, reason, check) in cases {
-        let (writer, _) = writer(move |_| Answer::refusal(code, reason));
+        let (writer, _) = writer(move |_| FakeResponse::refusal(code, reason));
         let error = writer.apply::<Update>(&update(json!({}))).await.unwrap_err();
         assert!(check(&error), "{error}");
         assert_eq!(error.to_string(), format!("failed to apply Update apps/web: it is {reason} ({reason}, {code})"));
@@ -130,7 +130,11 @@ async fn apply_is_forced_with_our_field_manager_and_check_is_a_dry_run() {
 #[tokio::test]
 async fn creating_an_existing_object_returns_it() {
     let (creator, log) =
-        writer(|request| if request.method == "POST" { Answer::refusal(409, "AlreadyExists") } else { agree(request) });
+        writer(
+            |request| {
+                if request.method == "POST" { FakeResponse::refusal(409, "AlreadyExists") } else { agree(request) }
+            },
+        );
     let created = creator.create(&update(json!({}))).await.unwrap();
     assert!(matches!(&created, Created::Existing(update) if update.metadata.uid.as_deref() == Some("u1")));
     assert_eq!(
@@ -139,8 +143,8 @@ async fn creating_an_existing_object_returns_it() {
     );
 
     let gone = |request: &RecordedRequest| match request.method.as_str() {
-        "POST" => Answer::refusal(409, "AlreadyExists"),
-        _ => Answer::refusal(404, "NotFound"),
+        "POST" => FakeResponse::refusal(409, "AlreadyExists"),
+        _ => FakeResponse::refusal(404, "NotFound"),
     };
     assert!(writer(gone).0.create(&update(json!({}))).await.unwrap_err().is_conflict());
     assert!(matches!(writer(agree).0.create(&update(json!({}))).await.unwrap(), Created::New(_)));
@@ -148,7 +152,7 @@ async fn creating_an_existing_object_returns_it() {
 
 #[tokio::test]
 async fn deleting_a_missing_object_succeeds_and_is_guarded_by_the_uid() {
-    let (writer, log) = writer(|_| Answer::refusal(404, "NotFound"));
+    let (writer, log) = writer(|_| FakeResponse::refusal(404, "NotFound"));
     writer.delete::<Update>("apps", "web", Some("u1")).await.unwrap();
     let expected = json!({ "propagationPolicy": "Background", "preconditions": { "uid": "u1" } });
     assert_eq!(log.all()[0].body, expected);
@@ -179,7 +183,7 @@ async fn finalizer_patches_test_that_the_object_is_unchanged() {
 
 #[tokio::test]
 async fn removing_a_finalizer_from_a_missing_object_succeeds() {
-    let (writer, _) = writer(|_| Answer::refusal(404, "NotFound"));
+    let (writer, _) = writer(|_| FakeResponse::refusal(404, "NotFound"));
     writer.remove_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
     assert!(writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap_err().is_not_found());
 }
@@ -209,7 +213,7 @@ async fn a_terminating_namespace_is_distinguished_from_other_refusals() {
                 "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
                 "message": "secrets \"s\" is forbidden", "details": { "causes": causes },
             });
-            Answer::Json(403, status)
+            FakeResponse::Json(403, status)
         });
         let error = writer.apply::<Update>(&update(json!({}))).await.unwrap_err();
         assert!(error.is_forbidden());
@@ -246,7 +250,7 @@ async fn owned_objects_need_no_takeover_request_and_conflicts_are_reported() {
     let (gate, log) = writer(agree);
     assert!(gate.take_over(&update_with(json!({ "managedFields": entry }))).await.unwrap().is_none());
     assert!(log.all().is_empty());
-    let (gate, _) = writer(|_| Answer::refusal(409, "Conflict"));
+    let (gate, _) = writer(|_| FakeResponse::refusal(409, "Conflict"));
     let theirs = json!([{ "manager": "pulumi-kubernetes-operator", "operation": "Update" }]);
     assert!(gate.take_over(&update_with(json!({ "managedFields": theirs }))).await.unwrap_err().is_conflict());
 }

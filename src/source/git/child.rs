@@ -46,7 +46,7 @@ const QUERY_LIMITS: Limits = Limits {
     open_files: 64,
     // The DNS resolver starts a thread.
     threads: true,
-    answer: MAX_RESPONSE_SIZE,
+    response: MAX_RESPONSE_SIZE,
 };
 
 /// Returns the maximum memory of all concurrent child processes, in bytes.
@@ -85,7 +85,7 @@ pub async fn pack(subprocess: &Subprocess, pack: Pack) -> Result<Packed, GitErro
         nice: 10,
         wall: PACKING_TIME,
         file_size: pack.archive_limits.download_bytes.max(pack.limits.index_bytes()) + MEBIBYTE,
-        answer: MAX_RESPONSE_SIZE + 128 * u64::try_from(pack.choices.len()).unwrap_or(u64::MAX),
+        response: MAX_RESPONSE_SIZE + 128 * u64::try_from(pack.choices.len()).unwrap_or(u64::MAX),
         ..QUERY_LIMITS
     };
     run(subprocess, "packing the commit", &Request::Pack(pack), &limits).await

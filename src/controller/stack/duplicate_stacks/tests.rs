@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::auto::RunProject;
 use crate::api::pulumi::{PulumiStack, StackStatus};
-use crate::runtime::fake_api::{self, Answer};
+use crate::runtime::fake_api::{self, FakeResponse};
 
 fn stack(name: &str, created: i64, spec: Value) -> Stack {
     let created = Timestamp::from_second(created).unwrap().to_string();
@@ -29,14 +29,14 @@ fn workspace(project: &str) -> Workspace {
 /// Returns a reader for an API server that serves a Workspace with this project for each name, except for names that start with `bare`.
 fn reader(project: &'static str) -> (Reader, fake_api::Log) {
     let (client, log) = fake_api::client(move |request| match request.path.rsplit('/').next() {
-        Some(name) if !name.starts_with("bare") => Answer::Json(
+        Some(name) if !name.starts_with("bare") => FakeResponse::Json(
             200,
             json!({
                 "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace", "metadata": {"name": name}, "spec": {},
                 "status": {"projectName": project},
             }),
         ),
-        _ => Answer::refusal(404, "NotFound"),
+        _ => FakeResponse::refusal(404, "NotFound"),
     });
     (Reader::new(client, std::time::Duration::from_secs(5)), log)
 }

@@ -33,7 +33,7 @@ const LIMITS: Limits = Limits {
     file_size: 0,
     open_files: 16,
     threads: false,
-    answer: 8 << 10,
+    response: 8 << 10,
 };
 /// Priority of evaluations for a namespace with a recent expensive expression. It is lower than the priority of Git children, so that
 /// these evaluations do not delay the polls of other namespaces.

@@ -63,14 +63,14 @@ mod caches {
     };
     use crate::controller::test_parts::TestParts;
     use crate::controller::update::updates;
-    use crate::runtime::fake_api::{Answer, client};
+    use crate::runtime::fake_api::{FakeResponse, client};
     use crate::runtime::index::CacheSync;
     use crate::runtime::index::StoreWriter as _;
     use crate::source::flux::Sources;
 
     #[tokio::test(start_paused = true)]
     async fn a_stack_waits_until_the_update_and_stack_caches_are_synced() {
-        let (client, log) = client(|_| Answer::refusal(404, "NotFound"));
+        let (client, log) = client(|_| FakeResponse::refusal(404, "NotFound"));
         let parts = TestParts::new(client);
         let (stacks, mut stacks_writer) = stacks();
         let (updates, mut updates_writer) = updates();

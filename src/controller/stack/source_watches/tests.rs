@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::pulumi::{FluxSource, SourceReference, StackSpec};
 use crate::controller::stack::dependents;
-use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
 use crate::source;
 use crate::source::flux::Found;
@@ -35,31 +35,33 @@ impl Server {
         self.behavior.store(behavior, Ordering::SeqCst);
     }
 
-    fn respond(&self, request: &RecordedRequest) -> Answer {
+    fn respond(&self, request: &RecordedRequest) -> FakeResponse {
         let behavior = self.behavior.load(Ordering::SeqCst);
         let is_watched = request.path == ALL_REPORTS;
         match behavior {
             NOT_SERVED if request.path == "/apis" => discovery(&[]),
             _ if request.path == "/apis" => discovery(&["Report"]),
-            NOT_SERVED => Answer::Json(404, json!("404 page not found")),
-            FORBIDDEN => Answer::refusal(403, "Forbidden"),
-            _ if is_watched && self.watch_is_forbidden.load(Ordering::SeqCst) == 1 => Answer::refusal(403, "Forbidden"),
+            NOT_SERVED => FakeResponse::Json(404, json!("404 page not found")),
+            FORBIDDEN => FakeResponse::refusal(403, "Forbidden"),
+            _ if is_watched && self.watch_is_forbidden.load(Ordering::SeqCst) == 1 => {
+                FakeResponse::refusal(403, "Forbidden")
+            }
             _ if request.query.contains("watch=true") => self.watch(),
-            _ if is_watched => Answer::Json(
+            _ if is_watched => FakeResponse::Json(
                 200,
                 json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
                     "metadata": {"resourceVersion": "1"}, "items": [metadata("app", 1)]}),
             ),
-            _ => Answer::Json(200, report()),
+            _ => FakeResponse::Json(200, report()),
         }
     }
 
     /// Returns watch events for a change of `app` and for a change of another source. Later watch requests receive no events.
-    fn watch(&self) -> Answer {
+    fn watch(&self) -> FakeResponse {
         if self.watches.fetch_add(1, Ordering::SeqCst) > 0 {
-            return Answer::Silence;
+            return FakeResponse::Silence;
         }
-        Answer::events([("MODIFIED", metadata("another", 2)), ("MODIFIED", metadata("app", 3))])
+        FakeResponse::events([("MODIFIED", metadata("another", 2)), ("MODIFIED", metadata("app", 3))])
     }
 }
 
@@ -73,7 +75,7 @@ fn report() -> Value {
         "metadata": {"name": "app", "namespace": "apps"}, "status": {}})
 }
 
-fn discovery(kinds: &[&str]) -> Answer {
+fn discovery(kinds: &[&str]) -> FakeResponse {
     let resources: Vec<Value> = kinds
         .iter()
         .map(|kind| {
@@ -81,7 +83,7 @@ fn discovery(kinds: &[&str]) -> Answer {
                 "scope": "Namespaced", "verbs": ["get", "list", "watch"]})
         })
         .collect();
-    Answer::Json(
+    FakeResponse::Json(
         200,
         json!({"items": [
             {"metadata": {"name": "apps"}, "versions": [{"version": "v1", "resources": []}]},

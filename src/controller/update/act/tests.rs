@@ -17,7 +17,7 @@ use crate::controller::update::pod_termination::NodeState;
 use crate::controller::update::queue::updates;
 use crate::controller::update::request::RunTimeouts;
 use crate::rpc::proto;
-use crate::runtime::fake_api::{Answer, RecordedRequest, client, merge};
+use crate::runtime::fake_api::{FakeResponse, RecordedRequest, client, merge};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::run_limiter::{Limits, RunLimiter};
 
@@ -36,12 +36,12 @@ fn stored() -> Value {
 }
 
 /// Returns an API server that rejects `times` status writes and stores the next status.
-fn rejecting(times: usize, response: Answer) -> (kube::Client, Arc<Mutex<Value>>) {
+fn rejecting(times: usize, response: FakeResponse) -> (kube::Client, Arc<Mutex<Value>>) {
     let object = Arc::new(Mutex::new(stored()));
     let (kept, left) = (object.clone(), Mutex::new(times));
     let (client, _log) = client(move |request: &RecordedRequest| {
         if request.method != "PATCH" || request.path != PATH {
-            return Answer::refusal(404, "NotFound");
+            return FakeResponse::refusal(404, "NotFound");
         }
         let mut left = left.lock().unwrap();
         if *left > 0 {
@@ -50,7 +50,7 @@ fn rejecting(times: usize, response: Answer) -> (kube::Client, Arc<Mutex<Value>>
         }
         let mut object = kept.lock().unwrap();
         merge(&mut object, &request.body);
-        Answer::Json(200, object.clone())
+        FakeResponse::Json(200, object.clone())
     });
     (client, object)
 }
@@ -85,7 +85,7 @@ fn hostile() -> proto::Result {
     }
 }
 
-async fn recorded(times: usize, response: Answer) -> (Result<Next, ReconcileError>, Value) {
+async fn recorded(times: usize, response: FakeResponse) -> (Result<Next, ReconcileError>, Value) {
     let (client, object) = rejecting(times, response);
     let parts = TestParts::new(client);
     let update: Update = serde_json::from_value(stored()).unwrap();
@@ -111,15 +111,15 @@ async fn recorded(times: usize, response: Answer) -> (Result<Next, ReconcileErro
 
 #[tokio::test]
 async fn a_rejected_result_is_recorded_without_its_details() {
-    let etcd = Answer::Json(
+    let etcd = FakeResponse::Json(
         500,
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": "etcdserver: request is too large", "reason": "InternalError", "code": 500}),
     );
     let answers = [
-        Answer::refusal(413, "RequestEntityTooLarge"),
-        Answer::refusal(422, "Invalid"),
-        Answer::refusal(400, "BadRequest"),
+        FakeResponse::refusal(413, "RequestEntityTooLarge"),
+        FakeResponse::refusal(422, "Invalid"),
+        FakeResponse::refusal(400, "BadRequest"),
         etcd,
     ];
     for response in answers {
@@ -140,11 +140,11 @@ async fn a_rejected_result_is_recorded_without_its_details() {
 
 #[tokio::test]
 async fn an_accepted_result_keeps_its_details_and_plausible_times() {
-    let (_, status) = Box::pin(recorded(0, Answer::Silence)).await;
+    let (_, status) = Box::pin(recorded(0, FakeResponse::Silence)).await;
     assert_eq!(status["changes"].as_object().map(serde_json::Map::len), Some(30));
     assert!(status.get("startTime").is_none(), "the start time is not in the future: {status}");
-    let (next, status) = Box::pin(recorded(9, Answer::refusal(413, "RequestEntityTooLarge"))).await;
+    let (next, status) = Box::pin(recorded(9, FakeResponse::refusal(413, "RequestEntityTooLarge"))).await;
     assert!(next.is_err() && status.get("message").is_none(), "the status write is retried");
-    let (next, _) = Box::pin(recorded(1, Answer::refusal(503, "ServiceUnavailable"))).await;
+    let (next, _) = Box::pin(recorded(1, FakeResponse::refusal(503, "ServiceUnavailable"))).await;
     assert!(next.is_err(), "the full status is retried after an API server outage");
 }

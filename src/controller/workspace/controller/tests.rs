@@ -15,7 +15,7 @@ use crate::api::auto::Workspace;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
 use crate::runtime::controller::Start;
-use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::index::CacheSync;
 use crate::runtime::reconcile::ReconcileRunner;
 
@@ -59,28 +59,28 @@ fn update(is_bound: bool) -> Value {
     })
 }
 
-fn list(items: &[Value]) -> Answer {
+fn list(items: &[Value]) -> FakeResponse {
     let metadata = json!({"resourceVersion": "1"});
-    Answer::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
+    FakeResponse::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
 }
 
 /// Responds like the API server, with separate Updates for the cache and for live reads.
-fn answer(request: &RecordedRequest, cached: &Answer, live: &[Value]) -> Answer {
+fn answer(request: &RecordedRequest, cached: &FakeResponse, live: &[Value]) -> FakeResponse {
     let updates = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates";
     match request.path.as_str() {
-        _ if request.query.contains("watch=true") => Answer::Silence,
+        _ if request.query.contains("watch=true") => FakeResponse::Silence,
         "/apis/auto.pulumi.com/v1alpha1/updates" => cached.clone(),
         "/apis/auto.pulumi.com/v1alpha1/workspaces" => list(
             &object_at("/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web").into_iter().collect::<Vec<_>>(),
         ),
         "/api/v1/pods" | "/apis/apps/v1/statefulsets" => list(&[]),
         path if path == updates => list(live),
-        path if path == format!("{updates}/by-hand") => {
-            live.first().map_or_else(|| Answer::refusal(404, "NotFound"), |live| Answer::Json(200, live.clone()))
-        }
+        path if path == format!("{updates}/by-hand") => live
+            .first()
+            .map_or_else(|| FakeResponse::refusal(404, "NotFound"), |live| FakeResponse::Json(200, live.clone())),
         path => match object_at(path.trim_end_matches("/status")) {
-            Some(object) => Answer::Json(200, object),
-            None => Answer::refusal(404, "NotFound"),
+            Some(object) => FakeResponse::Json(200, object),
+            None => FakeResponse::refusal(404, "NotFound"),
         },
     }
 }
@@ -114,7 +114,7 @@ fn context(parts: &TestParts, updates: update::Updates, wake: mpsc::Sender<Objec
     }
 }
 
-fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>) {
+fn start(cached: FakeResponse, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>) {
     let (client, log) = client(move |request| answer(request, &cached, &live));
     let parts = TestParts::new(client);
     let (wake, wakes) = mpsc::channel(1);
@@ -125,6 +125,8 @@ fn start(cached: Answer, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>)
     let runner = ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone());
     let start = Start {
         client: parts.client.clone(),
+        writer: parts.writer.clone(),
+        events: parts.events.clone(),
         scope: parts.scope.clone(),
         store: workspaces,
         runner: Arc::new(runner),
@@ -154,7 +156,7 @@ async fn until(what: &str, log: &Log, is_so: impl Fn(&Log) -> bool) {
 #[tokio::test(start_paused = true)]
 async fn no_pod_is_released_before_the_update_cache_is_synced() {
     let (let_out, is_out) = watch::channel(false);
-    let held = Answer::Held(is_out, Box::new(list(&[update(true)])));
+    let held = FakeResponse::Held(is_out, Box::new(list(&[update(true)])));
     // There is no live Update, so a direct read would not find the open run.
     let (log, task) = start(held, Vec::new());
     until("started", &log, |log| log.verbs().iter().any(|verb| verb.ends_with("v1alpha1/workspaces"))).await;

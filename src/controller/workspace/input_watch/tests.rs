@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::fake_api::{FakeResponse, client};
 
 fn secret(name: &str, version: u32) -> PartialObjectMeta<Secret> {
     let metadata = json!({"namespace": "apps", "name": name, "resourceVersion": version.to_string()});
@@ -41,8 +41,8 @@ fn only_changes_after_the_initial_list_are_reported() {
 #[tokio::test(start_paused = true)]
 async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
     let (client, log) = client(|request| match request.query.contains("watch=true") {
-        true => Answer::Silence,
-        false => Answer::Json(
+        true => FakeResponse::Silence,
+        false => FakeResponse::Json(
             200,
             json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
                 "metadata": {"resourceVersion": "1"}, "items": []}),
@@ -73,7 +73,7 @@ async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
 
 #[tokio::test(start_paused = true)]
 async fn no_watch_is_started_while_listing_is_forbidden() {
-    let (client, log) = client(|_| Answer::refusal(403, "Forbidden"));
+    let (client, log) = client(|_| FakeResponse::refusal(403, "Forbidden"));
     let (wake, _woken) = mpsc::channel(1);
     let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
     let end = CancellationToken::new();

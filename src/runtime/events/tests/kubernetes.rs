@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::auto::Workspace;
 use crate::runtime::events::{Event, EventKind, Events};
-use crate::runtime::fake_api::{Answer, Log, RecordedRequest, client};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
 
@@ -23,17 +23,17 @@ fn event(message: &str) -> Event {
     Event::new(&workspace(), EventKind::Warning, "PodFailed", message).with("pulumi.com/revision", "main@sha1:a")
 }
 
-fn agree(request: &RecordedRequest) -> Answer {
+fn agree(request: &RecordedRequest) -> FakeResponse {
     let mut object = request.body.clone();
     if object.pointer("/metadata").is_none() {
         object["metadata"] = json!({ "name": "patched" });
         object["involvedObject"] = json!({});
     }
-    Answer::Json(200, object)
+    FakeResponse::Json(200, object)
 }
 
 /// Publishes the events, waits until the task has written them, and returns the requests to the server.
-async fn written(answer: fn(&RecordedRequest) -> Answer, events: Vec<Event>) -> (Vec<RecordedRequest>, Metrics) {
+async fn written(answer: fn(&RecordedRequest) -> FakeResponse, events: Vec<Event>) -> (Vec<RecordedRequest>, Metrics) {
     let (client, log): (_, Log) = client(answer);
     let metrics = Metrics::default();
     let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), metrics.clone());
@@ -82,7 +82,7 @@ async fn repeated_events_are_counted_and_new_messages_create_events() {
 #[tokio::test]
 async fn a_repeated_event_that_was_deleted_is_recreated() {
     let forgetful = |request: &RecordedRequest| {
-        if request.method == "PATCH" { Answer::refusal(404, "NotFound") } else { agree(request) }
+        if request.method == "PATCH" { FakeResponse::refusal(404, "NotFound") } else { agree(request) }
     };
     let (requests, _) = written(forgetful, vec![event("no image"), event("no image"), event("no image")]).await;
     let methods: Vec<&str> = requests.iter().map(|request| request.method.as_str()).collect();
@@ -101,13 +101,13 @@ async fn messages_are_bounded_and_hide_credentials() {
 
 #[tokio::test]
 async fn events_that_cannot_be_written_are_counted_as_dropped() {
-    let (_, metrics) = written(|_| Answer::refusal(403, "Forbidden"), vec![event("a"), event("b")]).await;
+    let (_, metrics) = written(|_| FakeResponse::refusal(403, "Forbidden"), vec![event("a"), event("b")]).await;
     assert!(metrics.encode().unwrap().contains("events_dropped_total 2\n"));
 }
 
 #[tokio::test]
 async fn excess_events_are_dropped_and_counted_without_blocking() {
-    let (client, _log) = client(|_| Answer::Silence);
+    let (client, _log) = client(|_| FakeResponse::Silence);
     let metrics = Metrics::default();
     let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), metrics.clone());
     let (events, _task) = Events::new(writer, "pulumi-controller", "pod-1", metrics.clone());
@@ -117,7 +117,7 @@ async fn excess_events_are_dropped_and_counted_without_blocking() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unresponsive_server_does_not_block_shutdown() {
-    let (client, _log) = client(|_| Answer::Silence);
+    let (client, _log) = client(|_| FakeResponse::Silence);
     let metrics = Metrics::default();
     let writer = Writer::new(client, Duration::from_secs(30), Leadership::sole(), metrics.clone());
     let (events, task) = Events::new(writer, "pulumi-controller", "pod-1", metrics);
@@ -131,7 +131,7 @@ async fn an_unresponsive_server_does_not_block_shutdown() {
 
 #[tokio::test(start_paused = true)]
 async fn an_in_flight_event_does_not_block_shutdown() {
-    let (client, log) = client(|_| Answer::Silence);
+    let (client, log) = client(|_| FakeResponse::Silence);
     let metrics = Metrics::default();
     let writer = Writer::new(client, Duration::from_secs(30), Leadership::sole(), metrics.clone());
     let (events, task) = Events::new(writer, "pulumi-controller", "pod-1", metrics);

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::pulumi::{Stack, StackSpec};
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
 use crate::runtime::events::{Event, EventKind, EventTask, Events, NotificationController, RetryPolicy};
-use crate::runtime::fake_api::{Answer, client};
+use crate::runtime::fake_api::{FakeResponse, client};
 use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
 
@@ -101,7 +101,7 @@ fn event(message: &str) -> Event {
 
 /// Returns the queues and their task. The API accepts all events.
 fn publisher(controller: NotificationController, metrics: &Metrics) -> (Events, EventTask) {
-    let (api, _) = client(|request| Answer::Json(200, request.body.clone()));
+    let (api, _) = client(|request| FakeResponse::Json(200, request.body.clone()));
     let writer = Writer::new(api, LIMIT, Leadership::sole(), metrics.clone());
     Events::with_notifications(writer, Some(controller), "pulumi-controller", "pod-1", metrics.clone())
 }

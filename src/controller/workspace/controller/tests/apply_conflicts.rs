@@ -11,24 +11,24 @@ use super::*;
 use crate::api::auto::Workspace;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
-use crate::runtime::fake_api::{Answer, RecordedRequest, client, merge};
+use crate::runtime::fake_api::{FakeResponse, RecordedRequest, client, merge};
 use crate::runtime::index::StoreWriter as _;
 
 const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web";
 
 /// Fake API server that stores applied objects, with a webhook that changes a label of every Service.
-fn answer(objects: &Mutex<HashMap<String, Value>>, request: &RecordedRequest) -> Answer {
+fn answer(objects: &Mutex<HashMap<String, Value>>, request: &RecordedRequest) -> FakeResponse {
     let mut objects = objects.lock().unwrap();
     let path = request.path.trim_end_matches("/status");
     match request.method.as_str() {
         "GET" if path.ends_with("/events") => {
-            Answer::Json(200, json!({"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": []}))
+            FakeResponse::Json(200, json!({"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": []}))
         }
-        "POST" => Answer::Json(201, request.body.clone()),
+        "POST" => FakeResponse::Json(201, request.body.clone()),
         "PATCH" if path == WORKSPACE => {
             let object = objects.get_mut(path).unwrap();
             merge(object, &request.body);
-            Answer::Json(200, object.clone())
+            FakeResponse::Json(200, object.clone())
         }
         "PATCH" => {
             let mut object = request.body.clone();
@@ -39,11 +39,11 @@ fn answer(objects: &Mutex<HashMap<String, Value>>, request: &RecordedRequest) ->
             if !request.query.contains("dryRun") {
                 objects.insert(path.to_owned(), object.clone());
             }
-            Answer::Json(200, object)
+            FakeResponse::Json(200, object)
         }
         _ => match objects.get(path) {
-            Some(object) => Answer::Json(200, object.clone()),
-            None => Answer::refusal(404, "NotFound"),
+            Some(object) => FakeResponse::Json(200, object.clone()),
+            None => FakeResponse::refusal(404, "NotFound"),
         },
     }
 }
