@@ -3,8 +3,9 @@
 //! The CLI handles a signal as a cancellation request only while its engine is running. Before the engine starts, a
 //! signal kills the CLI, which leaves the lock of the stack in place. The agent therefore delays the first SIGINT until
 //! the engine's first event, for at most [`MAX_SIGINT_DELAY`]. The second SIGINT makes the CLI abandon the operations in
-//! flight, whose outcome is then unknown. The agent sends the second SIGINT only if the client calls `Cancel` again or
-//! the time for the graceful cancellation has passed.
+//! flight, whose outcome is then unknown. The agent sends the second SIGINT only if the client calls `Cancel` again, the
+//! time for the graceful cancellation has passed, or no operation is in flight for [`IDLE_GRACE`]. In the last case, the
+//! CLI waits for a program or a compiler, which does not react to the cancellation.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -17,7 +18,10 @@ use crate::pulumi::failure::CANCELED;
 
 /// Maximum time that the agent delays the first SIGINT until the engine's first event.
 pub const MAX_SIGINT_DELAY: Duration = Duration::from_secs(15);
-/// Time between the second SIGINT and the SIGKILL for the CLI and all its descendants.
+/// Time without an operation in flight, after the first SIGINT, until the agent sends the second SIGINT.
+pub const IDLE_GRACE: Duration = Duration::from_secs(30);
+/// Time between the second SIGINT and the SIGKILL for the CLI and all its descendants. The SIGKILL is not sent before the
+/// time for the graceful cancellation has passed, because the CLI may be writing the state.
 pub const KILL_GRACE: Duration = Duration::from_secs(30);
 /// Part of the termination grace period that is reserved for reporting the result, waiting until the controller has
 /// recorded the result, and exiting. A period of the same length before this part is reserved for the forced
@@ -156,7 +160,9 @@ pub enum Step {
 enum Sent {
     #[default]
     Nothing,
-    First,
+    First {
+        at: Instant,
+    },
     Second {
         at: Instant,
     },
@@ -167,6 +173,8 @@ enum Sent {
 #[derive(Debug, Default)]
 pub struct Cancellation {
     engine_began: bool,
+    /// Time since which the engine has had no operation in flight.
+    idle_since: Option<Instant>,
     sent: Sent,
 }
 
@@ -176,6 +184,14 @@ impl Cancellation {
         self.engine_began = true;
     }
 
+    /// Records whether the engine has resource operations in flight.
+    pub fn observe_operations(&mut self, in_flight: bool, now: Instant) {
+        match in_flight {
+            true => self.idle_since = None,
+            false => drop(self.idle_since.get_or_insert(now)),
+        }
+    }
+
     /// Returns whether the CLI has received the second SIGINT, which makes the CLI abandon the operations in flight.
     pub fn was_forced(&self) -> bool {
         matches!(self.sent, Sent::Second { .. } | Sent::Kill)
@@ -183,20 +199,29 @@ impl Cancellation {
 
     /// Returns the signal to send now, if any, and records that it has been sent.
     pub fn due(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
+        let has_passed = |at: Option<Instant>, grace: Duration| at.is_some_and(|at| now >= at + grace);
         let (sent, step) = match self.sent {
-            Sent::Nothing
-                if cancel_request.graceful_at.is_some_and(|at| self.engine_began || now >= at + MAX_SIGINT_DELAY) =>
-            {
-                (Sent::First, Step::Interrupt)
+            Sent::Nothing if has_passed(cancel_request.graceful_at, self.sigint_delay()) => {
+                (Sent::First { at: now }, Step::Interrupt)
             }
-            Sent::First if cancel_request.forced_at.is_some_and(|at| now >= at) => {
+            Sent::First { at }
+                if has_passed(cancel_request.forced_at, Duration::ZERO)
+                    || has_passed(self.idle_since.map(|since| since.max(at)), IDLE_GRACE) =>
+            {
                 (Sent::Second { at: now }, Step::Interrupt)
             }
-            Sent::Second { at } if now >= at + KILL_GRACE => (Sent::Kill, Step::Kill),
+            Sent::Second { at } if has_passed(cancel_request.forced_at.map(|forced| forced.max(at)), KILL_GRACE) => {
+                (Sent::Kill, Step::Kill)
+            }
             _ => return None,
         };
         self.sent = sent;
         Some(step)
+    }
+
+    /// Returns the time between the request to cancel and the first SIGINT.
+    fn sigint_delay(&self) -> Duration {
+        if self.engine_began { Duration::ZERO } else { MAX_SIGINT_DELAY }
     }
 }
 

@@ -16,6 +16,8 @@ const MAX_KEPT: usize = 4 * 1024;
 const OVERHEAD: usize = 64;
 /// Maximum number of distinct operation names that are counted. The engine has about twenty names.
 const MAXIMUM_OPERATIONS: usize = 64;
+/// Maximum number of tracked operations in flight. The engine has at most as many as `--parallel` allows.
+const MAX_IN_FLIGHT: usize = 4096;
 /// Type prefix of providers, which the engine does not count as resources.
 const PROVIDER_TYPE: &str = "pulumi:providers:";
 /// Operation of a refresh before an update, which the engine does not count as a change.
@@ -30,6 +32,11 @@ pub struct RunSummary {
     cancel_requested: bool,
     summary: Option<Summary>,
     steps: BTreeMap<String, u64>,
+    /// Number of operations that have begun and not ended, by URN and name. Several old copies of a resource can be deleted
+    /// at the same time.
+    in_flight: BTreeMap<(String, String), u64>,
+    /// Whether the engine had more than [`MAX_IN_FLIGHT`] operations in flight.
+    in_flight_exceeded: bool,
     outputs: Option<Vec<Output>>,
     first_errors: Vec<Diagnostic>,
     first_errors_full: bool,
@@ -42,7 +49,12 @@ impl RunSummary {
     pub fn observe(&mut self, event: &EngineEvent) {
         self.began = true;
         match &event.kind {
-            EventKind::ResourceOutputs(step) => self.observe_done(step),
+            EventKind::ResourcePre(step) => self.begin_operation(step),
+            EventKind::ResourceOutputs(step) => {
+                self.end_operation(step);
+                self.observe_done(step);
+            }
+            EventKind::ResourceFailed(step) => self.end_operation(step),
             EventKind::Diagnostic(diagnostic) if !diagnostic.ephemeral => self.observe_diagnostic(diagnostic),
             EventKind::Summary(summary) => {
                 let mut summary = summary.clone();
@@ -55,6 +67,22 @@ impl RunSummary {
                 self.cancel_requested |= STOPPING.iter().any(|words| message.contains(words));
             }
             _ => {}
+        }
+    }
+
+    fn begin_operation(&mut self, step: &ResourceStep) {
+        match self.in_flight.len() < MAX_IN_FLIGHT {
+            true => *self.in_flight.entry(operation(step)).or_default() += 1,
+            false => self.in_flight_exceeded = true,
+        }
+    }
+
+    fn end_operation(&mut self, step: &ResourceStep) {
+        if let Some(count) = self.in_flight.get_mut(&operation(step)) {
+            *count -= 1;
+            if *count == 0 {
+                self.in_flight.remove(&operation(step));
+            }
         }
     }
 
@@ -134,10 +162,20 @@ impl RunSummary {
         self.began
     }
 
+    /// Whether a resource operation has begun and not ended, or may have.
+    pub fn has_operations_in_flight(&self) -> bool {
+        self.in_flight_exceeded || !self.in_flight.is_empty()
+    }
+
     /// Whether the engine reported that it received a signal to cancel the run.
     pub fn cancel_requested(&self) -> bool {
         self.cancel_requested
     }
+}
+
+/// Returns the URN and the name of an operation.
+fn operation(step: &ResourceStep) -> (String, String) {
+    (step.urn.clone(), step.operation.clone())
 }
 
 fn size(diagnostic: &Diagnostic) -> usize {
@@ -230,6 +268,46 @@ mod tests {
         let run = run(include_str!("testdata/canceled.events.jsonl"));
         assert!(run.cancel_requested());
         assert_eq!(run.result(), Some("failed"));
+    }
+
+    #[test]
+    fn operations_are_in_flight_until_their_end() {
+        let event = |kind: fn(ResourceStep) -> EventKind, urn: &str| {
+            let step = ResourceStep { urn: urn.to_owned(), operation: "delete".to_owned(), ..ResourceStep::default() };
+            EngineEvent { sequence: 0, timestamp: 0, kind: kind(step) }
+        };
+        let mut run = RunSummary::default();
+        assert!(!run.has_operations_in_flight());
+        // Two old copies of one resource.
+        for urn in ["a", "a", "b"] {
+            run.observe(&event(EventKind::ResourcePre, urn));
+        }
+        run.observe(&event(EventKind::ResourceOutputs, "a"));
+        run.observe(&event(EventKind::ResourceFailed, "b"));
+        assert!(run.has_operations_in_flight());
+        run.observe(&event(EventKind::ResourceOutputs, "a"));
+        run.observe(&event(EventKind::ResourceOutputs, "stack"));
+        assert!(!run.has_operations_in_flight());
+        for number in 0..=MAX_IN_FLIGHT {
+            run.observe(&event(EventKind::ResourcePre, &number.to_string()));
+        }
+        for number in 0..=MAX_IN_FLIGHT {
+            run.observe(&event(EventKind::ResourceOutputs, &number.to_string()));
+        }
+        assert!(run.has_operations_in_flight(), "an operation that was not tracked may be in flight");
+    }
+
+    #[test]
+    fn no_operation_is_in_flight_after_a_complete_run() {
+        for log in [
+            include_str!("testdata/succeeded.events.jsonl"),
+            include_str!("testdata/refreshed.events.jsonl"),
+            include_str!("testdata/destroyed.events.jsonl"),
+            include_str!("testdata/failed.events.jsonl"),
+            include_str!("testdata/canceled.events.jsonl"),
+        ] {
+            assert!(!run(log).has_operations_in_flight(), "{log}");
+        }
     }
 
     #[test]

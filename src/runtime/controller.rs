@@ -12,7 +12,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::auto::Update;
 use crate::runtime::events::Events;
 use crate::runtime::index::StoreWriter;
 use crate::runtime::invalid_objects::{self, InvalidObjects};
@@ -64,9 +63,7 @@ impl<S> Start<S> {
         let (invalid, queue) = InvalidObjects::new();
         let skipped = move |metadata: &_, error: &_| invalid.add(metadata, error);
         let changes = watch::changes(scope.api(client), scope.own_kinds(), strip, skipped, store, runner.clone(), seen);
-        // An Update has other conditions, which record its run.
-        let sets_conditions = K::kind(&()) != Update::kind(&());
-        let reports = invalid_objects::report::<K>(queue, sets_conditions, writer, events);
+        let reports = invalid_objects::report::<K>(queue, writer, events);
         let controller = triggers(Controller::for_stream(changes, objects))
             .graceful_shutdown_on(end.cancelled_owned())
             .run(

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::core::PartialObjectMeta;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::api::conditions::{self, Claim, READY, STALLED, Status, stack_reason};
@@ -45,14 +45,8 @@ impl InvalidObjects {
     }
 }
 
-/// Reports each generation of each queued object once, until the queue is closed. `sets_conditions` is false for kinds without
-/// the conditions `Ready` and `Stalled`.
-pub async fn report<K: Object>(
-    mut queue: mpsc::Receiver<InvalidObject>,
-    sets_conditions: bool,
-    writer: Writer,
-    events: Events,
-) {
+/// Reports each generation of each queued object once, until the queue is closed.
+pub async fn report<K: Object>(mut queue: mpsc::Receiver<InvalidObject>, writer: Writer, events: Events) {
     let mut reported: HashMap<Option<String>, Option<i64>> = HashMap::new();
     while let Some(InvalidObject { metadata, message }) = queue.recv().await {
         if reported.len() >= MAX_REPORTED {
@@ -62,27 +56,31 @@ pub async fn report<K: Object>(
         if reported.insert(metadata.uid.clone(), metadata.generation) == Some(metadata.generation) {
             continue;
         }
-        if sets_conditions {
-            let generation = metadata.generation.unwrap_or_default();
-            let status = json!({"conditions": stalled(&message, generation), "observedGeneration": generation});
-            if let Err(error) = writer.status_of_invalid::<K>(&metadata, &status).await {
-                tracing::warn!(error = &error as &dyn std::error::Error, "failed to report an invalid object");
-                reported.remove(&metadata.uid);
-            }
+        if let Some(status) = status(&K::kind(&()), &message, metadata.generation.unwrap_or_default())
+            && let Err(error) = writer.status_of_invalid::<K>(&metadata, &status).await
+        {
+            tracing::warn!(error = &error as &dyn std::error::Error, "failed to report an invalid object");
+            reported.remove(&metadata.uid);
         }
         let object = PartialObjectMeta::<K> { types: None, metadata, _phantom: PhantomData };
         events.publish(Event::new(&object, EventKind::Warning, stack_reason::SPEC_INVALID, message));
     }
 }
 
-/// Returns the conditions of an invalid object.
-fn stalled(message: &str, generation: i64) -> Vec<Condition> {
-    let mut written = Vec::new();
-    for (kind, status) in [(READY, Status::False), (STALLED, Status::True)] {
-        let claim = Claim { kind, status, reason: stack_reason::SPEC_INVALID, message };
+/// Returns the status of an invalid object, or `None` for an Update, whose conditions record its run.
+fn status(kind: &str, message: &str, generation: i64) -> Option<Value> {
+    let not_ready = match kind {
+        "Update" => return None,
+        "Stack" => stack_reason::NOT_READY_STALLED,
+        _ => stack_reason::SPEC_INVALID,
+    };
+    let mut written: Vec<Condition> = Vec::new();
+    for (kind, status, reason) in [(READY, Status::False, not_ready), (STALLED, Status::True, stack_reason::SPEC_INVALID)]
+    {
+        let claim = Claim { kind, status, reason, message };
         conditions::set(&mut written, &claim, generation, Timestamp::now());
     }
-    written
+    Some(json!({ "conditions": written, "observedGeneration": generation }))
 }
 
 #[cfg(test)]
@@ -90,15 +88,15 @@ mod tests {
     use std::time::Duration;
 
     use kube::Client;
-    use serde_json::Value;
 
     use super::*;
+    use crate::api::auto::Update;
     use crate::api::pulumi::Stack;
     use crate::runtime::fake_api::{FakeResponse, client};
     use crate::runtime::writes::Leadership;
     use crate::telemetry::metrics::Metrics;
 
-    async fn reported(client: Client, sets_conditions: bool, generations: &[i64]) {
+    async fn reported<K: Object>(client: Client, generations: &[i64]) {
         let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), Metrics::default());
         let (events, _task) = Events::new(writer.clone(), "controller", "pod", Metrics::default());
         let (invalid, queue) = InvalidObjects::new();
@@ -113,7 +111,7 @@ mod tests {
             invalid.add(&metadata, &ParseError::TooManyValues(7));
         }
         drop(invalid);
-        report::<Stack>(queue, sets_conditions, writer, events).await;
+        report::<K>(queue, writer, events).await;
     }
 
     fn stack() -> FakeResponse {
@@ -123,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn each_generation_of_an_invalid_object_is_reported_once() {
         let (client, log) = client(|_| stack());
-        reported(client, true, &[1, 1, 2, 2]).await;
+        reported::<Stack>(client, &[1, 1, 2, 2]).await;
         let requests = log.all();
         let generations: Vec<&Value> =
             requests.iter().map(|request| &request.body["status"]["observedGeneration"]).collect();
@@ -135,21 +133,22 @@ mod tests {
             .iter()
             .map(|condition| (&condition["type"], &condition["status"], &condition["reason"]))
             .collect();
-        let (ready, stalled, reason) = (json!("Ready"), json!("Stalled"), json!("SpecInvalid"));
-        assert_eq!(states, [(&ready, &json!("False"), &reason), (&stalled, &json!("True"), &reason)]);
+        let ready = (&json!("Ready"), &json!("False"), &json!("NotReadyStalled"));
+        let stalled = (&json!("Stalled"), &json!("True"), &json!("SpecInvalid"));
+        assert_eq!(states, [ready, stalled]);
     }
 
     #[tokio::test]
     async fn a_failed_report_is_repeated_with_the_next_event() {
         let (client, log) = client(|_| FakeResponse::refusal(500, "InternalError"));
-        reported(client, true, &[1, 1]).await;
+        reported::<Stack>(client, &[1, 1]).await;
         assert_eq!(log.all().len(), 2);
     }
 
     #[tokio::test]
-    async fn kinds_without_these_conditions_get_only_an_event() {
+    async fn an_invalid_update_keeps_its_conditions() {
         let (client, log) = client(|_| stack());
-        reported(client, false, &[1]).await;
+        reported::<Update>(client, &[1]).await;
         assert!(log.all().is_empty(), "{:?}", log.verbs());
     }
 }

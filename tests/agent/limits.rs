@@ -82,3 +82,21 @@ async fn a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period() {
     assert!(result.interrupted, "a resource step was interrupted");
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
 }
+
+#[tokio::test]
+async fn a_canceled_run_that_waits_for_its_compiler_ends_before_the_grace_period() {
+    if !has_pulumi("a_canceled_run_that_waits_for_its_compiler_ends_before_the_grace_period") {
+        return;
+    }
+    let workspace = Workspace::start_with_grace(600).await;
+    workspace.put("name: example\nruntime:\n  name: yaml\n  options:\n    compiler: sleep 3600\n").await;
+    let request = workspace.request(&[]).await;
+    workspace.run(&request).await.unwrap();
+    workspace.until_logged("Updating (dev)").await;
+    let start = std::time::Instant::now();
+    workspace.connect().await.cancel(&request.id).await.unwrap();
+    let (result, _) = workspace.result(&request.id).await;
+    assert!(start.elapsed() >= Duration::from_secs(30), "the run ended after {:?}", start.elapsed());
+    assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
+    assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+}

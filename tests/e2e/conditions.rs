@@ -62,6 +62,29 @@ fn assert_never_ready_before(scene: &Scene, done: &Stack) {
     assert!(early.is_empty(), "{early:#?}");
 }
 
+/// Parsing such an object would need a hundred times the memory of its text.
+#[test]
+fn a_stack_with_too_many_values_stalls_until_it_is_shortened() {
+    run("values", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("values").output("text", json!("hello")).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.config.insert("list".to_owned(), json!(vec![json!({"": 0}); 60_000]));
+        let main = scene.start(stack).await;
+        let is_stalled = |stack: &Stack| {
+            has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+                && has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
+        };
+        let stalled = main.until("to be stalled", WaitLimit::Reaction, is_stalled).await;
+        let message = condition(&stalled, STALLED).map(|c| c.message.clone()).unwrap_or_default();
+        assert!(message.contains("more than the maximum of 100000"), "{message}");
+        main.until_event(stack_reason::SPEC_INVALID).await;
+        assert!(main.updates().await.is_empty(), "the Stack does not run");
+        main.change(json!({"spec": {"config": {"list": null}}})).await;
+        main.until_applied(&commit).await;
+    });
+}
+
 #[test]
 fn an_invalid_spec_stalls_until_it_is_fixed() {
     run("invalid", async |scene| {

@@ -40,6 +40,38 @@ fn signals_escalate_after_engine_start_and_grace_period() {
     }
 }
 
+/// Returns the signals and their times in seconds, for a `Cancel` call at second 5 and an engine without operations in
+/// flight in the given seconds.
+fn sent_while_idle(idle: std::ops::Range<u32>, calls: &[u32]) -> Vec<(u32, Step)> {
+    let start = Instant::now();
+    let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
+    cancellation.engine_began();
+    let mut steps = Vec::new();
+    for second in 0..200 {
+        let now = start + SECOND * second;
+        calls.iter().filter(|call| **call == second).for_each(|_| cancel_request.escalate(now, GRACE_PERIOD));
+        cancellation.observe_operations(!idle.contains(&second), now);
+        while let Some(step) = cancellation.due(&cancel_request, now) {
+            steps.push((second, step));
+        }
+    }
+    steps
+}
+
+#[test]
+fn without_operations_in_flight_the_second_interrupt_is_earlier_but_not_the_kill() {
+    use Step::{Interrupt, Kill};
+    for (idle, calls, expected) in [
+        (0..200, &[][..], vec![]),
+        (0..200, &[5][..], vec![(5, Interrupt), (35, Interrupt), (95, Kill)]),
+        (20..200, &[5][..], vec![(5, Interrupt), (50, Interrupt), (95, Kill)]),
+        (0..30, &[5][..], vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
+        (0..200, &[5, 40][..], vec![(5, Interrupt), (35, Interrupt), (70, Kill)]),
+    ] {
+        assert_eq!(sent_while_idle(idle.clone(), calls), expected, "{idle:?} {calls:?}");
+    }
+}
+
 #[test]
 fn an_interrupt_counts_as_hard_only_after_the_grace_period() {
     let start = Instant::now();

@@ -174,6 +174,7 @@ impl Watch<'_> {
         self.run.end_at_limits(self.run.liveness.silent());
         if self.events.summary.began() {
             self.cancellation.engine_began();
+            self.cancellation.observe_operations(self.events.summary.has_operations_in_flight(), Instant::now());
         }
         let cancel_request = *self.run.cancel_request.borrow();
         let operation = &self.run.record.request().id;
