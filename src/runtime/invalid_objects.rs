@@ -75,7 +75,8 @@ fn status(kind: &str, message: &str, generation: i64) -> Option<Value> {
         _ => stack_reason::SPEC_INVALID,
     };
     let mut written: Vec<Condition> = Vec::new();
-    for (kind, status, reason) in [(READY, Status::False, not_ready), (STALLED, Status::True, stack_reason::SPEC_INVALID)]
+    for (kind, status, reason) in
+        [(READY, Status::False, not_ready), (STALLED, Status::True, stack_reason::SPEC_INVALID)]
     {
         let claim = Claim { kind, status, reason, message };
         conditions::set(&mut written, &claim, generation, Timestamp::now());
