@@ -46,7 +46,7 @@ pub enum CallError {
 }
 
 /// Starts the CLI in its own session, with its output in pipes. Marks the CLI and all its descendants with the ID
-/// `operation`.
+/// `operation`. The CLI and the programs use `directory` as it is, even if it contains symbolic links.
 pub fn spawn(
     arguments: &[OsString],
     directory: &Path,
@@ -60,6 +60,7 @@ pub fn spawn(
         .current_dir(directory)
         .env_clear()
         .envs(environment)
+        .env("PWD", directory)
         .env(MARKER, operation)
         .stdin(stdin)
         .stdout(Stdio::piped())

@@ -138,9 +138,6 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     for (name, value) in defaults(layout) {
         environment.variables.entry(name.into()).or_insert(value);
     }
-    // The CLI identifies a project by its path. With this path, the project is the same as in a user's shell in the
-    // pod.
-    environment.variables.insert("PWD".into(), layout.workspace().into());
     Ok(environment)
 }
 

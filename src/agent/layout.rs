@@ -62,9 +62,24 @@ impl Layout {
         self.root.join(SOURCE_DIRECTORY)
     }
 
-    /// Returns the symbolic link to the project's directory in the source.
+    /// Returns the symbolic link to the project's directory in the source. The CLI identifies a project by its path. With
+    /// this path, the project is the same as in a user's shell in the pod.
     pub fn workspace(&self) -> PathBuf {
         self.root.join("workspace")
+    }
+
+    /// Returns the directory in which programs run and dependencies are installed. If the project is in a subdirectory of
+    /// the source, this is its path in the source, because package managers look for files such as `../library` and
+    /// `../package.json` relative to the path of the project.
+    pub fn program(&self) -> PathBuf {
+        let (workspace, source) = (self.workspace(), self.source());
+        match (workspace.canonicalize(), source.canonicalize()) {
+            (Ok(project), Ok(root)) => match project.strip_prefix(root) {
+                Ok(directory) if !directory.as_os_str().is_empty() => source.join(directory),
+                _ => workspace,
+            },
+            _ => workspace,
+        }
     }
 
     /// Returns the directory in which archives are received and unpacked. The directory is empty while no source is
@@ -114,5 +129,27 @@ impl Layout {
             std::fs::create_dir_all(directory)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_run_in_the_source_if_they_are_in_a_subdirectory() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::new(directory.path());
+        assert_eq!(layout.program(), layout.workspace());
+        std::fs::create_dir_all(layout.source().join("apps/web")).unwrap();
+        for (target, expected) in [
+            ("source", layout.workspace()),
+            ("source/apps/web", layout.source().join("apps/web")),
+            ("/", layout.workspace()),
+        ] {
+            std::os::unix::fs::symlink(target, layout.workspace()).unwrap();
+            assert_eq!(layout.program(), expected, "{target}");
+            std::fs::remove_file(layout.workspace()).unwrap();
+        }
     }
 }

@@ -55,7 +55,7 @@ pub async fn install(
     stop: &CancellationToken,
 ) -> Result<(), InstallError> {
     let environment = environment::build(layout, desired)?;
-    let directory = layout.workspace();
+    let directory = layout.program();
     let call = Call {
         arguments: arguments::install(),
         directory: &directory,

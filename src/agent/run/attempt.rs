@@ -74,7 +74,7 @@ impl Attempt {
 pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, AttemptError> {
     let id = &run.record.request().id;
     durable::remove(&run.record.event_log()).map_err(AttemptError::EventLog)?;
-    let mut child = command::spawn(&arguments, &run.directory(), &run.environment.variables, id, Stdio::null())
+    let mut child = command::spawn(&arguments, &run.layout.program(), &run.environment.variables, id, Stdio::null())
         .map_err(AttemptError::Start)?;
     let session = child.id();
     let family = Family::new(id, session.into_iter().collect());

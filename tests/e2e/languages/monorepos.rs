@@ -1,8 +1,8 @@
-//! Tests repositories in which the program depends on a package in another directory. `modules.rs` contains the test of Go.
+//! Tests repositories in which the program depends on a package in another directory. `modules.rs` also tests a local module in Go.
 
 use serde_json::json;
 
-use super::{destroy, first_outputs, program, replaced, stack};
+use super::{below, destroy, first_outputs, go_modules, program, replaced, stack};
 use crate::harness::{File, Scene, run};
 
 /// Pushes a repository with the program in `app`, and then a change of the package only. `directory` is the directory of the project
@@ -29,5 +29,29 @@ fn a_member_of_an_npm_workspace_uses_a_changed_local_package() {
 fn a_python_program_uses_a_changed_local_package() {
     run("monorepo-py", async |scene| {
         check(scene, &program("monorepo-python"), "app", "library/greetings/__init__.py").await;
+    });
+}
+
+/// The project file is in the directory of the program, and the lock file in the root.
+#[test]
+fn a_project_in_a_subdirectory_of_an_npm_workspace_uses_a_changed_local_package() {
+    run("monorepo-ts-app", async |scene| {
+        let mut files = program("monorepo-typescript");
+        files.retain(|file| file.path != "Pulumi.yaml");
+        let project =
+            File { path: "app/Pulumi.yaml".to_owned(), content: "name: monorepo\nruntime: nodejs\n".to_owned() };
+        files.push(project);
+        check(scene, &files, "app", "library/index.js").await;
+    });
+}
+
+#[test]
+fn a_go_project_in_a_subdirectory_uses_a_changed_local_module() {
+    run("monorepo-go", async |scene| {
+        let files = below("app", go_modules("go"));
+        let local = "module pulumi-controller.test/app\n\nrequire pulumi-controller.test/library v0.0.0\n\nreplace \
+                     pulumi-controller.test/library => ../library";
+        let files = replaced(&files, "app/go.mod", "module pulumi-controller.test/packages", local);
+        check(scene, &[files, program("monorepo-go")].concat(), "app", "library/library.go").await;
     });
 }

@@ -1,0 +1,3 @@
+module pulumi-controller.test/library
+
+go 1.26
