@@ -31,6 +31,7 @@ mod repository;
 mod shallow;
 mod size;
 mod table;
+mod tenants;
 
 #[allow(dead_code, reason = "the rules are for the end-to-end tests; the harness holds every scene to them")]
 #[path = "../e2e/conformance.rs"]
@@ -53,8 +54,20 @@ use crate::harness::run_alone;
 use crate::table::{Row, publish};
 
 /// All measures in order.
-const MEASURES: [&str; 11] =
-    ["size", "parts", "shallow", "path", "poll", "cold", "languages", "crowd", "rest", "followers", "memory"];
+const MEASURES: [&str; 12] = [
+    "size",
+    "parts",
+    "shallow",
+    "path",
+    "poll",
+    "cold",
+    "languages",
+    "tenants",
+    "crowd",
+    "rest",
+    "followers",
+    "memory",
+];
 
 fn main() {
     // `cargo bench` adds `--bench`.
@@ -103,6 +116,7 @@ async fn measured(measure: &str, expected: &[String], folder: &Path) -> Vec<Row>
             "poll" => vec![git_path::measure().await],
             "cold" => vec![cold::measure().await],
             "languages" => languages::measure().await,
+            "tenants" => tenants::measure().await,
             "crowd" => crowd::measure(with_rest).await,
             // The measure `crowd` includes the measure at rest with the same Stacks.
             "rest" if !expected.iter().any(|name| name == "crowd") => crowd::measure(true).await,

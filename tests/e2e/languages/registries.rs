@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
 use super::{
-    REGISTRY, REGISTRY_HOST, destroy, first_outputs, go_modules, npm, program, set_config, set_environment, stack,
-    template, until_message,
+    REGISTRY_HOST, destroy, first_outputs, go_modules, npm, program, set_config, set_environment, stack, template,
+    until_message,
 };
 use crate::harness::{File, Scene, run};
 
@@ -36,12 +36,15 @@ fn pod_template() -> Value {
 /// Starts with another token. After the Secret is corrected, the installation succeeds without another change.
 async fn check(scene: &Scene, files: &[File], settings: Settings) {
     let (name, content) = settings.file;
-    let secret = |token: &str| json!({name: content.replace("TOKEN", token)});
+    let authority = certificate(scene).await;
+    let secret = |token: &str| json!({name: content.replace("TOKEN", token), "ca.crt": authority});
     scene.create::<Secret>(json!({"metadata": {"name": "registry"}, "stringData": secret("wrong")})).await;
     let source = scene.source("app").await;
     let commit = source.push(files).await;
     let mut stack = stack(scene, &source);
-    set_environment(&mut stack, &[(settings.variable, &format!("{SETTINGS}/{name}"))]);
+    let variables =
+        [(settings.variable, format!("{SETTINGS}/{name}")), ("SSL_CERT_FILE", format!("{SETTINGS}/ca.crt"))];
+    set_environment(&mut stack, &variables.each_ref().map(|(name, value)| (*name, value.as_str())));
     template(&mut stack)["env"]
         .as_array_mut()
         .expect("a list")
@@ -88,17 +91,25 @@ fn pip_installs_with_the_token_in_pip_conf_from_a_secret() {
     });
 }
 
-/// The go command sends credentials of `.netrc` only with HTTPS, so the address of the module proxy contains the token.
+/// The go command sends credentials only with HTTPS.
 #[test]
 fn go_downloads_modules_with_the_token_in_goenv_from_a_secret() {
     run("goenv", async |scene| {
-        let proxy = REGISTRY.replace("://", "://user:TOKEN@");
         let settings = Settings {
-            file: ("env", format!("GOPROXY={proxy}/private/go\n")),
+            file: ("env", format!("GOPROXY=https://user:TOKEN@{REGISTRY_HOST}/private/go\n")),
             variable: "GOENV",
             replaced: "GOPROXY",
             refusal: "401",
         };
         check(scene, &[go_modules("go"), program("go")].concat(), settings).await;
     });
+}
+
+/// Returns the certificate of the registry, through the proxy of the API server.
+async fn certificate(scene: &Scene) -> String {
+    let path = "/api/v1/namespaces/test-services/services/http:packages:http/proxy/ca.crt";
+    let request = http::Request::get(path).body(Vec::new()).expect("a request");
+    let response = scene.client.request_text(request).await.expect("the certificate of the registry");
+    assert!(response.starts_with("-----BEGIN CERTIFICATE-----"), "{response}");
+    response
 }

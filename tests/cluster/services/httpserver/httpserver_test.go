@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
@@ -62,5 +63,24 @@ func TestAnAddressThatIsTakenIsNamed(t *testing.T) {
 	defer listener.Close()
 	if err := Run(listener.Addr().String(), nil); err == nil {
 		t.Fatal("two servers listen on one address")
+	}
+}
+
+func TestTheCertificateIsValidForItsHostOnly(t *testing.T) {
+	certificate, err := selfSigned("packages.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := x509.ParseCertificate(certificate.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	authorities := x509.NewCertPool()
+	authorities.AddCert(parsed)
+	if _, err := parsed.Verify(x509.VerifyOptions{Roots: authorities, DNSName: "packages.example"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parsed.Verify(x509.VerifyOptions{Roots: authorities, DNSName: "other.example"}); err == nil {
+		t.Fatal("the certificate is valid for another host")
 	}
 }

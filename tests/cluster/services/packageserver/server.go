@@ -44,6 +44,9 @@ func New(root, token string) (*Server, error) {
 
 func (server *Server) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	base := "http://" + request.Host
+	if request.TLS != nil {
+		base = "https://" + request.Host
+	}
 	path := request.URL.Path
 	if rest, isPrivate := strings.CutPrefix(path, privatePrefix); isPrivate {
 		if !server.isAllowed(request) {

@@ -13,6 +13,8 @@ import (
 
 func main() {
 	address := flag.String("addr", ":80", "address to listen on")
+	tlsAddress := flag.String("tls-addr", ":443", "address to listen on for HTTPS")
+	host := flag.String("host", "packages.test-services", "host name in the certificate")
 	root := flag.String("root", "", "directory that contains the packages")
 	token := flag.String("token", "", "token for the paths below /private, which are not served without it")
 	flag.Parse()
@@ -20,13 +22,13 @@ func main() {
 		fmt.Fprintf(os.Stderr, "package-server: unexpected argument %q; see --help\n", flag.Arg(0))
 		os.Exit(2)
 	}
-	if err := run(*address, *root, *token); err != nil {
+	if err := run(*address, *tlsAddress, *host, *root, *token); err != nil {
 		fmt.Fprintln(os.Stderr, "package-server:", err)
 		os.Exit(1)
 	}
 }
 
-func run(address, root, token string) error {
+func run(address, tlsAddress, host, root, token string) error {
 	server, err := packageserver.New(root, token)
 	if err != nil {
 		return err
@@ -36,5 +38,5 @@ func run(address, root, token string) error {
 		fmt.Fprintln(response, "ok")
 	})
 	routes.Handle("/", server)
-	return httpserver.Run(address, routes)
+	return httpserver.RunWithTLS(address, tlsAddress, host, routes)
 }
