@@ -40,7 +40,7 @@ fn default_flags() -> ManagerFlags {
 fn the_memory_limit_covers_all_child_processes() {
     let container = pod().containers.into_iter().next().unwrap();
     let limit = bytes(container.resources.unwrap().limits.unwrap().get("memory").unwrap());
-    let needed = OWN_MEMORY + git::most_memory() + stack::most_memory();
+    let needed = OWN_MEMORY + git::max_memory() + stack::max_memory();
     assert!(limit >= needed, "the memory limit is {} MiB, but {} MiB may be required", limit >> 20, needed >> 20);
 }
 

@@ -59,8 +59,8 @@ impl Fixture {
     async fn evaluate(&mut self, expression: &str, this: &Stack, dep: &Stack) -> Result<bool, ExpressionError> {
         let response = async {
             loop {
-                if let Some(response) = self.evaluator.ask(expression, this, dep).await {
-                    return response;
+                if let Some(result) = self.evaluator.evaluate(expression, this, dep).await {
+                    return result;
                 }
                 while self.woken.next().await.expect("a wake-up").name != this.metadata.name.clone().unwrap() {}
             }
@@ -133,14 +133,14 @@ async fn an_expression_that_exceeds_a_limit_is_stopped_and_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn expressions_that_exceed_limits_delay_no_other_namespace() {
     let mut fixture = Fixture::new();
-    let mut answered = 0;
+    let mut evaluated = 0;
     let began = Instant::now();
     for round in 0..20 {
         for attacker in 0..4 {
             let this = stack("attacker", &format!("app-{attacker}"), json!({"round": round}));
             let response =
-                fixture.evaluator.ask(&chained_replace(), &this, &stack("attacker", "base", json!({}))).await;
-            answered += usize::from(matches!(response, Some(Err(ExpressionError::LimitExceeded(_)))));
+                fixture.evaluator.evaluate(&chained_replace(), &this, &stack("attacker", "base", json!({}))).await;
+            evaluated += usize::from(matches!(response, Some(Err(ExpressionError::LimitExceeded(_)))));
         }
         let (this, dep) = (stack("victim", "app", json!({})), stack("victim", "base", json!({"round": round})));
         let start = Instant::now();
@@ -150,7 +150,7 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
     }
     // After each expression that exceeds a limit, evaluation pauses for the namespace of the attacker.
     let pauses = usize::try_from(began.elapsed().as_secs() / 10).unwrap();
-    assert!(answered <= 1 + pauses, "{answered} results in {:?}", began.elapsed());
+    assert!(evaluated <= 1 + pauses, "{evaluated} results in {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,8 +199,8 @@ async fn the_child_has_limits_and_inherits_nothing_from_its_parent() {
     let fixture = Fixture::new();
     let burn = "lists.range(1000).all(a, lists.range(1000).all(b, lists.range(1000).all(c, true)))";
     let (this, dep) = (stack("apps", "app", json!({})), stack("apps", "base", json!({})));
-    let requests = fixture.evaluator.ask(burn, &this, &dep).await;
-    assert_eq!(requests, None, "the evaluation has not ended");
+    let result = fixture.evaluator.evaluate(burn, &this, &dep).await;
+    assert_eq!(result, None, "the evaluation has not ended");
     let child = PathBuf::from(format!("/proc/{}", fixture.started()[0]));
     let read = |name: &str| std::fs::read_to_string(child.join(name)).unwrap_or_default();
     let began = Instant::now();

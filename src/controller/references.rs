@@ -267,7 +267,7 @@ mod tests {
             reference(ReferencedKind::Secret, "gone", "environment variable TOKEN"),
             reference(ReferencedKind::ConfigMap, "there", "config key size"),
         ];
-        let checked = references.check("apps", &expected, None).await.expect("answers");
+        let checked = references.check("apps", &expected, None).await.expect("a result");
         assert_eq!(checked.missing, [expected[3].clone(), expected[4].clone()]);
         assert_eq!(checked.empty, ["Secret/empty".to_owned()].into());
         let requests = log.all();

@@ -194,7 +194,7 @@ impl Wiring<'_> {
             wake_workspace,
         });
         let metrics = parts.metrics.clone();
-        let runner = self.default_runner::<Stack>("stack-controller").when_gone(move |gone| {
+        let runner = self.default_runner::<Stack>("stack-controller").on_deleted(move |gone| {
             metrics.stacks(known_stacks.store().len());
             duplicates.forget(gone);
             git.forget(gone);
@@ -237,7 +237,7 @@ impl Wiring<'_> {
             timeouts: update::RunTimeouts { default: config.default_run_timeout, maximum: config.max_run_timeout },
         });
         let runner = self.default_runner::<Update>("update-controller");
-        let runner = runner.when_gone(move |(namespace, name)| attachments.forget(namespace, name));
+        let runner = runner.on_deleted(move |(namespace, name)| attachments.forget(namespace, name));
         let feeds = update::Feeds { wakes, slots: run_limiter.wakes() };
         Box::pin(update::controller(self.start(store, runner), feeds, context)).await;
     }
@@ -286,7 +286,7 @@ impl Wiring<'_> {
         let watches = workspace::Watches { updates: updates_writer, wakes };
         // A reconcile waits until the agent has received the source and installed its dependencies.
         let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
-        let runner = self.runner::<Workspace>("workspace-controller", timeout, WORKSPACES).when_gone(move |gone| {
+        let runner = self.runner::<Workspace>("workspace-controller", timeout, WORKSPACES).on_deleted(move |gone| {
             inputs.forget(&gone.0, &gone.1);
             git.forget(gone);
         });
@@ -305,7 +305,7 @@ impl Wiring<'_> {
         });
         let metrics = parts.metrics.clone();
         let runner = self.default_runner::<Program>("program-controller");
-        let runner = runner.when_gone(move |_| metrics.programs(known.len()));
+        let runner = runner.on_deleted(move |_| metrics.programs(known.len()));
         program::controller(self.start(store, runner), context).await;
     }
 

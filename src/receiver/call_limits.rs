@@ -56,24 +56,24 @@ const CALL_INTERVAL: Duration = Duration::from_secs(1);
 /// Rate limit for the calls of a receiver: a burst, then a constant rate.
 #[derive(Debug)]
 struct RateLimit {
-    left: u32,
-    counted: Instant,
+    remaining: u32,
+    refilled: Instant,
 }
 
 impl RateLimit {
     fn new(now: Instant) -> Self {
-        RateLimit { left: BURST, counted: now }
+        RateLimit { remaining: BURST, refilled: now }
     }
 
     /// Counts a call. Returns `false` if the call exceeds the limit.
     fn take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.counted).as_secs() / CALL_INTERVAL.as_secs();
+        let passed = now.saturating_duration_since(self.refilled).as_secs() / CALL_INTERVAL.as_secs();
         let more = u32::try_from(passed).unwrap_or(BURST).min(BURST);
         // The elapsed part of the current interval counts toward the next call.
-        self.counted += CALL_INTERVAL * u32::try_from(passed).unwrap_or_default();
-        self.left = (self.left + more).min(BURST);
-        let allowed = self.left > 0;
-        self.left -= u32::from(allowed);
+        self.refilled += CALL_INTERVAL * u32::try_from(passed).unwrap_or_default();
+        self.remaining = (self.remaining + more).min(BURST);
+        let allowed = self.remaining > 0;
+        self.remaining -= u32::from(allowed);
         allowed
     }
 }
@@ -132,17 +132,17 @@ impl TokenReads {
 /// refused calls never delay the acceptance of other calls.
 const MAX_DELAYED_REFUSALS: usize = 64;
 
-/// Delays of the responses to refused calls. If too many refused calls wait, further ones are answered immediately.
+/// Delays of the responses to refused calls. If too many refused calls wait, further ones are refused immediately.
 #[derive(Debug)]
-pub struct RefusalDelays(Semaphore);
+pub struct DelayedRefusals(Semaphore);
 
-impl Default for RefusalDelays {
+impl Default for DelayedRefusals {
     fn default() -> Self {
-        RefusalDelays(Semaphore::new(MAX_DELAYED_REFUSALS))
+        DelayedRefusals(Semaphore::new(MAX_DELAYED_REFUSALS))
     }
 }
 
-impl RefusalDelays {
+impl DelayedRefusals {
     /// Waits until this time, or returns immediately if too many refused calls wait.
     pub async fn wait_until(&self, response: Instant) {
         if let Ok(_permit) = self.0.try_acquire() {
@@ -161,14 +161,14 @@ mod tests {
     fn twenty_calls_at_once_are_allowed_then_one_per_second() {
         let begin = Instant::now();
         let mut limit = RateLimit::new(begin);
-        let mut takes = |milliseconds: u64| limit.take(begin + Duration::from_millis(milliseconds));
-        assert!((0..20).all(|_| takes(0)));
+        let mut take = |milliseconds: u64| limit.take(begin + Duration::from_millis(milliseconds));
+        assert!((0..20).all(|_| take(0)));
         let rows = [(0, false), (999, false), (1000, true), (1900, false), (2000, true), (2000, false), (2999, false)];
         for (milliseconds, expected) in rows {
-            assert_eq!(takes(milliseconds), expected, "after {milliseconds} ms");
+            assert_eq!(take(milliseconds), expected, "after {milliseconds} ms");
         }
-        assert!((0..20).all(|_| takes(3_600_000)), "after an hour all are there again");
-        assert!(!takes(3_600_000), "and no more than that");
+        assert!((0..20).all(|_| take(3_600_000)), "an hour restores the full burst");
+        assert!(!take(3_600_000), "the burst is limited");
     }
 
     #[tokio::test(start_paused = true)]
@@ -210,7 +210,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_a_limited_number_of_refused_calls_is_delayed() {
-        let (delays, begin) = (RefusalDelays::default(), Instant::now());
+        let (delays, begin) = (DelayedRefusals::default(), Instant::now());
         let delay = Duration::from_millis(250);
         let calls = (0..MAX_DELAYED_REFUSALS + 10).map(|_| async {
             delays.wait_until(begin + delay).await;

@@ -46,12 +46,12 @@ impl Directory {
     pub fn apply(&self, event: Event<StackReceiver>) {
         let mut index = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Apply(receiver) => index.put(receiver),
+            Event::Apply(receiver) => index.insert(receiver),
             Event::Delete(receiver) => index.remove(&key(&receiver)),
             Event::Init => index.listed.clear(),
             Event::InitApply(receiver) => {
                 index.listed.insert(key(&receiver));
-                index.put(receiver);
+                index.insert(receiver);
             }
             Event::InitDone => {
                 let listed = std::mem::take(&mut index.listed);
@@ -63,7 +63,7 @@ impl Directory {
 }
 
 impl Index {
-    fn put(&mut self, receiver: StackReceiver) {
+    fn insert(&mut self, receiver: StackReceiver) {
         let key = key(&receiver);
         let limits = self
             .entries
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!([found(&directory, "/hook/2"), found(&directory, "/hook/3")], [None, some("b")]);
         // The watch restarts; b was deleted in the meantime, without an event.
         directory.apply(Event::Init);
-        assert_eq!(found(&directory, "/hook/3"), some("b"), "known receivers stay until the list is complete");
+        assert_eq!(found(&directory, "/hook/3"), some("b"), "existing receivers are kept until the list is complete");
         directory.apply(Event::InitDone);
         assert_eq!(found(&directory, "/hook/3"), None);
     }

@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use crate::api::conditions::receiver_reason;
 use crate::api::names::ANNOTATION_REQUESTED_AT;
 use crate::api::pulumi::{NoToken, ReceiverResource, ReceiverToken, Stack, StackReceiver};
-use crate::receiver::call_limits::RefusalDelays;
+use crate::receiver::call_limits::DelayedRefusals;
 use crate::receiver::directory::{Directory, Entry};
-use crate::receiver::proof::{Proof, runs};
+use crate::receiver::proof::{Proof, triggers_run};
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::reads::{ReadError, Reader};
 use crate::runtime::writes::{WriteError, Writer};
@@ -42,8 +42,8 @@ pub struct Handler {
     pub events: Events,
     pub metrics: Metrics,
     /// Delay of refusals. It must exceed the duration of all checks.
-    pub refused_after: Duration,
-    pub refusal_delays: RefusalDelays,
+    pub refusal_delay: Duration,
+    pub delayed_refusals: DelayedRefusals,
 }
 
 /// A call that has passed all checks that do not need the body.
@@ -54,14 +54,14 @@ struct CheckedCall {
 
 /// Returns a router that passes calls of all paths and methods to the handler.
 pub fn router(handler: Arc<Handler>) -> Router {
-    Router::new().fallback(move |request: Request<Body>| async move { handler.answer(request).await })
+    Router::new().fallback(move |request: Request<Body>| async move { handler.handle(request).await })
 }
 
 impl Handler {
     /// Handles a call and returns the response.
-    pub async fn answer(&self, request: Request<Body>) -> Response<Body> {
-        // The checks before the body take longer for known paths. The fixed delay hides this difference from callers.
-        let half = self.refused_after / 2;
+    pub async fn handle(&self, request: Request<Body>) -> Response<Body> {
+        // The checks before the body take longer for existing paths. The fixed delay hides this difference from callers.
+        let half = self.refusal_delay / 2;
         let head_checked = Instant::now() + half;
         let (parts, body) = request.into_parts();
         let mut checked = self.check_head(&parts).await;
@@ -80,7 +80,7 @@ impl Handler {
             WebhookResult::Accepted | WebhookResult::Ignored => StatusCode::OK,
             WebhookResult::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             WebhookResult::Refused => {
-                self.refusal_delays.wait_until(refusal).await;
+                self.delayed_refusals.wait_until(refusal).await;
                 StatusCode::NOT_FOUND
             }
         })
@@ -111,7 +111,7 @@ impl Handler {
     /// Completes the checks that need the body, and requests the runs.
     async fn finish(&self, checked: CheckedCall, parts: &Parts) -> WebhookResult {
         let CheckedCall { entry, proof } = checked;
-        if let Err(fault) = proof.end() {
+        if let Err(fault) = proof.verify() {
             self.refuse(&entry, &fault.to_string());
             return WebhookResult::Refused;
         }
@@ -122,7 +122,7 @@ impl Handler {
         }
         let receiver = &entry.receiver;
         let (namespace, name) = (receiver.namespace().unwrap_or_default(), receiver.name_any());
-        if !runs(receiver.spec.kind, &receiver.spec.events, &parts.headers) {
+        if !triggers_run(receiver.spec.kind, &receiver.spec.events, &parts.headers) {
             tracing::info!(namespace, name, "webhook event ignored");
             return WebhookResult::Ignored;
         }
@@ -184,7 +184,7 @@ async fn drain(body: Body, mut proof: Option<&mut Proof>) -> bool {
             return false;
         }
         if let Some(proof) = &mut proof {
-            proof.take(&piece);
+            proof.update(&piece);
         }
     }
     true
@@ -227,25 +227,25 @@ async fn request_runs(reader: &Reader, writer: &Writer, receiver: &StackReceiver
     let mut stacks = BTreeMap::new();
     let mut errors = Vec::new();
     for resource in &receiver.spec.resources {
-        match find(reader, &namespace, resource).await {
+        match find_stacks(reader, &namespace, resource).await {
             Ok(found) => stacks.extend(found.into_iter().map(|stack| (stack.name_any(), stack))),
             Err(error) => errors.push(error),
         }
     }
     let request = BTreeMap::from([(ANNOTATION_REQUESTED_AT.to_owned(), Some(now.to_string()))]);
     let request = &request;
-    let answers: Vec<_> = futures::stream::iter(stacks.into_values())
+    let results: Vec<_> = futures::stream::iter(stacks.into_values())
         .map(|stack| async move { writer.annotate(&stack, request).await })
         .buffer_unordered(MAX_CONCURRENT)
         .collect()
         .await;
-    let all = answers.len();
-    errors.extend(answers.into_iter().filter_map(Result::err).map(RequestError::from));
+    let all = results.len();
+    errors.extend(results.into_iter().filter_map(Result::err).map(RequestError::from));
     let failed = errors.iter().filter(|error| matches!(error, RequestError::Write(_))).count();
     RunRequests { stacks: all.saturating_sub(failed), problem: problem(&errors) }
 }
 
-async fn find(
+async fn find_stacks(
     reader: &Reader,
     namespace: &str,
     resource: &ReceiverResource,

@@ -22,14 +22,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::pulumi::StackReceiver;
-use crate::receiver::call_limits::RefusalDelays;
+use crate::receiver::call_limits::DelayedRefusals;
 use crate::receiver::directory::Directory;
 use crate::receiver::handler::Handler;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher::{self, Tolerant};
-use crate::runtime::watch::cut_down_metadata;
+use crate::runtime::watch::strip_metadata;
 use crate::runtime::writes::{Leadership, Writer};
 use crate::server;
 use crate::telemetry::metrics::Metrics;
@@ -38,9 +38,9 @@ use crate::telemetry::metrics::Metrics;
 /// for GitHub.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay of refusals. The Secret is read in the first half of it, and the signature is compared in the second half.
-const REFUSED_AFTER: Duration = Duration::from_millis(250);
+const REFUSAL_DELAY: Duration = Duration::from_millis(250);
 /// Maximum time that a replica waits for the first list of receivers before it becomes ready.
-const FIRST_LIST: Duration = Duration::from_secs(15);
+const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Dependencies and settings of the webhook server.
 pub struct Settings {
@@ -55,15 +55,15 @@ pub struct Settings {
 }
 
 /// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the receivers have been
-/// listed or `FIRST_LIST` has elapsed. Until the receivers are listed, a replica refuses all calls.
+/// listed or `FIRST_LIST_TIMEOUT` has elapsed. Until the receivers are listed, a replica refuses all calls.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> impl Future<Output = ()> + use<> {
     let Settings { client, scope, metrics, tasks, component, instance, limits } = settings;
     // Requesting a run does not require leadership, because users may request runs as well.
     let writer = Writer::new(client.clone(), API_TIMEOUT, Leadership::sole(), metrics.clone());
     let (events, event_task) = Events::new(writer.clone(), component, &instance, metrics.clone());
     let directory = Directory::default();
-    let (list, listed) = watch::channel(false);
-    tasks.spawn(follow(scope.api(client.clone()), scope.own_kinds(), directory.clone(), list, end.clone()));
+    let (listed_sender, listed) = watch::channel(false);
+    tasks.spawn(follow(scope.api(client.clone()), scope.own_kinds(), directory.clone(), listed_sender, end.clone()));
     tasks.spawn(event_task.run(end.clone()));
     let reader = Reader::new(client, API_TIMEOUT);
     let handler = Handler {
@@ -72,12 +72,12 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
         writer,
         events,
         metrics,
-        refused_after: REFUSED_AFTER,
-        refusal_delays: RefusalDelays::default(),
+        refusal_delay: REFUSAL_DELAY,
+        delayed_refusals: DelayedRefusals::default(),
     };
     let router = handler::router(Arc::new(handler));
     tasks.spawn(server::serve("webhooks", listener, router, limits, tasks.clone(), end.clone()));
-    known(listed, end.clone())
+    wait_until_listed(listed, end.clone())
 }
 
 /// Keeps the directory in sync with the API.
@@ -85,10 +85,10 @@ async fn follow(
     api: Api<Tolerant<StackReceiver>>,
     config: watcher::Config,
     directory: Directory,
-    list: watch::Sender<bool>,
+    listed: watch::Sender<bool>,
     end: CancellationToken,
 ) {
-    let mut changes = pin!(tolerant_watcher::watcher(api, config).default_backoff().modify(cut_down_metadata));
+    let mut changes = pin!(tolerant_watcher::watcher(api, config).default_backoff().modify(strip_metadata));
     loop {
         let change = tokio::select! {
             change = changes.next() => change,
@@ -99,7 +99,7 @@ async fn follow(
                 let is_done = matches!(event, Event::InitDone);
                 directory.apply(event);
                 if is_done {
-                    list.send_replace(true);
+                    listed.send_replace(true);
                 }
             }
             Some(Err(error)) => {
@@ -111,11 +111,11 @@ async fn follow(
 }
 
 /// Waits until the receivers are listed, for a limited time, because the controller has other tasks that do not need them.
-async fn known(mut listed: watch::Receiver<bool>, end: CancellationToken) {
+async fn wait_until_listed(mut listed: watch::Receiver<bool>, end: CancellationToken) {
     tokio::select! {
         _ = listed.wait_for(|listed| *listed) => {}
         () = end.cancelled() => {}
-        () = tokio::time::sleep(FIRST_LIST) => {
+        () = tokio::time::sleep(FIRST_LIST_TIMEOUT) => {
             tracing::warn!("StackReceivers not listed yet, webhook calls are refused until then");
         }
     }

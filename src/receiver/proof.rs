@@ -63,7 +63,7 @@ impl Proof {
     }
 
     /// Adds a piece of the body.
-    pub fn take(&mut self, bytes: &[u8]) {
+    pub fn update(&mut self, bytes: &[u8]) {
         match self {
             Proof::Given => {}
             Proof::Sha256(_, hmac, _) => hmac.update(bytes),
@@ -73,7 +73,7 @@ impl Proof {
 
     /// Checks the signature after the complete body has been received. For signatures of the correct length, the comparison
     /// takes constant time.
-    pub fn end(self) -> Result<(), Fault> {
+    pub fn verify(self) -> Result<(), Fault> {
         let (header, is_right) = match self {
             Proof::Given => return Ok(()),
             Proof::Sha256(header, hmac, given) => (header, hmac.verify_slice(&given).is_ok()),
@@ -91,7 +91,7 @@ fn begin_hmac(
 ) -> Result<Proof, Fault> {
     let text = headers.get(header).ok_or(Fault::Missing(header))?.to_str().map_err(|_| Fault::Malformed(header))?;
     let (hash, signature) = text.split_once('=').ok_or(Fault::Malformed(header))?;
-    let hash = hashes.iter().find(|known| **known == hash).ok_or(Fault::Hash(header))?;
+    let hash = hashes.iter().find(|supported| **supported == hash).ok_or(Fault::Hash(header))?;
     let signature = hex::decode(signature).map_err(|_| Fault::Malformed(header))?;
     if *hash == "sha512" {
         let hmac = Hmac::new_from_slice(token.bytes()).map_err(|_| Fault::Wrong(header))?;
@@ -109,7 +109,7 @@ fn same(token: &ReceiverToken, given: &[u8]) -> bool {
 }
 
 /// Whether the event of a call triggers runs. `desired` contains the events that the receiver selects.
-pub fn runs(kind: ReceiverType, desired: &[String], headers: &HeaderMap) -> bool {
+pub fn triggers_run(kind: ReceiverType, desired: &[String], headers: &HeaderMap) -> bool {
     let header = match kind {
         ReceiverType::Github => GITHUB_EVENT,
         ReceiverType::Gitlab => GITLAB_EVENT,

@@ -57,7 +57,7 @@ impl Server {
         let world = Arc::new(Mutex::new(world));
         let seen = world.clone();
         let (client, log) =
-            client(move |requested| seen.lock().unwrap().respond(&requested.method, &requested.path, &requested.query));
+            client(move |request| seen.lock().unwrap().respond(&request.method, &request.path, &request.query));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (end, metrics) = (CancellationToken::new(), Metrics::default());
@@ -70,8 +70,8 @@ impl Server {
             instance: "test-0".to_owned(),
             limits,
         };
-        let known = start(settings, listener, &end);
-        tokio::time::timeout(TEST_TIMEOUT, known).await.expect("receivers are listed");
+        let listed = start(settings, listener, &end);
+        tokio::time::timeout(TEST_TIMEOUT, listed).await.expect("receivers are listed");
         Server { address, world, log, metrics, _end: end.drop_guard() }
     }
 
@@ -94,24 +94,21 @@ impl Server {
 
     /// Returns the Stacks for which a run was requested, sorted by name.
     fn requested(&self) -> Vec<String> {
-        let patches = self
-            .log
-            .all()
-            .into_iter()
-            .filter(|requested| requested.method == "PATCH" && requested.path.starts_with(STACKS));
+        let patches =
+            self.log.all().into_iter().filter(|request| request.method == "PATCH" && request.path.starts_with(STACKS));
         let mut names: Vec<String> = patches
-            .map(|requested| {
-                let annotations = &requested.body["metadata"]["annotations"];
+            .map(|request| {
+                let annotations = &request.body["metadata"]["annotations"];
                 let at = annotations["reconcile.fluxcd.io/requestedAt"].as_str().expect("a request");
                 at.parse::<jiff::Timestamp>().expect("a time");
                 assert_eq!(
-                    requested.body["metadata"].as_object().unwrap().len(),
+                    request.body["metadata"].as_object().unwrap().len(),
                     2,
                     "only annotations and the UID: {}",
-                    requested.body
+                    request.body
                 );
-                assert_eq!(requested.body.as_object().unwrap().len(), 1, "only metadata: {}", requested.body);
-                requested.path.rsplit('/').next().unwrap().to_owned()
+                assert_eq!(request.body.as_object().unwrap().len(), 1, "only metadata: {}", request.body);
+                request.path.rsplit('/').next().unwrap().to_owned()
             })
             .collect();
         names.sort();
@@ -122,20 +119,20 @@ impl Server {
     async fn events(&self, number: usize) -> Vec<String> {
         let mut events = Vec::new();
         for _ in 0..200 {
-            let made = self
+            let requests = self
                 .log
                 .all()
                 .into_iter()
-                .filter(|requested| requested.method == "POST" && requested.path.ends_with("/events"));
-            events = made
-                .map(|requested| format!("{}: {}", text(&requested.body["reason"]), text(&requested.body["message"])))
+                .filter(|request| request.method == "POST" && request.path.ends_with("/events"));
+            events = requests
+                .map(|request| format!("{}: {}", text(&request.body["reason"]), text(&request.body["message"])))
                 .collect();
             if events.len() >= number {
                 return events;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("{number} events were waited for: {events:?}");
+        panic!("expected {number} events: {events:?}");
     }
 
     fn counted(&self, result: &str) -> u64 {
@@ -174,7 +171,7 @@ impl World {
             }
             ("PATCH", _) if self.read_only == Some(name) => FakeResponse::refusal(403, "Forbidden"),
             ("GET" | "PATCH", path) if path.starts_with(STACKS) => {
-                match self.stacks.iter().find(|(known, _)| *known == name) {
+                match self.stacks.iter().find(|(stack, _)| *stack == name) {
                     Some((name, labels)) => FakeResponse::Json(200, stack(name, labels)),
                     None => FakeResponse::refusal(404, "NotFound"),
                 }
@@ -273,7 +270,7 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     let wrong = signature("other", BODY);
     let unknown = server.call(&webhook_path(b"s3cret", "unknown", "apps"), &[hub], BODY).await;
     assert!(unknown.starts_with("HTTP/1.1 404 "), "{unknown}");
-    let answers = [
+    let responses = [
         ("the root", server.call("/", &[hub], BODY).await),
         ("a different method", server.send(request("PUT", &path("push"), &[hub], BODY).as_bytes()).await),
         ("wrong signature", server.call(&path("push"), &[("X-Hub-Signature-256", &wrong)], BODY).await),
@@ -282,7 +279,7 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
         ("suspended", server.call(&path("held"), &[hub], BODY).await),
         ("no Secret", server.call(&path("lost"), &[hub], BODY).await),
     ];
-    for (what, response) in answers {
+    for (what, response) in responses {
         assert_eq!(response, unknown, "{what}");
     }
     assert_eq!(server.requested(), Vec::<String>::new());
@@ -335,8 +332,8 @@ async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_ones() {
     let path = path("push");
     let headers = [("X-Hub-Signature-256", wrong.as_str())];
     let attacks = (0..100).map(|_| server.call(&path, &headers, BODY));
-    let answers = futures::future::join_all(attacks).await;
-    assert!(!answers.iter().any(|response| is_ok(response)));
+    let responses = futures::future::join_all(attacks).await;
+    assert!(!responses.iter().any(|response| is_ok(response)));
     let reads = server.log.verbs().into_iter().filter(|verb| verb.ends_with("/secrets/hook")).count();
     assert!(reads < 20, "{reads} reads of the Secret for 100 concurrent calls");
     for _ in 0..20 {

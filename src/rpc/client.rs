@@ -93,7 +93,7 @@ impl Sending {
         }
     }
 
-    fn note(&self, bytes: usize) {
+    fn record(&self, bytes: usize) {
         self.0.send_modify(|sent| match bytes {
             0 => sent.is_all = true,
             bytes => sent.bytes += bytes as u64,
@@ -413,7 +413,7 @@ where
     let chunks = futures::stream::unfold((reader, broken, sending), move |(mut reader, broken, sending)| async move {
         match read_chunk(&mut reader).await {
             Ok(chunk) => {
-                sending.note(chunk.len());
+                sending.record(chunk.len());
                 let more = (!chunk.is_empty()).then_some(chunk)?;
                 Some((message(Part::Chunk(more)), (reader, broken, sending)))
             }

@@ -71,14 +71,14 @@ mod tests {
     #[tokio::test]
     async fn requests_are_counted_by_result_and_host() {
         let metrics = Metrics::default();
-        let answer = |request: Request<Body>| async move {
+        let respond = |request: Request<Body>| async move {
             match request.uri().path() {
                 "/broken" => Err(std::io::Error::other("no connection")),
                 _ => Ok(Response::builder().status(404).body(Body::empty()).unwrap()),
             }
         };
         for path in ["/a", "/b", "/broken"] {
-            let counted = Counted { inner: service_fn(answer), host: "api:6443".into(), metrics: metrics.clone() };
+            let counted = Counted { inner: service_fn(respond), host: "api:6443".into(), metrics: metrics.clone() };
             let request = Request::get(path).body(Body::empty()).unwrap();
             assert_eq!(counted.oneshot(request).await.is_ok(), path != "/broken");
         }

@@ -42,12 +42,12 @@ impl<S> Debug for Start<S> {
 impl<S> Start<S> {
     /// Runs the controller until `end` is canceled.
     ///
-    /// `strip` and `seen` have the same meaning as in [`watch::changes`]. `triggers` adds watches and
+    /// `strip` and `on_event` have the same meaning as in [`watch::changes`]. `triggers` adds watches and
     /// wake-ups that trigger reconciles in addition to the changes of the objects themselves.
     pub async fn run<K, C, R>(
         self,
         strip: impl Fn(&mut K) + Send + 'static,
-        seen: impl FnMut(&Event<K>) + Send + 'static,
+        on_event: impl FnMut(&Event<K>) + Send + 'static,
         triggers: impl FnOnce(Controller<K>) -> Controller<K>,
         reconcile: impl Fn(Arc<K>, Arc<C>) -> R + Copy + Send + 'static,
         context: Arc<C>,
@@ -61,8 +61,9 @@ impl<S> Start<S> {
         let Start { client, writer, events, scope, store, runner, end } = self;
         let objects = store.reader();
         let (invalid, queue) = InvalidObjects::new();
-        let skipped = move |metadata: &_, error: &_| invalid.add(metadata, error);
-        let changes = watch::changes(scope.api(client), scope.own_kinds(), strip, skipped, store, runner.clone(), seen);
+        let on_invalid = move |metadata: &_, error: &_| invalid.add(metadata, error);
+        let changes =
+            watch::changes(scope.api(client), scope.own_kinds(), strip, on_invalid, store, runner.clone(), on_event);
         let reports = invalid_objects::report::<K>(queue, writer, events);
         let controller = triggers(Controller::for_stream(changes, objects))
             .graceful_shutdown_on(end.cancelled_owned())

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Number of grants whose keys are remembered at least. Twice as many keys are remembered at most.
-const MAX_REMEMBERED: usize = 1024;
+/// Minimum number of recent grants whose keys are recorded. At most twice as many keys are recorded.
+const MIN_RECORDED: usize = 1024;
 
 /// Limits of the slots and their queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,16 +105,16 @@ impl FairSlots {
     /// # Errors
     /// Returns [`Busy`] if too many callers of this key are waiting.
     pub async fn acquire(&self, key: &str) -> Result<Slot, Busy> {
-        let (caller, slots) = self.enter(key)?;
+        let (caller, slots) = self.register(key)?;
         // The semaphore is never closed.
         let own = slots.acquire_owned().await.map_err(|_| Busy { waiting: 0 })?;
-        let (common, granted) = self.enter_queue(key);
+        let (common, granted) = self.enqueue(key);
         granted.notified().await;
         Ok(Slot { common: Some(common), _own: own, _caller: caller })
     }
 
     /// Registers a caller of the key.
-    fn enter(&self, key: &str) -> Result<(Caller, Arc<Semaphore>), Busy> {
+    fn register(&self, key: &str) -> Result<(Caller, Arc<Semaphore>), Busy> {
         let Limits { per_key, waiting_per_key, .. } = self.0.limits;
         let mut queue = self.0.lock();
         let entry = queue.keys.entry(key.to_owned()).or_insert_with(|| Key {
@@ -130,7 +130,7 @@ impl FairSlots {
     }
 
     /// Adds a caller to the callers that wait for a common slot. The returned `Notify` is notified when the slot is granted.
-    fn enter_queue(&self, key: &str) -> (CommonSlot, Arc<Notify>) {
+    fn enqueue(&self, key: &str) -> (CommonSlot, Arc<Notify>) {
         let granted = Arc::new(Notify::new());
         let mut queue = self.0.lock();
         queue.arrivals += 1;
@@ -161,17 +161,17 @@ impl Queue {
             if let Some(key) = self.keys.get_mut(&key) {
                 key.in_use += 1;
             }
-            self.remember_grant(key);
+            self.record_grant(key);
             granted.notify_one();
         }
     }
 
-    /// Records the last grant of a key, and deletes the records of all but the latest [`MAX_REMEMBERED`] grants from time to time.
-    fn remember_grant(&mut self, key: String) {
+    /// Records the last grant of a key, and deletes the records of all but the latest [`MIN_RECORDED`] grants from time to time.
+    fn record_grant(&mut self, key: String) {
         self.grants += 1;
         self.last_grants.insert(key, self.grants);
-        if self.last_grants.len() > 2 * MAX_REMEMBERED {
-            let oldest = self.grants.saturating_sub(MAX_REMEMBERED as u64);
+        if self.last_grants.len() > 2 * MIN_RECORDED {
+            let oldest = self.grants.saturating_sub(MIN_RECORDED as u64);
             self.last_grants.retain(|_, grant| *grant > oldest);
         }
     }

@@ -53,15 +53,15 @@ impl FakeResponse {
 impl FakeResponse {
     /// Waits until the response is released, and returns its code and body.
     async fn content(self) -> (u16, String) {
-        let mut answer = self;
+        let mut response = self;
         loop {
-            match answer {
+            match response {
                 FakeResponse::Json(code, value) => return (code, value.to_string()),
                 FakeResponse::Text(text) => return (200, text),
                 FakeResponse::Silence => std::future::pending().await,
-                FakeResponse::Held(mut is_out, held) => {
-                    is_out.wait_for(|is_out| *is_out).await.unwrap();
-                    answer = *held;
+                FakeResponse::Held(mut is_released, held) => {
+                    is_released.wait_for(|is_released| *is_released).await.unwrap();
+                    response = *held;
                 }
             }
         }
@@ -82,16 +82,16 @@ impl Log {
     }
 }
 
-/// Returns a client that gets its responses from `answer`, and the log of the client's requests.
-pub(crate) fn client(answer: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'static) -> (Client, Log) {
+/// Returns a client that gets its responses from `respond`, and the log of the client's requests.
+pub(crate) fn client(respond: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'static) -> (Client, Log) {
     let log = Log::default();
-    let (answer, recorded) = (Arc::new(answer), log.clone());
+    let (respond, recorded) = (Arc::new(respond), log.clone());
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (answer, recorded) = (answer.clone(), recorded.clone());
+        let (respond, recorded) = (respond.clone(), recorded.clone());
         async move {
-            let requests = read(request).await;
-            recorded.0.lock().unwrap().push(requests.clone());
-            let (code, text) = answer(&requests).content().await;
+            let request = read(request).await;
+            recorded.0.lock().unwrap().push(request.clone());
+            let (code, text) = respond(&request).content().await;
             let response = Response::builder().status(code).header("content-type", "application/json");
             response.body(Body::from(text.into_bytes())).map_err(std::io::Error::other)
         }

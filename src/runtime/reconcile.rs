@@ -100,8 +100,8 @@ pub struct ReconcileRunner {
     end: CancellationToken,
     backoff: Backoff,
     /// Objects that have been reconciled. The lock is held only briefly and never across an `await`.
-    known: Mutex<HashSet<ObjectKey>>,
-    when_gone: Box<dyn Fn(&ObjectKey) + Send + Sync>,
+    reconciled: Mutex<HashSet<ObjectKey>>,
+    on_deleted: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
 
 impl fmt::Debug for ReconcileRunner {
@@ -118,23 +118,23 @@ impl ReconcileRunner {
     {
         ReconcileRunner {
             controller,
-            kind: leaked(K::kind(&())),
-            group: leaked(K::group(&())),
+            kind: leak(K::kind(&())),
+            group: leak(K::group(&())),
             timeout,
             metrics,
             slots: FairSlots::new(Limits { total: UNLIMITED, per_key: UNLIMITED, waiting_per_key: UNLIMITED }),
             end: CancellationToken::new(),
             backoff: Backoff::default(),
-            known: Mutex::default(),
-            when_gone: Box::new(|_| ()),
+            reconciled: Mutex::default(),
+            on_deleted: Box::new(|_| ()),
         }
     }
 
     /// Sets a callback for deleted objects. The runner holds no lock during the call, and it may make several calls for the same
     /// object.
     #[must_use]
-    pub fn when_gone(self, forget: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
-        ReconcileRunner { when_gone: Box::new(forget), ..self }
+    pub fn on_deleted(self, callback: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
+        ReconcileRunner { on_deleted: Box::new(callback), ..self }
     }
 
     /// Limits concurrent reconciles in total and per namespace, so that a namespace with slow reconciles does not delay other
@@ -174,7 +174,7 @@ impl ReconcileRunner {
             reconcileID = %uuid::Uuid::new_v4(),
             revision = tracing::field::Empty,
         );
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
+        self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
         self.metrics.reconciles().started(self.controller, &key);
         let started = Instant::now();
         // The future is on the heap, because reconciles are large and a single task holds the futures of all reconciles.
@@ -188,31 +188,31 @@ impl ReconcileRunner {
         let (action, result) = span.in_scope(|| self.conclude(&key, end));
         self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, started.elapsed());
         // The object was deleted in the meantime, possibly by this reconcile.
-        if !self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
+        if !self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
             self.forget_key(&key);
         }
         Ok(action)
     }
 
-    /// Forgets a deleted object.
+    /// Removes the state of a deleted object.
     pub fn forget<K: Resource>(&self, object: &K) {
         let key = key(object);
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         self.forget_key(&key);
     }
 
     /// Removes all objects for which `exists` is false, because they were deleted without an event.
     pub fn retain(&self, exists: impl Fn(&str, &str) -> bool) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone: Vec<ObjectKey> = known.extract_if(|(namespace, name)| !exists(namespace, name)).collect();
-        drop(known);
+        let mut reconciled = self.reconciled.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<ObjectKey> = reconciled.extract_if(|(namespace, name)| !exists(namespace, name)).collect();
+        drop(reconciled);
         gone.iter().for_each(|key| self.forget_key(key));
     }
 
     fn forget_key(&self, key: &ObjectKey) {
         self.backoff.forget(key);
         self.metrics.forget(self.kind, &key.0, &key.1);
-        (self.when_gone)(key);
+        (self.on_deleted)(key);
     }
 
     fn conclude(&self, key: &ObjectKey, end: End) -> (Action, ReconcileResult) {
@@ -257,7 +257,7 @@ impl ReconcileRunner {
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);
                 // A conflict or the loss of leadership is retried with backoff, but it is not reported as a failure.
-                if is_ordinary(&**source) {
+                if is_expected(&**source) {
                     tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconcile");
                     return (Action::requeue(delay), ReconcileResult::RequeueAfter);
                 }
@@ -278,13 +278,13 @@ fn key<K: Resource>(object: &K) -> ObjectKey {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
-fn is_ordinary(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
+fn is_expected(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
     let write = error.downcast_ref::<WriteError>();
     write.is_some_and(|error| error.is_conflict() || error.is_not_leader())
 }
 
 /// Leaks a name. There are few kinds, and their names are needed until the process exits.
-fn leaked(name: std::borrow::Cow<'static, str>) -> &'static str {
+fn leak(name: std::borrow::Cow<'static, str>) -> &'static str {
     match name {
         std::borrow::Cow::Borrowed(name) => name,
         std::borrow::Cow::Owned(name) => Box::leak(name.into_boxed_str()),

@@ -21,7 +21,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of missing fields that a message contains for each CustomResourceDefinition.
 const MAX_FIELDS: usize = 5;
 /// Schema keyword that makes the API server keep fields that are not in the schema.
-const PRESERVES: &str = "x-kubernetes-preserve-unknown-fields";
+const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";
 /// Role of the child process, as its command-line argument.
 const ROLE: &str = "compare-schemas";
 /// Limits of the child process.
@@ -55,8 +55,8 @@ struct Served {
 pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Subprocess) {
     let compare = async |served: &[Served]| {
         let request = serde_json::to_vec(served).map_err(|error| error.to_string())?;
-        let answer = subprocess.run(ROLE, &request, &LIMITS).await.map_err(|error| error.to_string())?;
-        serde_json::from_slice(&answer).map_err(|error| error.to_string())
+        let response = subprocess.run(ROLE, &request, &LIMITS).await.map_err(|error| error.to_string())?;
+        serde_json::from_slice(&response).map_err(|error| error.to_string())
     };
     until_complete_by(client, timeout, compare).await;
 }
@@ -206,10 +206,10 @@ fn compare(path: &str, ours: &Value, served: Option<&Value>, missing: &mut Vec<S
         missing.push(path.to_owned());
         return;
     };
-    if preserves(served) {
+    if preserves_unknown_fields(served) {
         return;
     }
-    if preserves(ours) {
+    if preserves_unknown_fields(ours) {
         missing.push(format!("{path}.*"));
         return;
     }
@@ -225,8 +225,8 @@ fn compare(path: &str, ours: &Value, served: Option<&Value>, missing: &mut Vec<S
     }
 }
 
-fn preserves(schema: &Value) -> bool {
-    schema.get(PRESERVES).and_then(Value::as_bool) == Some(true)
+fn preserves_unknown_fields(schema: &Value) -> bool {
+    schema.get(PRESERVE_UNKNOWN_FIELDS).and_then(Value::as_bool) == Some(true)
 }
 
 #[cfg(test)]

@@ -38,53 +38,53 @@ const REQUEST_ANNOTATIONS: [&str; 6] = [
     ANNOTATION_RESOLVE,
 ];
 
-/// Returns the objects whose change triggers a reconcile, for `Controller::for_stream`. `store` receives all objects, and `drive`
-/// removes deleted objects.
+/// Returns the objects whose change triggers a reconcile, for `Controller::for_stream`. `store` receives all objects, and `runner`
+/// removes the state of deleted objects.
 ///
 /// A reconcile reads its object from the API, so the store needs only the fields that lookups use. `strip` removes the other fields of
-/// spec and status, which would use most of the controller's memory with thousands of objects. `skipped` receives each object that
-/// cannot be parsed. `seen` receives every event after the store has applied it.
+/// spec and status, which would use most of the controller's memory with thousands of objects. `on_invalid` receives each object that
+/// cannot be parsed. `on_event` receives every event after the store has applied it.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
     strip: impl Fn(&mut K) + Send + 'static,
-    skipped: impl Fn(&ObjectMeta, &ParseError) + Send + 'static,
+    on_invalid: impl Fn(&ObjectMeta, &ParseError) + Send + 'static,
     mut store: impl StoreWriter<K>,
-    drive: Arc<ReconcileRunner>,
-    seen: impl FnMut(&Event<K>) + Send + 'static,
+    runner: Arc<ReconcileRunner>,
+    on_event: impl FnMut(&Event<K>) + Send + 'static,
 ) -> impl Stream<Item = Result<K, watcher::Error>> + Send + 'static
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let reader = store.reader();
-    let known = store.reader();
+    let stored = store.reader();
     let last = move |metadata: &ObjectMeta| {
         let reference = ObjectRef::new(metadata.name.as_deref()?).within(metadata.namespace.as_deref()?);
-        Some(K::clone(&*known.get(&reference)?))
+        Some(K::clone(&*stored.get(&reference)?))
     };
-    watcher_with(api, config, last, skipped)
+    watcher_with(api, config, last, on_invalid)
         .default_backoff()
         .modify(move |object: &mut K| {
-            cut_down_metadata(object);
+            strip_metadata(object);
             strip(object);
         })
         .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {
-            Event::Delete(object) => drive.forget(object),
+            Event::Delete(object) => runner.forget(object),
             // Objects that were deleted while the watch was interrupted are missing from the list.
             Event::InitDone => {
-                drive.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
+                runner.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
             }
             Event::Apply(_) | Event::Init | Event::InitApply(_) => {}
         })
-        .inspect_ok(seen)
+        .inspect_ok(on_event)
         .touched_objects()
         .predicate_filter(generation.combine(finalizers).combine(deletion).combine(requests), Default::default())
 }
 
 /// Removes the managed fields and all annotations except `REQUEST_ANNOTATIONS`. The annotation of `kubectl apply` contains
 /// the whole object.
-pub fn cut_down_metadata<K: Resource>(object: &mut K) {
+pub fn strip_metadata<K: Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
     object.annotations_mut().retain(|name, _| REQUEST_ANNOTATIONS.contains(&name.as_str()));
     if object.annotations().is_empty() {
@@ -97,7 +97,7 @@ pub fn strip_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
         // Without `status.run`, this condition shows that the operator started the run, or that the run waits for references
         // and requires an agent that supports them.
-        let tells = |condition: &Condition| match condition.type_.as_str() {
+        let is_kept = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
             PROGRESSING => {
                 status.run.is_none()
@@ -105,7 +105,7 @@ pub fn strip_update(update: &mut Update) {
             }
             _ => false,
         };
-        let conditions = status.conditions.iter().filter(|condition| tells(condition)).cloned().collect();
+        let conditions = status.conditions.iter().filter(|condition| is_kept(condition)).cloned().collect();
         let pid = status.progress.and_then(|progress| progress.pid);
         UpdateStatus {
             conditions,
@@ -146,19 +146,19 @@ where
     K: Resource<DynamicType = ()> + Debug,
     S: Hash,
 {
-    let mut seen = Seen::default();
-    events.try_filter_map(move |event| std::future::ready(Ok(seen.filter_changed(event, &state))))
+    let mut states = LastStates::default();
+    events.try_filter_map(move |event| std::future::ready(Ok(states.filter_changed(event, &state))))
 }
 
 /// Hash of the last state of each object, by UID.
 #[derive(Default)]
-struct Seen {
+struct LastStates {
     states: HashMap<String, u64>,
     /// States in the list of a restarted watch. Objects that are missing from this list were deleted.
     listed: HashMap<String, u64>,
 }
 
-impl Seen {
+impl LastStates {
     fn filter_changed<K: Resource<DynamicType = ()>, S: Hash>(
         &mut self,
         event: Event<K>,

@@ -180,14 +180,18 @@ impl Writer {
     }
 
     /// Deletes an object if it has not changed since it was read; otherwise returns a conflict.
-    pub async fn delete_as_seen<K: Object>(&self, object: &K) -> Result<(), WriteError> {
+    pub async fn delete_if_unchanged<K: Object>(&self, object: &K) -> Result<(), WriteError> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
         self.delete_if::<K>(&attempt("delete", object), Some(preconditions)).await
     }
 
-    async fn delete_if<K: Object>(&self, attempt: &Attempt, only: Option<Preconditions>) -> Result<(), WriteError> {
+    async fn delete_if<K: Object>(
+        &self,
+        attempt: &Attempt,
+        preconditions: Option<Preconditions>,
+    ) -> Result<(), WriteError> {
         let (api, name) = self.target::<K>(attempt)?;
-        let parameters = DeleteParams { preconditions: only, ..DeleteParams::background() };
+        let parameters = DeleteParams { preconditions, ..DeleteParams::background() };
         let request = async { api.delete(name, &parameters).await };
         match self.call(attempt, request).await {
             Err(error) if !error.is_not_found() => Err(error),

@@ -55,7 +55,7 @@ pub async fn serve(
     tasks: TaskTracker,
     end: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let slots = Arc::new(Semaphore::new(limits.connections));
     let waiting = Waiting::new(limits.waiting_per_peer);
     let accept = async {
         loop {
@@ -67,15 +67,15 @@ pub async fn serve(
                     continue;
                 }
             };
-            if places.available_permits() == 0 {
+            if slots.available_permits() == 0 {
                 waiting.close_one();
             }
-            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let connection = Connection { purpose, peer: address(peer), waiting: waiting.clone(), limits };
             let router = router.clone();
             tasks.spawn(async move {
                 connection.serve(stream, router).await;
-                drop(place);
+                drop(slot);
             });
         }
     };

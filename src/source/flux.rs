@@ -135,7 +135,7 @@ impl Sources {
     }
 
     /// Reads a source. If the object does not exist, the error is returned by [`Found::artifact`] instead.
-    pub async fn look(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
+    pub async fn find(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
         let resource = self.kinds.find(&reference.kind).await?;
         let name = reference.name.as_str();
         if !names::is_object_name(name) {

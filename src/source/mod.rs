@@ -39,7 +39,7 @@ pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable>
     let object = [
         ("fluxSource", spec.flux_source.is_some()),
         ("programRef", spec.program_ref.is_some()),
-        (git::field(spec).unwrap_or("projectRepo"), git::names_git(spec)),
+        (git::field(spec).unwrap_or("projectRepo"), git::has_git_fields(spec)),
     ];
     match (object.into_iter().find(|(_, is_set)| *is_set), inline.first()) {
         (Some((object, _)), Some(field)) => Err(Unavailable::Invalid(format!(
@@ -57,7 +57,7 @@ pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::Repos
         return Ok(Some(repository));
     }
     let repository = template_source(spec)?.repository(namespace).map_err(in_template)?;
-    Ok(repository.map(|repository| git::RepositorySpec { every: git::interval(spec), ..repository }))
+    Ok(repository.map(|repository| git::RepositorySpec { interval: git::interval(spec), ..repository }))
 }
 
 /// Returns the inline source in the `workspaceTemplate` of a Stack.

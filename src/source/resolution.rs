@@ -58,7 +58,7 @@ pub enum Unavailable {
     Stalled(String),
     /// The lookup is in progress. The Stack is reconciled when there is a result.
     #[error("{0}")]
-    Looking(String),
+    Resolving(String),
     /// The Stack or the source object is invalid. A user must change it.
     #[error("{0}")]
     Invalid(String),

@@ -125,8 +125,8 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
 async fn request_counts(scene: &Scene) -> RequestCounts {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("a client");
     let url = format!("{}/requests?prefix={}-", Environment::get().git_url, scene.namespace);
-    let answer = async { client.get(&url).send().await?.error_for_status()?.text().await };
-    let text = answer.await.unwrap_or_else(|error| panic!("asking the Git server for its request counts: {error}"));
+    let response = async { client.get(&url).send().await?.error_for_status()?.text().await };
+    let text = response.await.unwrap_or_else(|error| panic!("querying the Git server for its request counts: {error}"));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{url}: {error}: {text}"))
 }
 

@@ -42,7 +42,7 @@ impl AtRest {
         let duplicates = DuplicateStacks::new(wake, true);
         for number in 0..count {
             let stack = stack_number(number);
-            duplicates.note(&stack);
+            duplicates.record(&stack);
             stack_writer.apply(&Event::Apply(stack));
             for attempt in 0..UPDATES {
                 update_writer.apply(&Event::Apply(update_number(number, attempt)));
@@ -68,8 +68,8 @@ impl AtRest {
         // The Update is created, bound, ended, recorded, and gets its result.
         for _ in 0..5 {
             self.update_writer.apply(&Event::Apply(update_number(number, 0)));
-            self.duplicates.note(&self.pushed);
-            let duplicate = self.runtime.block_on(self.duplicates.first(&self.pushed, None, &self.reader));
+            self.duplicates.record(&self.pushed);
+            let duplicate = self.runtime.block_on(self.duplicates.preceding(&self.pushed, None, &self.reader));
             assert!(duplicate.is_ok_and(|duplicate| duplicate.is_none()));
             assert_eq!(black_box(self.dependents.of(&self.pushed)).len(), 1);
             assert_eq!(black_box(self.updates.in_group(&of_stack)).len(), UPDATES);

@@ -205,8 +205,8 @@ impl Pod {
              read -r end rest </proc/uptime; echo $begin $end",
             environment.s3_backend_url, environment.s3_access_key, environment.s3_secret_key,
         );
-        let answer = String::from_utf8(self.run(&script).await).expect("two numbers");
-        let times: Vec<f64> = answer.split_whitespace().map(|time| time.parse().expect("a number")).collect();
+        let output = String::from_utf8(self.run(&script).await).expect("two numbers");
+        let times: Vec<f64> = output.split_whitespace().map(|time| time.parse().expect("a number")).collect();
         times[1] - times[0]
     }
 

@@ -130,9 +130,9 @@ pub fn fetch(url: &str, folder: &Path) {
         let repository = RepositorySpec::of_stack(&spec, "bench").expect("it is valid").expect("it names a repository");
         let follower = ("bench".to_owned(), "main".to_owned());
         let resolved = loop {
-            match git.look(&follower, &repository, &Lookup::default()) {
+            match git.resolve(&follower, &repository, &Lookup::default()) {
                 Ok(resolved) => break resolved,
-                Err(Unavailable::Looking(_)) => drop(woken.next().await.expect("who waits is woken")),
+                Err(Unavailable::Resolving(_)) => drop(woken.next().await.expect("who waits is woken")),
                 Err(error) => panic!("{error}"),
             }
         };

@@ -22,5 +22,6 @@ pub async fn get(url: &str) -> String {
 pub async fn events(stack: &str) -> Vec<Event> {
     let url = format!("{}/events?stack={stack}", Environment::get().provider_log_url);
     let text = get(&url).await;
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("the provider log answered {url} with {text}: {error}"))
+    serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("the provider log responded to {url} with {text}: {error}"))
 }

@@ -45,7 +45,7 @@ pub struct Member {
     hits_on_revision: usize,
     pub removed_manually: Vec<RemovedManually>,
     /// Updates that the user has resolved.
-    pub answered: BTreeSet<String>,
+    pub resolved: BTreeSet<String>,
 }
 
 impl Member {

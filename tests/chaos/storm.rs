@@ -59,8 +59,8 @@ pub async fn run(scene: &Scene, controller: &Controller, seed: u64, length: Dura
         sleep_until(begin + act.at).await;
         let at = Timestamp::now();
         match perform(&mut stage, controller, act).await {
-            Some(target) => aftermath.note(at, Some(act.kind), format!("{}: {target}", act.kind)),
-            None => aftermath.note(at, None, format!("no target for the fault {}", act.kind)),
+            Some(target) => aftermath.record(at, Some(act.kind), format!("{}: {target}", act.kind)),
+            None => aftermath.record(at, None, format!("no target for the fault {}", act.kind)),
         }
     }
     settle(&mut stage, &mut aftermath).await;
@@ -73,7 +73,7 @@ pub async fn run(scene: &Scene, controller: &Controller, seed: u64, length: Dura
 }
 
 impl Aftermath {
-    fn note(&mut self, at: Timestamp, kind: Option<Kind>, what: String) {
+    fn record(&mut self, at: Timestamp, kind: Option<Kind>, what: String) {
         let seconds = at.duration_since(self.began).as_secs_f64();
         println!("{seconds:7.2} s  {what}");
         self.happenings.push(Happening { at, kind, what });
@@ -102,7 +102,7 @@ async fn until_the_first_run(stage: &Stage<'_>) {
 async fn observe(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Stack> {
     let stacks = stage.scene.list::<Stack>().await;
     for name in stage.create_again(&stacks).await {
-        aftermath.note(Timestamp::now(), None, format!("{name} was deleted; created it again"));
+        aftermath.record(Timestamp::now(), None, format!("{name} was deleted; created it again"));
     }
     for resolution in resolve_all(stage, &stacks).await {
         let Resolution { stack, removed, baseless } = &resolution;
@@ -111,7 +111,7 @@ async fn observe(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Stack>
             (None, true) => format!("the user resolved {stack}: no resource exists"),
             (None, false) => format!("the user resolved {stack} and removed {}", removed.join(", ")),
         };
-        aftermath.note(Timestamp::now(), None, what);
+        aftermath.record(Timestamp::now(), None, what);
         aftermath.resolutions.push(resolution);
     }
     stacks
@@ -120,7 +120,7 @@ async fn observe(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Stack>
 /// Waits until each Stack exists and is Ready at the latest revision.
 async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
     let (begin, mut last_report) = (Instant::now(), Instant::now());
-    aftermath.note(Timestamp::now(), None, "all faults are injected".to_owned());
+    aftermath.record(Timestamp::now(), None, "all faults are injected".to_owned());
     while begin.elapsed() < CALM {
         let stacks = observe(stage, aftermath).await;
         let open: Vec<&String> = stage.stacks.keys().filter(|name| !is_settled(&*stage, name, &stacks)).collect();

@@ -39,7 +39,7 @@ pub struct Resolution {
 pub async fn resolve_all(stage: &mut Stage<'_>, stacks: &[Stack]) -> Vec<Resolution> {
     let mut resolutions = Vec::new();
     for question in stacks.iter().filter_map(question) {
-        let is_new = |member: &crate::stage::Member| !member.answered.contains(&question.update);
+        let is_new = |member: &crate::stage::Member| !member.resolved.contains(&question.update);
         if stage.stacks.get(&question.stack).is_some_and(is_new) {
             resolutions.push(resolve(stage, question).await);
         }
@@ -67,7 +67,7 @@ async fn resolve(stage: &mut Stage<'_>, question: Question) -> Resolution {
             after: last,
             at: Timestamp::now(),
         }));
-        member.answered.insert(question.update);
+        member.resolved.insert(question.update);
     }
     Resolution { stack: question.stack, removed, baseless }
 }

@@ -138,7 +138,7 @@ fn a_duplicate_with_its_backend_in_a_secret_cannot_destroy() {
         stack.spec.stack = managed;
         stack.spec.destroy_on_finalize = Some(true);
         let second = scene.start(stack).await;
-        // Only the agent knows the backend, so the conflict is detected after the first run.
+        // Only the agent can determine the backend, so the conflict is detected after the first run.
         let gives_way = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
         second.until("to report the conflict", WaitLimit::Run, gives_way).await;
         second.delete().await;

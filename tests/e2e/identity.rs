@@ -90,7 +90,7 @@ fn a_requested_rotation_distributes_the_next_ca_before_it_signs() {
         })
         .await;
         assert_eq!(text(&announced, "ca.crt"), text(&before, "ca.crt"), "the next authority does not sign yet");
-        assert!(!announced.annotations().contains_key("pulumi.com/rotate"), "the request is answered");
+        assert!(!announced.annotations().contains_key("pulumi.com/rotate"), "the request is handled");
         let next = text(&announced, "next.crt").expect("a next authority");
         running.until_certified_by(&authority(&before), &next).await;
 

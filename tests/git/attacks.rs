@@ -188,7 +188,7 @@ async fn servers_sending_a_byte_a_second_time_out_and_delay_no_namespace() {
         let what: &'static [&'static str] = Box::leak(Box::new([what]));
         let url = Evil { slow: what, ..Evil::with_main(commit, pack) }.start().await;
         let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
-        drop(controller.look(&stack, &fields, &Lookup::default()));
+        drop(controller.immediate_result(&stack, &fields, &Lookup::default()));
         slow.push((stack, fields));
     }
     let repository = Repository::with_project();
@@ -235,10 +235,16 @@ async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index:
     let (commit, pack) = chains_of_ten(0);
     let url = Evil { slow: &["pack"], ..Evil::with_main(commit, pack) }.start().await;
     let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
-    let look = |controller: &Controller| controller.look_in(namespace, &stack, &fields, &Lookup::default());
-    let error = look(controller).expect_err("should wait for the first query").to_string();
+    let immediate_result =
+        |controller: &Controller| controller.immediate_result_in(namespace, &stack, &fields, &Lookup::default());
+    let error = immediate_result(controller).expect_err("should wait for the first query").to_string();
     controller.until_woken(&stack, &error).await;
-    assert!(look(controller).expect_err("should wait for the fetch").to_string().starts_with("fetching revision"));
+    assert!(
+        immediate_result(controller)
+            .expect_err("should wait for the fetch")
+            .to_string()
+            .starts_with("fetching revision")
+    );
     (namespace, stack, fields)
 }
 
@@ -268,7 +274,9 @@ async fn until_ended(controller: &Controller, slow: &[Followed], ended: &mut BTr
     loop {
         let mut errors = Vec::new();
         for (namespace, stack, fields) in slow {
-            let Err(error) = controller.look_in(namespace, stack, fields, &Lookup::default()) else { continue };
+            let Err(error) = controller.immediate_result_in(namespace, stack, fields, &Lookup::default()) else {
+                continue;
+            };
             if error.to_string().contains("because other namespaces wait for a slot") {
                 ended.insert(stack.clone());
             }
@@ -302,7 +310,7 @@ async fn work_for_a_repository_stops_when_no_stack_follows_it() {
     let fields = json!({"projectRepo": format!("http://{}/app", listener.local_addr().unwrap()), "branch": "main"});
     let controller = Controller::new().await;
     for stack in ["first", "last"] {
-        drop(controller.look(stack, &fields, &Lookup::default()));
+        drop(controller.immediate_result(stack, &fields, &Lookup::default()));
     }
     let accepted = tokio::time::timeout(Duration::from_secs(20), listener.accept()).await;
     let (mut stream, _) = accepted.expect("the controller connects to the server within 20 s").unwrap();
@@ -323,7 +331,7 @@ async fn child_processes_have_no_environment_and_no_credentials_in_args() {
     let controller = Controller::new().await;
     controller.secrets.set("git", &[("accessToken", "hunter2hunter2")]);
     let fields = json!({"projectRepo": url, "branch": "main", "gitAuthSecret": "git"});
-    drop(controller.look("app", &fields, &Lookup::default()));
+    drop(controller.immediate_result("app", &fields, &Lookup::default()));
     let began = Instant::now();
     let child = loop {
         let is_ours = |child: &PathBuf| {
@@ -368,7 +376,7 @@ async fn slow_patterns_are_refused_only_for_the_stack_that_defines_them() {
     let slow: Vec<String> = (0..100).map(|n| format!("{}c{n}*", "**/a/".repeat(180))).collect();
     let slow = json!({"projectRepo": server.url(), "branch": "main", "paths": slow});
     let quick = json!({"projectRepo": server.url(), "branch": "main", "paths": ["/Pulumi.yaml"]});
-    drop(controller.look("slow", &slow, &Lookup::default()));
+    drop(controller.immediate_result("slow", &slow, &Lookup::default()));
     let resolved = controller.resolve_in("victim", "app", &quick).await.unwrap();
     assert!(origin(&resolved).selection.is_some());
     let message = controller.resolve_as("slow", &slow, &Lookup::default()).await;

@@ -74,12 +74,12 @@ impl Controller {
     }
 
     /// Returns the immediate result for a Stack.
-    pub fn look(&self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, Unavailable> {
-        self.look_in("apps", stack, fields, lookup)
+    pub fn immediate_result(&self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, Unavailable> {
+        self.immediate_result_in("apps", stack, fields, lookup)
     }
 
     /// Returns the immediate result for a Stack in another namespace.
-    pub fn look_in(
+    pub fn immediate_result_in(
         &self,
         namespace: &str,
         stack: &str,
@@ -91,15 +91,15 @@ impl Controller {
         let spec: StackSpec = serde_json::from_value(spec).unwrap();
         let repository =
             RepositorySpec::of_stack(&spec, namespace).map_err(Unavailable::Invalid)?.expect("a repository");
-        self.git.look(&(namespace.to_owned(), stack.to_owned()), &repository, lookup)
+        self.git.resolve(&(namespace.to_owned(), stack.to_owned()), &repository, lookup)
     }
 
     /// Returns the final result. Retries only after the Stack is requeued.
     pub async fn resolve_as(&mut self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, String> {
         loop {
-            match self.look(stack, fields, lookup) {
+            match self.immediate_result(stack, fields, lookup) {
                 Ok(resolved) => return Ok(resolved),
-                Err(Unavailable::Looking(what)) => self.until_woken(stack, &what).await,
+                Err(Unavailable::Resolving(what)) => self.until_woken(stack, &what).await,
                 Err(error) => return Err(error.to_string()),
             }
         }
@@ -108,9 +108,9 @@ impl Controller {
     /// Returns the final result for a Stack in another namespace.
     pub async fn resolve_in(&mut self, namespace: &str, stack: &str, fields: &Value) -> Result<Resolved, String> {
         loop {
-            match self.look_in(namespace, stack, fields, &Lookup::default()) {
+            match self.immediate_result_in(namespace, stack, fields, &Lookup::default()) {
                 Ok(resolved) => return Ok(resolved),
-                Err(Unavailable::Looking(what)) => self.until_woken(stack, &what).await,
+                Err(Unavailable::Resolving(what)) => self.until_woken(stack, &what).await,
                 Err(error) => return Err(error.to_string()),
             }
         }

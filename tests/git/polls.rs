@@ -1,6 +1,6 @@
 //! Tests how often the controller sends requests to a server.
 
-use pulumi_controller::source::git::{Known, Lookup};
+use pulumi_controller::source::git::{KnownArtifact, Lookup};
 use serde_json::json;
 
 use crate::follower::Controller;
@@ -27,7 +27,7 @@ async fn five_hundred_stacks_on_one_repository_share_one_poll_and_fetch() {
         .await
         .unwrap();
     assert_eq!(moved.revision, format!("main@sha1:{commit}"));
-    let other = controller.look("app-499", &fields, &Lookup::default()).unwrap();
+    let other = controller.immediate_result("app-499", &fields, &Lookup::default()).unwrap();
     assert_eq!(other.revision, moved.revision, "the same response contains both references");
     assert_eq!(server.requests(), (4, 2));
 }
@@ -39,7 +39,7 @@ async fn a_restarted_controller_does_not_refetch_applied_revisions() {
     let fields = json!({"projectRepo": server.url(), "branch": "main"});
     let first = Controller::new().await.resolve(&fields).await.unwrap();
     let before = server.requests();
-    let known = Known { revision: repository.head(), digest: first.digest.clone(), selection: None };
+    let known = KnownArtifact { revision: repository.head(), digest: first.digest.clone(), selection: None };
     let lookup = Lookup { known: Some(known), ..Lookup::default() };
     let mut controller = Controller::new().await;
     let again = controller.resolve_as("app", &fields, &lookup).await.unwrap();

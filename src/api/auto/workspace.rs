@@ -21,7 +21,7 @@ use crate::artifact::Digest;
     status = "WorkspaceStatus",
     derive = "PartialEq",
     category = "pulumi",
-    doc = "Workspace is a pod in which Pulumi runs, with a source in place.",
+    doc = "Workspace is a pod that contains an unpacked source and runs Pulumi.",
     printcolumn = r#"{"name":"Image","type":"string","jsonPath":".spec.image","priority":10}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#,

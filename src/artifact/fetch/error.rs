@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_number_of_remembered_urls_is_bounded() {
+    async fn the_number_of_recorded_urls_is_bounded() {
         let postponed = RetryAfter::default();
         for number in 0..=MAX_URLS {
             postponed.record(&url(number), &busy(10 + number as u64 / 4));

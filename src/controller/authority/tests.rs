@@ -24,7 +24,7 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 struct Api(Arc<Mutex<(Option<Value>, u64)>>);
 
 impl Api {
-    fn answer(&self, request: &RecordedRequest) -> FakeResponse {
+    fn respond(&self, request: &RecordedRequest) -> FakeResponse {
         let mut api = self.0.lock().unwrap();
         match (request.method.as_str(), api.0.clone()) {
             ("GET", Some(secret)) => FakeResponse::Json(200, secret),
@@ -106,10 +106,10 @@ struct Kept {
 
 impl Kept {
     async fn start(api: Api) -> Result<Kept, String> {
-        let answering = api.clone();
+        let responding = api.clone();
         let (client, log) = client(move |request| match request.path.ends_with("/events") {
             true => FakeResponse::Json(201, request.body.clone()),
-            false => answering.answer(request),
+            false => responding.respond(request),
         });
         let metrics = Metrics::default();
         let limit = Duration::from_secs(5);

@@ -93,14 +93,14 @@ async fn a_rotated_token_changes_the_path_at_the_next_reconcile() {
     let mut live = receiver(json!({}));
     let mut written = Vec::new();
     for secret in ["b25l", "b25l", "dHdv"] {
-        let answer = (json!(live), secret);
+        let (stored, token) = (json!(live), secret);
         let (client, log) = client(move |request| match request.path.rsplit('/').next() {
-            Some("push") => FakeResponse::Json(200, answer.0.clone()),
+            Some("push") => FakeResponse::Json(200, stored.clone()),
             Some("hook") => FakeResponse::Json(
                 200,
-                json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hook"}, "data": {"token": answer.1}}),
+                json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hook"}, "data": {"token": token}}),
             ),
-            Some("status") => FakeResponse::Json(200, answer.0.clone()),
+            Some("status") => FakeResponse::Json(200, stored.clone()),
             _ => FakeResponse::refusal(404, "NotFound"),
         });
         let writer = Writer::new(client.clone(), SECOND, Leadership::sole(), Metrics::default());

@@ -221,8 +221,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waiters_for_an_object_are_woken_once_it_exists() {
         let exists = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let answer = exists.clone();
-        let (client, log) = client(move |_| match answer.load(std::sync::atomic::Ordering::Relaxed) {
+        let seen = exists.clone();
+        let (client, log) = client(move |_| match seen.load(std::sync::atomic::Ordering::Relaxed) {
             false => FakeResponse::refusal(404, "NotFound"),
             true => FakeResponse::Json(
                 200,

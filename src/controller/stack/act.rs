@@ -171,7 +171,7 @@ async fn revoke_update(
             context.writer.annotate(update, &mark).await?;
             return Ok(Next::Again(Box::new(observed.stack.clone())));
         }
-        context.writer.delete_as_seen(update).await?;
+        context.writer.delete_if_unchanged(update).await?;
     }
     rest(&observed.stack, &State::Working(message), None, context, now).await
 }
@@ -310,7 +310,7 @@ async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestam
     let stack = &observed.stack;
     let next = rest(stack, &State::Done, Some(WATCHED_RETRY), context, now).await?;
     if let Some(workspace) = &observed.workspace {
-        context.writer.delete_as_seen(workspace).await?;
+        context.writer.delete_if_unchanged(workspace).await?;
         let message =
             format!("Deleted Workspace {} after the run: spec.workspaceReclaimPolicy is Delete", workspace.name_any());
         let event = Event::new(stack, EventKind::Normal, "WorkspaceDeleted", message);

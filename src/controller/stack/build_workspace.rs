@@ -137,18 +137,18 @@ fn environment_from(stack: &Stack) -> Vec<Value> {
     config_maps.chain(stack.spec.env_secrets.iter().map(|name| json!({"secretRef": {"name": name}}))).collect()
 }
 
-/// Location of a value.
-enum Place<'a> {
-    Here(&'a str),
+/// Source of a value.
+enum ValueSource<'a> {
+    Literal(&'a str),
     Secret(&'a SecretSelector),
     ConfigMap(&'a ConfigMapSelector),
 }
 
-/// Returns the location of the referenced value, or the reason why the reference is invalid.
-fn place<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Place<'a>, &'static str> {
+/// Returns the source of the referenced value, or the reason why the reference is invalid.
+fn value_source<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<ValueSource<'a>, &'static str> {
     match reference.kind.as_str() {
         "Literal" => match &reference.literal {
-            Some(literal) => Ok(Place::Here(&literal.value)),
+            Some(literal) => Ok(ValueSource::Literal(&literal.value)),
             None => Err("type Literal requires `literal.value`"),
         },
         "Secret" => match &reference.secret {
@@ -157,11 +157,11 @@ fn place<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Place<'a>, &
             {
                 Err("cross-namespace refs are not allowed")
             }
-            Some(secret) => Ok(Place::Secret(secret)),
+            Some(secret) => Ok(ValueSource::Secret(secret)),
             None => Err("type Secret requires `secret.name` and `secret.key`"),
         },
         "ConfigMap" => match &reference.config_map {
-            Some(map) => Ok(Place::ConfigMap(map)),
+            Some(map) => Ok(ValueSource::ConfigMap(map)),
             None => Err("type ConfigMap requires `configMap.name` and `configMap.key`"),
         },
         "Env" | "FS" => {
@@ -173,12 +173,12 @@ fn place<'a>(reference: &'a ResourceRef, namespace: &str) -> Result<Place<'a>, &
 
 fn variable(name: &str, reference: &ResourceRef, namespace: &str) -> Result<Value, PlanError> {
     let refused = |what| PlanError::Reference { field: "envRefs", name: name.to_owned(), what };
-    Ok(match place(reference, namespace).map_err(refused)? {
-        Place::Here(value) => json!({"name": name, "value": value}),
-        Place::Secret(SecretSelector { name: secret, key, .. }) => {
+    Ok(match value_source(reference, namespace).map_err(refused)? {
+        ValueSource::Literal(value) => json!({"name": name, "value": value}),
+        ValueSource::Secret(SecretSelector { name: secret, key, .. }) => {
             json!({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
         }
-        Place::ConfigMap(ConfigMapSelector { name: map, key }) => {
+        ValueSource::ConfigMap(ConfigMapSelector { name: map, key }) => {
             json!({"name": name, "valueFrom": {"configMapKeyRef": {"name": map, "key": key}}})
         }
     })
@@ -212,7 +212,7 @@ fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
     }
     for (key, reference) in &stack.spec.secrets_ref {
         let refused = |what| PlanError::Reference { field: "secretsRef", name: key.clone(), what };
-        add("secretsRef", secret_item(key, place(reference, &namespace).map_err(refused)?))?;
+        add("secretsRef", secret_item(key, value_source(reference, &namespace).map_err(refused)?))?;
     }
     for key in &stack.spec.path_keys {
         let (_, item) = items.get_mut(key).ok_or_else(|| PlanError::PathKey(key.clone()))?;
@@ -221,17 +221,17 @@ fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
     Ok(items.into_values().map(|(_, item)| item).collect())
 }
 
-fn secret_item(key: &str, place: Place<'_>) -> ConfigItem {
+fn secret_item(key: &str, source: ValueSource<'_>) -> ConfigItem {
     let from = |secret: Option<KeyReference>, map: Option<KeyReference>| {
         Some(ConfigValueFrom { secret_key_ref: secret, config_map_key_ref: map, ..ConfigValueFrom::default() })
     };
     let item = ConfigItem { key: key.to_owned(), secret: Some(true), ..ConfigItem::default() };
-    match place {
-        Place::Here(value) => ConfigItem { value: json!(value), ..item },
-        Place::Secret(SecretSelector { name, key, .. }) => {
+    match source {
+        ValueSource::Literal(value) => ConfigItem { value: json!(value), ..item },
+        ValueSource::Secret(SecretSelector { name, key, .. }) => {
             ConfigItem { value_from: from(Some(KeyReference { name: name.clone(), key: key.clone() }), None), ..item }
         }
-        Place::ConfigMap(ConfigMapSelector { name, key }) => {
+        ValueSource::ConfigMap(ConfigMapSelector { name, key }) => {
             ConfigItem { value_from: from(None, Some(KeyReference { name: name.clone(), key: key.clone() })), ..item }
         }
     }

@@ -56,7 +56,7 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         Some(Err(Unavailable::Denied(message))) => return Action::Denied(message.clone()),
         Some(Err(Unavailable::NotYet(message))) => return Action::WaitForSource(message.clone(), None),
         Some(Err(Unavailable::Stalled(message))) => return stalled_source(&observed.stack, message, now),
-        Some(Err(Unavailable::Looking(message))) => return Action::AwaitSource(message.clone()),
+        Some(Err(Unavailable::Resolving(message))) => return Action::AwaitSource(message.clone()),
         None => return Action::WaitForSource("the source was not resolved".to_owned(), None),
     };
     let action = run_if_due(observed, resolved, observed.in_store, forward(&observed.stack), now);
@@ -231,18 +231,20 @@ fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Ac
 /// A duplicate does not run. When a duplicate is deleted, it destroys the Pulumi stack only if it has applied the Pulumi stack itself and
 /// the Stack that takes precedence is in another namespace.
 fn duplicate(observed: &Observed) -> Option<Action> {
-    let (stack, first) = (&observed.stack, observed.duplicate.as_ref()?);
-    let managed =
-        format!("Pulumi stack {} of project {} is already managed by Stack {first}", stack.spec.stack, first.project);
+    let (stack, preceding) = (&observed.stack, observed.duplicate.as_ref()?);
+    let managed = format!(
+        "Pulumi stack {} of project {} is already managed by Stack {preceding}",
+        stack.spec.stack, preceding.project
+    );
     if stack.metadata.deletion_timestamp.is_some() {
         if identity::has_applied_here(stack, observed.workspace.as_ref()) {
-            let is_same_namespace = Some(&first.namespace) == stack.metadata.namespace.as_ref();
+            let is_same_namespace = Some(&preceding.namespace) == stack.metadata.namespace.as_ref();
             if !is_same_namespace || !deletion::has_to_destroy(stack) {
                 return None;
             }
             let message = format!(
-                "{managed}, and a destroy would delete its resources. To leave them to Stack {first}, set spec.destroyOnFinalize to \
-                 false; otherwise delete Stack {first} first"
+                "{managed}, and a destroy would delete its resources. To leave them to Stack {preceding}, set spec.destroyOnFinalize to \
+                 false; otherwise delete Stack {preceding} first"
             );
             return Some(Action::Conflict(message));
         }
@@ -257,7 +259,7 @@ fn duplicate(observed: &Observed) -> Option<Action> {
     }
     let message = format!(
         "{managed}, so this Stack does not run. Change spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks: \
-         a Stack that has not applied this Pulumi stack does not destroy it. This Stack runs when Stack {first} is deleted or \
+         a Stack that has not applied this Pulumi stack does not destroy it. This Stack runs when Stack {preceding} is deleted or \
          manages another Pulumi stack"
     );
     (!stack.spec.suspend.unwrap_or_default()).then_some(Action::Conflict(message))

@@ -105,7 +105,7 @@ fn awaited(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
     let requested = observed.deletion.as_ref().and_then(|deletion| deletion.requested.as_ref());
     match &observed.source {
-        Some(Err(Unavailable::Looking(what)))
+        Some(Err(Unavailable::Resolving(what)))
             if !placed && requested.is_none_or(|requested| is_unfit(observed, requested)) =>
         {
             Some(what)

@@ -59,12 +59,12 @@ pub struct Dependents {
     /// Whether references to other namespaces are ignored. Otherwise a user could delay the deletion of a Stack in another namespace.
     no_cross_namespace_refs: bool,
     /// The lock is held only briefly, never across an `await`.
-    known: Arc<Mutex<Known>>,
+    state: Arc<Mutex<WatchState>>,
     wake: mpsc::Sender<ObjectRef<Stack>>,
 }
 
 #[derive(Default)]
-struct Known {
+struct WatchState {
     /// For each Stack, the hash of the fields that its dependents wait for.
     watched: HashMap<ObjectKey, u64>,
     /// The cached Stacks from before a relist, while the relist is in progress.
@@ -84,7 +84,7 @@ impl Dependents {
         no_cross_namespace_refs: bool,
     ) -> (Dependents, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
         let (wake, woken) = mpsc::channel(WAITING);
-        (Dependents { stacks, no_cross_namespace_refs, known: Arc::default(), wake }, woken)
+        (Dependents { stacks, no_cross_namespace_refs, state: Arc::default(), wake }, woken)
     }
 
     /// Returns a sender that wakes Stacks.
@@ -93,39 +93,39 @@ impl Dependents {
     }
 
     /// Handles a watch event after the store has applied it, and wakes the affected Stacks.
-    pub fn note(&self, event: &Event<Stack>) {
-        let mut known = self.lock();
+    pub fn handle(&self, event: &Event<Stack>) {
+        let mut state = self.lock();
         let woken = match event {
-            Event::Apply(stack) if known.has_changed(stack) => self.keys_of(stack),
+            Event::Apply(stack) if state.has_changed(stack) => self.keys_of(stack),
             Event::Apply(_) | Event::InitApply(_) => Vec::new(),
-            Event::Delete(stack) => self.affected_by_deletion(&mut known, stack),
+            Event::Delete(stack) => self.affected_by_deletion(&mut state, stack),
             Event::Init => {
-                known.before_list = self.stacks.store().state();
+                state.before_list = self.stacks.store().state();
                 Vec::new()
             }
-            Event::InitDone => self.affected_by_relist(&mut known),
+            Event::InitDone => self.affected_by_relist(&mut state),
         };
-        drop(known);
+        drop(state);
         woken.iter().for_each(|stack| self.wake_one(stack));
     }
 
     /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, which may wait for its deletion.
-    fn affected_by_deletion(&self, known: &mut Known, stack: &Stack) -> Vec<ObjectKey> {
-        known.watched.remove(&key(stack));
+    fn affected_by_deletion(&self, state: &mut WatchState, stack: &Stack) -> Vec<ObjectKey> {
+        state.watched.remove(&key(stack));
         let needed = self.needs(stack).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         needed.chain(self.keys_of(stack)).collect()
     }
 
     /// Returns the Stacks that a relist affects. A Stack that is missing from the list was deleted while the watch was interrupted.
-    fn affected_by_relist(&self, known: &mut Known) -> Vec<ObjectKey> {
+    fn affected_by_relist(&self, state: &mut WatchState) -> Vec<ObjectKey> {
         let mut woken = Vec::new();
-        for stack in std::mem::take(&mut known.before_list) {
+        for stack in std::mem::take(&mut state.before_list) {
             if self.stacks.store().get(&ObjectRef::from_obj(&*stack)).is_none() {
-                woken.extend(self.affected_by_deletion(known, &stack));
+                woken.extend(self.affected_by_deletion(state, &stack));
             }
         }
         for stack in self.stacks.store().state() {
-            if known.has_changed(&stack) {
+            if state.has_changed(&stack) {
                 woken.extend(self.keys_of(&stack));
             }
         }
@@ -189,12 +189,12 @@ impl Dependents {
         prerequisites::references(&stack.spec, own).filter(move |(namespace, _)| *namespace == own || !own_only)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
+impl WatchState {
     /// Whether the fields that dependents wait for have changed since the last event of this Stack.
     fn has_changed(&mut self, stack: &Stack) -> bool {
         let watched_fields = watched_fields(stack);

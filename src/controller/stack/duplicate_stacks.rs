@@ -32,8 +32,8 @@ struct Claim {
     project: Option<String>,
     /// Whether the Stack itself contains the name of the project.
     names_project: bool,
-    /// Whether the project was already looked up in the Workspace. Later changes are recorded by the reconciles of that Stack.
-    was_asked: bool,
+    /// Whether the project was already read from the Workspace. Later changes are recorded by the reconciles of that Stack.
+    is_project_read: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,
     created: Timestamp,
@@ -64,40 +64,40 @@ impl fmt::Display for DuplicateStack {
 #[derive(Default)]
 struct Claims {
     by_key: HashMap<ObjectKey, Claim>,
-    by_place: HashMap<Place, HashSet<ObjectKey>>,
+    by_address: HashMap<ScopedAddress, HashSet<ObjectKey>>,
 }
 
 /// Scope in which claims are compared, a namespace or the whole cluster (`None`), and the address.
-type Place = (Option<String>, String);
+type ScopedAddress = (Option<String>, String);
 
 impl Claims {
     /// Replaces the claim of a Stack and returns the previous one.
     fn replace(&mut self, key: &ObjectKey, claim: Option<Claim>) -> Option<Claim> {
-        let before = self.by_key.remove(key);
-        for place in before.iter().flat_map(|before| places(key, before)) {
-            if let Some(keys) = self.by_place.get_mut(&place) {
+        let previous = self.by_key.remove(key);
+        for address in previous.iter().flat_map(|previous| scoped_addresses(key, previous)) {
+            if let Some(keys) = self.by_address.get_mut(&address) {
                 keys.remove(key);
                 if keys.is_empty() {
-                    self.by_place.remove(&place);
+                    self.by_address.remove(&address);
                 }
             }
         }
         if let Some(claim) = claim {
-            for place in places(key, &claim) {
-                self.by_place.entry(place).or_default().insert(key.clone());
+            for address in scoped_addresses(key, &claim) {
+                self.by_address.entry(address).or_default().insert(key.clone());
             }
             self.by_key.insert(key.clone(), claim);
         }
-        before
+        previous
     }
 
-    fn at(&self, place: &Place) -> impl Iterator<Item = (&ObjectKey, &Claim)> {
-        let keys = self.by_place.get(place).into_iter().flatten();
+    fn with_address(&self, address: &ScopedAddress) -> impl Iterator<Item = (&ObjectKey, &Claim)> {
+        let keys = self.by_address.get(address).into_iter().flatten();
         keys.filter_map(|key| self.by_key.get_key_value(key))
     }
 }
 
-fn places(key: &ObjectKey, claim: &Claim) -> Vec<Place> {
+fn scoped_addresses(key: &ObjectKey, claim: &Claim) -> Vec<ScopedAddress> {
     let in_namespace = |address: &String| (Some(key.0.clone()), address.clone());
     let applied = claim.applied_address.as_ref().map(in_namespace);
     let in_cluster = claim.address.in_cluster.clone().map(|address| (None, address));
@@ -107,34 +107,34 @@ fn places(key: &ObjectKey, claim: &Claim) -> Vec<Place> {
 /// The Stacks that wait for a Stack that takes precedence.
 #[derive(Default)]
 struct WaitingStacks {
-    by_first: HashMap<ObjectKey, HashSet<ObjectKey>>,
-    first_of: HashMap<ObjectKey, ObjectKey>,
+    by_preceding: HashMap<ObjectKey, HashSet<ObjectKey>>,
+    preceding_of: HashMap<ObjectKey, ObjectKey>,
 }
 
 impl WaitingStacks {
     /// Records that a Stack waits for another one, and no longer for a previous one.
-    fn wait(&mut self, key: ObjectKey, first: ObjectKey) {
+    fn wait(&mut self, key: ObjectKey, preceding: ObjectKey) {
         self.remove(&key);
-        self.by_first.entry(first.clone()).or_default().insert(key.clone());
-        self.first_of.insert(key, first);
+        self.by_preceding.entry(preceding.clone()).or_default().insert(key.clone());
+        self.preceding_of.insert(key, preceding);
     }
 
     /// Removes a Stack that no longer waits.
     fn remove(&mut self, key: &ObjectKey) {
-        let Some(first) = self.first_of.remove(key) else { return };
-        if let Some(waiting) = self.by_first.get_mut(&first) {
+        let Some(preceding) = self.preceding_of.remove(key) else { return };
+        if let Some(waiting) = self.by_preceding.get_mut(&preceding) {
             waiting.remove(key);
             if waiting.is_empty() {
-                self.by_first.remove(&first);
+                self.by_preceding.remove(&preceding);
             }
         }
     }
 
     /// Removes and returns the Stacks that wait for this one.
-    fn take(&mut self, first: &ObjectKey) -> HashSet<ObjectKey> {
-        let waiting = self.by_first.remove(first).unwrap_or_default();
+    fn take(&mut self, preceding: &ObjectKey) -> HashSet<ObjectKey> {
+        let waiting = self.by_preceding.remove(preceding).unwrap_or_default();
         for key in &waiting {
-            self.first_of.remove(key);
+            self.preceding_of.remove(key);
         }
         waiting
     }
@@ -163,13 +163,13 @@ impl DuplicateStacks {
     }
 
     /// Records the Pulumi stack that a Stack manages.
-    pub fn note(&self, stack: &Stack) {
+    pub fn record(&self, stack: &Stack) {
         let key = key(stack);
         let mut claims = lock(&self.claims);
         let claim = claim(stack, claims.by_key.get(&key));
-        let before = claims.replace(&key, claim.clone());
+        let previous = claims.replace(&key, claim.clone());
         drop(claims);
-        if before.is_some() && before != claim {
+        if previous.is_some() && previous != claim {
             self.wake_waiting(&key);
         }
     }
@@ -182,22 +182,22 @@ impl DuplicateStacks {
     }
 
     /// Returns the Stack that takes precedence over this one, if any. A Stack whose project is unknown is not compared with other Stacks.
-    pub async fn first(
+    pub async fn preceding(
         &self,
         stack: &Stack,
         workspace: Option<&Workspace>,
         reader: &Reader,
     ) -> Result<Option<DuplicateStack>, ReadError> {
         let own_key = key(stack);
-        let Some(own) = self.learn(&own_key, project_in(workspace)) else { return Ok(None) };
+        let Some(own) = self.record_project(&own_key, project_in(workspace)) else { return Ok(None) };
         let Some(project) = own.project.clone() else { return Ok(None) };
-        for (key, claim) in self.before(&own_key, &own) {
+        for (key, claim) in self.preceding_claims(&own_key, &own) {
             let theirs = match claim.project {
                 Some(project) => Some(project),
-                None if claim.was_asked => None,
+                None if claim.is_project_read => None,
                 None => {
                     let workspace = reader.get_opt::<Workspace>(&key.0, &key.1).await?;
-                    self.learn(&key, project_in(workspace.as_ref())).and_then(|claim| claim.project)
+                    self.record_project(&key, project_in(workspace.as_ref())).and_then(|claim| claim.project)
                 }
             };
             if theirs.as_ref() == Some(&project) {
@@ -209,10 +209,10 @@ impl DuplicateStacks {
     }
 
     /// Records the project of a Stack's source and returns the claim.
-    fn learn(&self, key: &ObjectKey, project: Option<String>) -> Option<Claim> {
+    fn record_project(&self, key: &ObjectKey, project: Option<String>) -> Option<Claim> {
         let mut claims = lock(&self.claims);
         let claim = claims.by_key.get_mut(key)?;
-        claim.was_asked = true;
+        claim.is_project_read = true;
         if project.is_some() && !claim.names_project {
             claim.project = project;
         }
@@ -220,20 +220,23 @@ impl DuplicateStacks {
     }
 
     /// Returns the claims with the same address that take precedence over this one, in order of precedence.
-    fn before(&self, key: &ObjectKey, own: &Claim) -> Vec<(ObjectKey, Claim)> {
+    fn preceding_claims(&self, key: &ObjectKey, own: &Claim) -> Vec<(ObjectKey, Claim)> {
         let claims = lock(&self.claims);
-        let is_same = |place: &Place, other: &ObjectKey, claim: &Claim| match place.0 {
+        let is_comparable = |address: &ScopedAddress, other: &ObjectKey, claim: &Claim| match address.0 {
             Some(_) => true,
             None => other.0 != key.0 && claim.has_applied && !self.no_cross_namespace_refs,
         };
-        let is_before = |(other, claim): &(&ObjectKey, &Claim)| claim.order(other) < own.order(key);
-        let mut before = Vec::new();
-        for place in places(key, own) {
-            let same = claims.at(&place).filter(|(other, claim)| is_same(&place, other, claim)).filter(is_before);
-            before.extend(same.map(|(key, claim)| (key.clone(), claim.clone())));
+        let precedes = |(other, claim): &(&ObjectKey, &Claim)| claim.order(other) < own.order(key);
+        let mut preceding = Vec::new();
+        for address in scoped_addresses(key, own) {
+            let same = claims
+                .with_address(&address)
+                .filter(|(other, claim)| is_comparable(&address, other, claim))
+                .filter(precedes);
+            preceding.extend(same.map(|(key, claim)| (key.clone(), claim.clone())));
         }
-        before.sort_by(|(one_key, one), (other_key, other)| one.order(one_key).cmp(&other.order(other_key)));
-        before
+        preceding.sort_by(|(one_key, one), (other_key, other)| one.order(one_key).cmp(&other.order(other_key)));
+        preceding
     }
 
     fn wake_waiting(&self, key: &ObjectKey) {
@@ -260,7 +263,7 @@ fn project_in(workspace: Option<&Workspace>) -> Option<String> {
 
 /// Returns the claim of a Stack. A Stack with `spec.preview` has no claim: it changes no resources, and may preview a Pulumi stack that
 /// another Stack manages.
-fn claim(stack: &Stack, before: Option<&Claim>) -> Option<Claim> {
+fn claim(stack: &Stack, previous: Option<&Claim>) -> Option<Claim> {
     if stack.spec.preview.unwrap_or_default() {
         return None;
     }
@@ -270,14 +273,23 @@ fn claim(stack: &Stack, before: Option<&Claim>) -> Option<Claim> {
     let status = stack.status.as_ref();
     // After a controller restart the Workspace may be gone, so the last run provides the project.
     let of_last_run = || status?.project_info.as_ref().map(|info| info.name.clone());
-    let learned = before.and_then(|before| before.project.clone()).or_else(of_last_run).filter(|_| !names_project);
-    let was_asked = before.is_some_and(|before| before.was_asked);
+    let recorded =
+        previous.and_then(|previous| previous.project.clone()).or_else(of_last_run).filter(|_| !names_project);
+    let is_project_read = previous.is_some_and(|previous| previous.is_project_read);
     let created = stack.creation_timestamp().map(|time| time.0).unwrap_or_default();
     let is_applied_here = identity::has_applied_here(stack, None);
     let has_applied = is_applied_here && status.is_some_and(|s| s.last_applied_revision.is_some());
     let applied = status.and_then(|status| status.applied_stack.as_ref()).filter(|_| is_applied_here);
     let applied_address = applied.and_then(backend::applied_address);
-    Some(Claim { address, applied_address, project: named.or(learned), names_project, was_asked, has_applied, created })
+    Some(Claim {
+        address,
+        applied_address,
+        project: named.or(recorded),
+        names_project,
+        is_project_read,
+        has_applied,
+        created,
+    })
 }
 
 #[cfg(test)]

@@ -141,28 +141,28 @@ mod tests {
     fn a_failed_fetch_is_retried_according_to_its_error() {
         let seconds = Duration::from_secs;
         let (url, why) = (|| "http://source/a.tar.gz".to_owned(), || "why".to_owned());
-        let answered = |status, retry_after: Option<u64>| FetchError::Status {
+        let status_error = |status, retry_after: Option<u64>| FetchError::Status {
             url: url(),
             status,
             retry_after: retry_after.map(seconds),
         };
-        let postponed = FetchError::Postponed { error: Box::new(answered(503, Some(120))), left: seconds(90) };
+        let postponed = FetchError::Postponed { error: Box::new(status_error(503, Some(120))), left: seconds(90) };
         let digest = || Digest::of(b"a");
-        let plainly = || RetryPolicy::After(None);
+        let without_delay = || RetryPolicy::After(None);
         let after = |wait| RetryPolicy::After(Some(seconds(wait)));
         let rows = [
-            (FetchError::NotFound { url: url() }, plainly()),
-            (answered(500, None), plainly()),
-            (answered(501, None), plainly()),
-            (answered(503, Some(120)), after(120)),
-            (answered(429, Some(0)), after(1)),
+            (FetchError::NotFound { url: url() }, without_delay()),
+            (status_error(500, None), without_delay()),
+            (status_error(501, None), without_delay()),
+            (status_error(503, Some(120)), after(120)),
+            (status_error(429, Some(0)), after(1)),
             (postponed, after(90)),
-            (FetchError::Connect { url: url(), cause: why() }, plainly()),
-            (FetchError::Truncated { url: url(), received: 7, cause: why() }, plainly()),
-            (FetchError::Timeout { url: url(), what: "all of it", limit: seconds(240) }, plainly()),
-            (FetchError::RefusedHost { url: url(), host: "host".to_owned() }, plainly()),
-            (FetchError::Url { url: url(), why: why() }, plainly()),
-            (FetchError::Store { digest: digest(), cause: why() }, plainly()),
+            (FetchError::Connect { url: url(), cause: why() }, without_delay()),
+            (FetchError::Truncated { url: url(), received: 7, cause: why() }, without_delay()),
+            (FetchError::Timeout { url: url(), what: "all of it", limit: seconds(240) }, without_delay()),
+            (FetchError::RefusedHost { url: url(), host: "host".to_owned() }, without_delay()),
+            (FetchError::Url { url: url(), why: why() }, without_delay()),
+            (FetchError::Store { digest: digest(), cause: why() }, without_delay()),
             (FetchError::DigestMismatch { url: url(), expected: digest(), bytes: 7 }, RetryPolicy::Backoff),
             (FetchError::TooLarge { url: url(), limit: 7 }, RetryPolicy::Backoff),
         ];

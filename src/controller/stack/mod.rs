@@ -33,7 +33,7 @@ pub use context::{Context, StackCache};
 pub use dependents::{Dependents, StackGroup, Stacks, stacks};
 pub use duplicate_stacks::DuplicateStacks;
 pub use ownership::stack_of;
-pub use prerequisites::evaluator::{Evaluator, most_memory};
+pub use prerequisites::evaluator::{Evaluator, max_memory};
 pub use prerequisites::expression::{ExpressionError, evaluate_stdin};
 pub use reconcile::{Feeds, controller};
 pub use source_watches::SourceWatches;

@@ -22,7 +22,7 @@ use crate::controller::stack::{deletion, pko_migration, run};
 use crate::controller::update::is_outputs_of;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::ReadError;
-use crate::source::git::{Known, Lookup};
+use crate::source::git::{KnownArtifact, Lookup};
 use crate::source::{self, Resolved, Unavailable};
 
 /// Reads only the state that one reconcile step needs.
@@ -63,7 +63,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         }
         cycle = context.dependents.cycle(&stack);
     }
-    let duplicate = context.duplicates.first(&stack, workspace.as_ref(), &context.reader).await?;
+    let duplicate = context.duplicates.preceding(&stack, workspace.as_ref(), &context.reader).await?;
     Ok(Observed {
         interval_jitter: context.interval_jitter,
         duplicate,
@@ -173,7 +173,7 @@ async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<De
     for (key, rule) in prerequisites::rules(&stack.spec, &own) {
         let found = read_dependency(&key, &rule, context).await?;
         let result = match (&rule, &found) {
-            (Rule::Expression(expression), Some(found)) => context.evaluator.ask(expression, stack, found).await,
+            (Rule::Expression(expression), Some(found)) => context.evaluator.evaluate(expression, stack, found).await,
             _ => None,
         };
         dependencies.push(Dependency { name: prerequisites::display_name(&key, &own), rule, stack: found, result });
@@ -207,7 +207,7 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
         _ => Ok(None),
     };
     match desired {
-        Ok(Some(desired)) => return context.git.look(&follower, &desired, &git_lookup(stack)),
+        Ok(Some(desired)) => return context.git.resolve(&follower, &desired, &git_lookup(stack)),
         other => {
             context.git.forget(&follower);
             other?;
@@ -224,7 +224,7 @@ async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailab
             "spec.fluxSource.sourceRef: {kind} {namespace}/{name} is in another namespace"
         )));
     }
-    let found = context.sources.look(namespace, &reference).await?;
+    let found = context.sources.find(namespace, &reference).await?;
     context.source_watches.keep(&found.resource)?;
     let mut resolved = found.artifact(reference.directory)?;
     resolved.content_id = resolved.content_id.filter(|_| context.same_revision_kinds.contains(&reference.kind));
@@ -242,7 +242,7 @@ fn git_lookup(stack: &Stack) -> Lookup {
     });
     let known = last.filter(|last| Some(last.inputs.generation) == stack.metadata.generation).and_then(|last| {
         let (digest, selection) = (last.inputs.digest.clone()?, last.inputs.paths_digest.clone());
-        Some(Known { revision: last.last_attempted_commit.clone()?, digest, selection })
+        Some(KnownArtifact { revision: last.last_attempted_commit.clone()?, digest, selection })
     });
     let request = [reconcile_request, requested_at].map(Option::unwrap_or_default).join("\n");
     Lookup { request: Some(request), is_new, known }

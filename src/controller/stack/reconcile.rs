@@ -78,11 +78,11 @@ pub async fn controller(
 ) {
     let duplicates = context.duplicates.clone();
     let record = move |stack: &mut Stack| {
-        duplicates.note(stack);
+        duplicates.record(stack);
         strip_unused_fields(stack);
     };
     let dependents = context.dependents.clone();
-    let seen = move |event: &Event<Stack>| dependents.note(event);
+    let seen = move |event: &Event<Stack>| dependents.handle(event);
     let scope = start.scope.clone();
     let updates = watcher::<Update>(scope.api(start.client.clone()), scope.other_kinds());
     let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), scope.other_kinds());

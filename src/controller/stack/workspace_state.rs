@@ -11,7 +11,7 @@ use crate::api::conditions::{self, workspace_reason};
 use crate::source::{Origin, Resolved};
 
 /// Maximum number of entries in [`MutatedWorkspaces`]. A Workspace without an entry is applied again.
-const MAX_REMEMBERED: usize = 1000;
+const MAX_RECORDED: usize = 1000;
 
 pub enum Readiness {
     Ready,
@@ -94,7 +94,7 @@ impl MutatedWorkspaces {
             generations.remove(&uid);
             return;
         }
-        if generations.len() >= MAX_REMEMBERED {
+        if generations.len() >= MAX_RECORDED {
             generations.clear();
         }
         generations.insert(uid, applied.metadata.generation);

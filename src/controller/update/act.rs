@@ -138,7 +138,7 @@ async fn await_references(
 
 async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileError> {
     context.forget(update);
-    context.writer.delete_as_seen(update).await?;
+    context.writer.delete_if_unchanged(update).await?;
     let kept = update.spec.ttl_after_completed.as_deref().unwrap_or_default();
     let message = format!("deleted Update {} after its TTL of {kept}", update.name_any());
     context.events.publish(with_revision(update, Event::new(update, EventKind::Normal, "UpdateExpired", message)));

@@ -154,17 +154,17 @@ fn owner(update: &Update) -> Option<(String, Option<String>)> {
 /// Returns the name of the Update of the same Workspace that runs before this one. Open runs come first, then older Updates,
 /// then Updates ordered by name.
 fn ahead(update: &Update, all: &[Arc<Update>]) -> Option<String> {
-    let place = |u: &Update| (binding(u).is_none(), u.creation_timestamp(), u.name_any());
-    let mine = place(update);
+    let order = |u: &Update| (binding(u).is_none(), u.creation_timestamp(), u.name_any());
+    let own = order(update);
     all.iter()
         .filter(|other| {
             other.metadata.namespace == update.metadata.namespace
                 && other.spec.workspace_name == update.spec.workspace_name
                 && other.uid() != update.uid()
                 && !other.is_complete()
-                && place(other) < mine
+                && order(other) < own
         })
-        .min_by_key(|other| place(other))
+        .min_by_key(|other| order(other))
         .map(|other| other.name_any())
 }
 

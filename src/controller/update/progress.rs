@@ -98,7 +98,7 @@ impl Progress {
             return;
         }
         let hash = hash(&step.urn);
-        self.resources.note(hash, step.state());
+        self.resources.record(hash, step.state());
         let Reported { in_progress, done, resources_done, resources_total, .. } = &mut self.reported;
         (*resources_done, *resources_total) = (self.resources.done.len(), self.resources.registered.len());
         let known = in_progress.iter().position(|work| work.hash == hash);
@@ -123,7 +123,7 @@ impl Progress {
 }
 
 impl Resources {
-    fn note(&mut self, hash: u64, state: StepState) {
+    fn record(&mut self, hash: u64, state: StepState) {
         if self.registered.len() < MAX_RESOURCES {
             self.registered.insert(hash);
         }

@@ -106,7 +106,7 @@ fn run_changes(
     tolerant_watcher::watcher::<Update>(scope.api(context.client.clone()), scope.own_kinds())
         .default_backoff()
         .modify(|update| {
-            watch::cut_down_metadata(update);
+            watch::strip_metadata(update);
             watch::strip_update(update);
         })
         .inspect_ok(move |event| store.apply(event))

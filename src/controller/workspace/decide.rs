@@ -115,7 +115,7 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
     if is_other_revision && observed.contested.as_ref().is_some_and(|contested| contested.stateful_set) {
         return Action::Report(Report::contested_pod());
     }
-    let draining = matches!(&observed.agent, Agent::Answered(reply) if reply.draining);
+    let draining = matches!(&observed.agent, Agent::Responded(reply) if reply.draining);
     if draining || is_other_revision {
         return retire(observed, pod, reason::ROLLING_UPDATE, now);
     }
@@ -137,13 +137,13 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
     match &observed.agent {
         Agent::NotCalled => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
-        Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
-        Agent::Answered(reply) => answered(observed, &reply.pulumi_version, &desired.source),
+        Agent::Responded(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
+        Agent::Responded(reply) => responded(observed, &reply.pulumi_version, &desired.source),
     }
 }
 
 /// Decides about a pod whose agent has responded. If its CLI version is not supported, no source is delivered.
-fn answered(observed: &Observed, cli: &str, source: &DesiredSource) -> Action {
+fn responded(observed: &Observed, cli: &str, source: &DesiredSource) -> Action {
     match cli::is_too_old(cli) {
         true => Action::Report(Report::cli_too_old(cli)),
         false => self::source(observed, source),
@@ -155,7 +155,7 @@ fn another_pod(uid: &str) -> Report {
 }
 
 /// Decides about a pod whose init container `fetch` is running. This container always needs the source, even if the source
-/// is in place, because it does not exit before it has received the source.
+/// is installed, because it does not exit before it has received the source.
 fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &DesiredSource, now: Timestamp) -> Action {
     let starting = || Action::Report(Report::fetch_starting(&pod.name));
     let given = observed.workspace.status.as_ref().is_some_and(|status| {
@@ -163,8 +163,8 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &Des
             && find(&status.conditions, READY).is_some_and(|ready| ready.reason == reason::INITIALIZING)
     });
     match &observed.agent {
-        Agent::Answered(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
-        Agent::Answered(_) => deliver(observed, desired),
+        Agent::Responded(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
+        Agent::Responded(_) => deliver(observed, desired),
         // The container has exited, but the kubelet has not reported it yet.
         _ if given => Action::Report(Report::initializing(&pod.name, None)),
         Agent::Unreachable(message) if now.as_second() - since.as_second() > FETCH_START_SECONDS => {
@@ -218,7 +218,7 @@ fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
 
 /// Deletes a pod once its agent accepts no new run, no run is open and no interactive session exists.
 fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp) -> Action {
-    if matches!(&observed.agent, Agent::Answered(reply) if !reply.draining) {
+    if matches!(&observed.agent, Agent::Responded(reply) if !reply.draining) {
         return Action::Drain;
     }
     if let Some(run) = observed.open_run() {

@@ -74,7 +74,7 @@ pub(super) enum Agent {
     /// There is no agent to call yet.
     NotCalled,
     Unreachable(String),
-    Answered(Box<StatusReply>),
+    Responded(Box<StatusReply>),
 }
 
 impl Observed {
@@ -96,7 +96,7 @@ impl Observed {
     /// Returns an open run: the name of its Update if the Update is known, or its UID otherwise.
     pub(super) fn open_run(&self) -> Option<String> {
         let operation = match &self.agent {
-            Agent::Answered(reply) if !reply.open_operation.is_empty() => Some(&reply.open_operation),
+            Agent::Responded(reply) if !reply.open_operation.is_empty() => Some(&reply.open_operation),
             _ => None,
         };
         let named = |uid: &String| self.open_runs.iter().find(|run| &run.uid == uid).map(|run| run.name.clone());
@@ -109,14 +109,14 @@ impl Observed {
     /// Returns the interactive session in the pod.
     pub(super) fn interactive_session(&self) -> Option<&InteractiveSession> {
         match &self.agent {
-            Agent::Answered(reply) => reply.interactive_session.as_ref(),
+            Agent::Responded(reply) => reply.interactive_session.as_ref(),
             Agent::NotCalled | Agent::Unreachable(_) => None,
         }
     }
 
     /// Returns the source that is installed according to the agent.
     pub(super) fn in_place(&self) -> Option<ArtifactReference> {
-        let Agent::Answered(reply) = &self.agent else {
+        let Agent::Responded(reply) = &self.agent else {
             return None;
         };
         reply.artifact.as_ref().and_then(reference)
@@ -124,7 +124,7 @@ impl Observed {
 
     /// Returns the source that the agent is installing, and the state of the installation.
     pub(super) fn candidate(&self) -> Option<(ArtifactReference, &Candidate)> {
-        let Agent::Answered(reply) = &self.agent else {
+        let Agent::Responded(reply) = &self.agent else {
             return None;
         };
         let candidate = reply.candidate.as_ref()?;
@@ -220,12 +220,12 @@ fn desired(
 }
 
 fn is_agent_too_old(agent: &Agent) -> bool {
-    matches!(agent, Agent::Answered(reply) if is_too_old(&reply.agent_version, failpoint::version()))
+    matches!(agent, Agent::Responded(reply) if is_too_old(&reply.agent_version, failpoint::version()))
 }
 
 /// Returns whether a pending Update of the Workspace requires a newer agent.
 fn lacks_required_protocol(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
-    let Agent::Answered(reply) = agent else { return false };
+    let Agent::Responded(reply) = agent else { return false };
     let waits = |update: &Update| {
         let status = update.status.as_ref();
         update.metadata.deletion_timestamp.is_none()
@@ -310,7 +310,7 @@ async fn call_agent(
     let server_name = names::workspace_server_name(name, namespace);
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name };
     match status(&address, request, context).await {
-        Ok((reply, client)) => (Agent::Answered(Box::new(reply)), Some(client)),
+        Ok((reply, client)) => (Agent::Responded(Box::new(reply)), Some(client)),
         // The pod is not ready, so the agent may not have started yet.
         Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotCalled, None),
         Err(error) => (Agent::Unreachable(error.to_string()), None),
@@ -372,7 +372,7 @@ mod tests {
             ("the run is open", 0, update(&["urn"], is_open), false),
         ];
         for (name, protocol_version, update, expected) in rows {
-            let agent = Agent::Answered(Box::new(StatusReply { protocol_version, ..StatusReply::default() }));
+            let agent = Agent::Responded(Box::new(StatusReply { protocol_version, ..StatusReply::default() }));
             assert_eq!(lacks_required_protocol(&agent, &workspace, &[Arc::new(update)]), expected, "{name}");
         }
     }

@@ -176,7 +176,7 @@ impl Report {
             Unavailable::NotYet(message) | Unavailable::Stalled(message) => {
                 Self::failing(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP)
             }
-            Unavailable::Looking(message) => Self::working(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP),
+            Unavailable::Resolving(message) => Self::working(reason::ARTIFACT_UNAVAILABLE, message.clone(), BACKSTOP),
         }
     }
 

@@ -9,7 +9,7 @@ use super::spec_error::SpecError;
 use crate::api::auto::{ArtifactReference, Workspace, WorkspaceSpec};
 use crate::api::conditions::{READY, find};
 use crate::artifact::{Directory, InPod};
-use crate::source::git::{Git, Known, Lookup, RepositorySpec};
+use crate::source::git::{Git, KnownArtifact, Lookup, RepositorySpec};
 use crate::source::inline::{InlineSource, InlineSourceError, from_init_containers};
 use crate::source::{Origin, Unavailable};
 
@@ -70,7 +70,7 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
     };
     let known = known(workspace);
     let lookup = Lookup { known, ..Lookup::default() };
-    match git.look(&follower, &desired, &lookup) {
+    match git.resolve(&follower, &desired, &lookup) {
         Ok(resolved) => {
             let artifact = ArtifactReference {
                 digest: resolved.digest,
@@ -81,7 +81,7 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
             Ok(Some(resolved.origin))
         }
         // A ready Workspace stays ready until the revision is known.
-        Err(error @ Unavailable::Looking(_)) => match ready(workspace) {
+        Err(error @ Unavailable::Resolving(_)) => match ready(workspace) {
             Some(artifact) => {
                 put(workspace, artifact);
                 Ok(None)
@@ -108,9 +108,9 @@ fn put(workspace: &mut Workspace, artifact: ArtifactReference) {
 }
 
 /// Returns the revision and digest of the artifact in the pod.
-fn known(workspace: &Workspace) -> Option<Known> {
+fn known(workspace: &Workspace) -> Option<KnownArtifact> {
     let artifact = workspace.status.as_ref()?.artifact.as_ref()?;
-    Some(Known { revision: artifact.revision.clone(), digest: artifact.digest.clone(), selection: None })
+    Some(KnownArtifact { revision: artifact.revision.clone(), digest: artifact.digest.clone(), selection: None })
 }
 
 /// Returns the artifact in the pod if the Workspace is ready for the current spec.

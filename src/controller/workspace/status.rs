@@ -90,7 +90,7 @@ fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStat
 /// the same.
 fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     match &observed.agent {
-        Agent::Answered(reply) => {
+        Agent::Responded(reply) => {
             status.artifact = observed.in_place().map(|found| with_revision(found, observed));
             status.pod_uid = Some(reply.pod_uid.clone());
             status.agent_start_id = Some(reply.start_id.clone());

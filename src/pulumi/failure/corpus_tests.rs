@@ -64,12 +64,12 @@ impl Recording {
 
 /// Splits `FILE line N: CAUSE`. Without a location, the first part is empty.
 fn split(expected: &str) -> (&str, &str) {
-    let is_place = |place: &str| {
-        place
+    let is_location = |location: &str| {
+        location
             .rsplit_once(" line ")
             .is_some_and(|(file, line)| !file.contains(char::is_whitespace) && line.parse::<u32>().is_ok())
     };
-    expected.split_once(": ").filter(|(place, _)| is_place(place)).unwrap_or(("", expected))
+    expected.split_once(": ").filter(|(location, _)| is_location(location)).unwrap_or(("", expected))
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn the_first_line_of_each_recorded_failure_states_its_location_and_cause() {
     for (name, (recording, expected)) in &recordings {
         let message = recording.message();
         let headline = message.lines().next().unwrap_or_default();
-        let ((place, cause), found) = (split(expected), split(headline));
-        if place != found.0 || !found.1.contains(cause) || headline.len() > MAX_HEADLINE {
+        let ((location, cause), found) = (split(expected), split(headline));
+        if location != found.0 || !found.1.contains(cause) || headline.len() > MAX_HEADLINE {
             wrong.push(format!("{name}\n  expected {expected}\n  found    {headline}"));
         }
     }
@@ -92,7 +92,7 @@ fn the_first_line_of_each_recorded_failure_states_its_location_and_cause() {
 }
 
 #[test]
-fn messages_of_recorded_failures_have_no_library_frames_progress_bars_and_repeated_lines() {
+fn recorded_failure_messages_omit_frames_progress_bars_and_repeats() {
     let libraries = ["site-packages", "node_modules/", "node:", "@v3.259.0/", "<frozen", "/usr/"];
     let frames = ["    at ", "  File \"", "\t/"];
     for (name, (recording, _)) in recordings() {

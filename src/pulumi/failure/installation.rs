@@ -114,8 +114,8 @@ fn of_pip(lines: &[&str]) -> Option<String> {
         error.starts_with("ResolutionImpossible") || error.starts_with("Could not find a version that satisfies")
     };
     let error = errors().find(|error| !is_summary(error)).or_else(|| errors().next())?;
-    if let Some(place) = lines.iter().find_map(|line| requirements_line(line)) {
-        return Some(format!("{place}: {error}"));
+    if let Some(location) = lines.iter().find_map(|line| requirements_line(line)) {
+        return Some(format!("{location}: {error}"));
     }
     let exception = error.starts_with("Failed to build").then(|| build_exception(lines)).flatten();
     Some(exception.map_or_else(|| error.to_owned(), |exception| format!("{error}: {exception}")))

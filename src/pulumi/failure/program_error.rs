@@ -24,14 +24,14 @@ pub(super) fn format(output: &str) -> String {
     let lines: Vec<&str> = output.lines().map(without_prefixes).filter(|line| !is_heading(line)).collect();
     let lines = without_excerpt(&lines);
     let mut kept = without_memory_statistics(without_library_frames(lines));
-    let first = || kept.first().map(|line| Cause { place: None, text: line });
-    let Some(Cause { place, text }) = find_cause(lines).or_else(first) else { return String::new() };
+    let first = || kept.first().map(|line| Cause { location: None, text: line });
+    let Some(Cause { location, text }) = find_cause(lines).or_else(first) else { return String::new() };
     if let Some(position) = kept.iter().rposition(|line| line.ends_with(text)) {
         kept.remove(position);
     }
     let text = text.trim();
-    let headline = match place.or_else(|| program_location(output)) {
-        Some(place) => format!("{place}: {text}"),
+    let headline = match location.or_else(|| program_location(output)) {
+        Some(location) => format!("{location}: {text}"),
         None => text.to_owned(),
     };
     [headline.as_str()].into_iter().chain(kept).collect::<Vec<_>>().join("\n")
@@ -155,7 +155,7 @@ fn without_memory_statistics(lines: Vec<&str>) -> Vec<&str> {
 /// Cause of a failure, as stated in one line of the output.
 struct Cause<'a> {
     /// Location in the program, if the same line contains it.
-    place: Option<String>,
+    location: Option<String>,
     text: &'a str,
 }
 
@@ -164,10 +164,10 @@ fn find_cause<'a>(lines: &[&'a str]) -> Option<Cause<'a>> {
     let is_fatal = |line: &&&str| line.starts_with("panic: ") || line.starts_with("FATAL ERROR: ");
     let of_runtime = exception(lines).or_else(|| lines.iter().find(is_fatal));
     if let Some(text) = of_runtime {
-        return Some(Cause { place: None, text });
+        return Some(Cause { location: None, text });
     }
-    let (place, text) = lines.iter().find_map(|line| compiler_message(line))?;
-    Some(Cause { place: Some(place), text })
+    let (location, text) = lines.iter().find_map(|line| compiler_message(line))?;
+    Some(Cause { location: Some(location), text })
 }
 
 /// Returns the line of a Python traceback that states the exception. Of several tracebacks, the last one is the exception that

@@ -24,7 +24,7 @@ pub(super) fn program_location(error: &str) -> Option<String> {
     let found: Vec<(&str, u32)> =
         error.lines().filter_map(location_in).filter(|(file, _)| is_program_file(file)).collect();
     let innermost = found.iter().rev().find(|(file, _)| file.ends_with(".py")).or_else(|| found.first());
-    innermost.map(|(file, line)| place(file, *line))
+    innermost.map(|(file, line)| format_location(file, *line))
 }
 
 /// Whether a line contains a location in the program's own files.
@@ -43,10 +43,10 @@ pub(super) fn compiler_message(line: &str) -> Option<(String, &str)> {
     let separators = [": ", "] "].iter().filter_map(|separator| after.split_once(separator));
     let (position, message) = separators.min_by_key(|(position, _)| position.len())?;
     let is_position = position.chars().all(|c| c.is_ascii_digit() || ":,()[".contains(c));
-    (is_position && !message.trim().is_empty()).then(|| (place(file, number), message))
+    (is_position && !message.trim().is_empty()).then(|| (format_location(file, number), message))
 }
 
-fn place(file: &str, line: u32) -> String {
+fn format_location(file: &str, line: u32) -> String {
     format!("{} line {line}", relative_path(file))
 }
 

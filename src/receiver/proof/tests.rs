@@ -16,13 +16,13 @@ fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
     pairs.iter().map(pair).collect()
 }
 
-fn judge(kind: ReceiverType, pairs: &[(&str, &str)], token: &str, body: &[u8]) -> Result<(), Fault> {
+fn authenticate(kind: ReceiverType, pairs: &[(&str, &str)], token: &str, body: &[u8]) -> Result<(), Fault> {
     let mut proof = Proof::begin(kind, &headers(pairs), &ReceiverToken::from(token.as_bytes()), true)?;
     // In two pieces, as a body may arrive.
     let (one, two) = body.split_at(body.len() / 2);
-    proof.take(one);
-    proof.take(two);
-    proof.end()
+    proof.update(one);
+    proof.update(two);
+    proof.verify()
 }
 
 #[test]
@@ -56,14 +56,14 @@ fn a_signature_must_match_the_body_and_the_token() {
         (GenericHmac, x, "sha256=zz", Err(Fault::Malformed(x))),
     ];
     for (kind, header, value, expected) in rows {
-        assert_eq!(judge(kind, &[(header, value)], "s3cret", BODY), expected, "{kind:?} {header}: {value}");
+        assert_eq!(authenticate(kind, &[(header, value)], "s3cret", BODY), expected, "{kind:?} {header}: {value}");
     }
     for kind in [Github, GenericHmac] {
         let header = if kind == Github { hub } else { x };
         let signed = [(header, sha256.as_str())];
-        assert_eq!(judge(kind, &signed, "other", BODY), Err(Fault::Wrong(header)), "a different token");
-        assert_eq!(judge(kind, &signed, "s3cret", b"{}"), Err(Fault::Wrong(header)), "a different body");
-        assert_eq!(judge(kind, &[], "s3cret", BODY), Err(Fault::Missing(header)), "no signature");
+        assert_eq!(authenticate(kind, &signed, "other", BODY), Err(Fault::Wrong(header)), "a different token");
+        assert_eq!(authenticate(kind, &signed, "s3cret", b"{}"), Err(Fault::Wrong(header)), "a different body");
+        assert_eq!(authenticate(kind, &[], "s3cret", BODY), Err(Fault::Missing(header)), "no signature");
     }
 }
 
@@ -72,15 +72,15 @@ fn gitlab_calls_are_authenticated_by_the_plain_token() {
     let rows = [("s3cret", Ok(())), ("s3cre", Err(())), ("s3cret2", Err(())), ("", Err(())), ("S3cret", Err(()))];
     for (given, expected) in rows {
         let expected = expected.map_err(|()| Fault::Wrong(GITLAB_TOKEN));
-        assert_eq!(judge(Gitlab, &[(GITLAB_TOKEN, given)], "s3cret", BODY), expected, "{given:?}");
+        assert_eq!(authenticate(Gitlab, &[(GITLAB_TOKEN, given)], "s3cret", BODY), expected, "{given:?}");
     }
-    assert_eq!(judge(Gitlab, &[], "s3cret", BODY), Err(Fault::Missing(GITLAB_TOKEN)));
+    assert_eq!(authenticate(Gitlab, &[], "s3cret", BODY), Err(Fault::Missing(GITLAB_TOKEN)));
 }
 
 #[test]
 fn a_generic_call_is_authenticated_by_the_path_of_the_current_token() {
     let token = ReceiverToken::from(&b"s3cret"[..]);
-    assert_eq!(judge(Generic, &[], "s3cret", BODY), Ok(()));
+    assert_eq!(authenticate(Generic, &[], "s3cret", BODY), Ok(()));
     let old = Proof::begin(Generic, &HeaderMap::new(), &token, false).err();
     assert_eq!(old, Some(Fault::OldPath));
     let signed = headers(&[(GITHUB_SIGNATURE, &format!("sha256={SHA256}"))]);
@@ -103,10 +103,10 @@ fn events_are_filtered_by_header_and_pings_are_ignored() {
         (Gitlab, &[], GITLAB_EVENT, "Tag Push Hook", true),
         (GenericHmac, &[], GITHUB_EVENT, "ping", true),
     ];
-    for (kind, expected, header, event, runs_it) in rows {
+    for (kind, expected, header, event, is_run) in rows {
         assert_eq!(
-            runs(kind, expected, &headers(&[(header, event)])),
-            runs_it,
+            triggers_run(kind, expected, &headers(&[(header, event)])),
+            is_run,
             "{kind:?} {expected:?} {header}: {event}"
         );
     }

@@ -39,7 +39,7 @@ struct Received {
 }
 
 impl FakeAgent {
-    fn note(&self, call: String) {
+    fn record_call(&self, call: String) {
         self.calls.lock().unwrap().push(call);
     }
 }
@@ -82,7 +82,7 @@ impl Agent for FakeAgent {
     }
 
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
-        self.note(format!("run {}", request.into_inner().id));
+        self.record_call(format!("run {}", request.into_inner().id));
         match &self.refusal {
             Some(status) => Err(status.clone()),
             None => Ok(Response::new(proto::RunReply { known: true, ..Default::default() })),
@@ -91,7 +91,7 @@ impl Agent for FakeAgent {
 
     async fn attach(&self, request: Request<proto::AttachRequest>) -> Result<Response<Self::AttachStream>, Status> {
         let request = request.into_inner();
-        self.note(format!("attach {} {}", request.id, request.from));
+        self.record_call(format!("attach {} {}", request.id, request.from));
         let progress = |sequence| proto::Progress { sequence, ..Default::default() };
         let parts = [
             proto::attach_reply::Part::Progress(progress(request.from)),
@@ -106,12 +106,12 @@ impl Agent for FakeAgent {
         &self,
         request: Request<proto::AcknowledgeRequest>,
     ) -> Result<Response<proto::AcknowledgeReply>, Status> {
-        self.note(format!("acknowledge {}", request.into_inner().id));
+        self.record_call(format!("acknowledge {}", request.into_inner().id));
         Ok(Response::new(Default::default()))
     }
 
     async fn cancel(&self, request: Request<proto::CancelRequest>) -> Result<Response<proto::CancelReply>, Status> {
-        self.note(format!("cancel {}", request.into_inner().id));
+        self.record_call(format!("cancel {}", request.into_inner().id));
         Err(Status::not_found("no such operation"))
     }
 

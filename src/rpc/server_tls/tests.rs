@@ -272,9 +272,9 @@ async fn agents_stay_reachable_in_adjacent_steps_of_an_authority_rotation() {
         let agents = Agents::new(clients, trusted).unwrap();
         for (pod, server, authorities) in &pods {
             serving.mount(server, authorities);
-            let answer = status(&agents, &serving.address()).await;
+            let result = status(&agents, &serving.address()).await;
             let reached = !apart.contains(&(*controller, *pod));
-            assert_eq!(answer.is_ok(), reached, "controller {controller}, pod {pod}: {answer:?}");
+            assert_eq!(result.is_ok(), reached, "controller {controller}, pod {pod}: {result:?}");
         }
     }
 }

@@ -15,8 +15,8 @@ use super::queue::{Destination, Event, Queued, Reporter, bounded, is_repetition}
 use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of events that are remembered to count repetitions.
-const MAX_REMEMBERED: usize = 1024;
+/// Maximum number of events that are kept to count repetitions.
+const MAX_RECENT: usize = 1024;
 /// Period in which a repetition increases the count of an event instead of creating a new one.
 const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
 /// Maximum length in bytes of a message that the API accepts.
@@ -26,7 +26,7 @@ const MAX_MESSAGE: usize = 1024;
 pub(super) struct Kubernetes {
     writer: Writer,
     reporter: Reporter,
-    remembered: Remembered,
+    recent: RecentEvents,
 }
 
 impl Destination for Kubernetes {
@@ -46,12 +46,12 @@ impl Destination for Kubernetes {
 
 impl Kubernetes {
     pub(super) fn new(writer: Writer, reporter: Reporter) -> Self {
-        Kubernetes { writer, reporter, remembered: Remembered::default() }
+        Kubernetes { writer, reporter, recent: RecentEvents::default() }
     }
 
     async fn write_at(&mut self, event: &Event, now: Timestamp) -> Result<(), WriteError> {
         let namespace = event.object.namespace.clone().unwrap_or_default();
-        if let Some((name, count)) = self.remembered.repeat(event) {
+        if let Some((name, count)) = self.recent.repeat(event) {
             let patch = json!({ "count": count, "lastTimestamp": Time(now) });
             match self.writer.merge::<KubernetesEvent>(&namespace, &name, &patch).await {
                 // The event may no longer exist: the API server deletes events after an hour, and users may delete them.
@@ -59,10 +59,10 @@ impl Kubernetes {
                 other => return other.map(|_| ()),
             }
         }
-        let made = self.kubernetes_event(event, now);
-        let name = made.name_any();
-        self.writer.create(&made).await?;
-        self.remembered.add(event, name);
+        let created = self.kubernetes_event(event, now);
+        let name = created.name_any();
+        self.writer.create(&created).await?;
+        self.recent.add(event, name);
         Ok(())
     }
 
@@ -90,35 +90,35 @@ impl Kubernetes {
     }
 }
 
-/// Recent events, which are remembered to count repetitions.
+/// Recent events, which are kept to count repetitions.
 #[derive(Default)]
-struct Remembered {
+struct RecentEvents {
     /// Oldest first.
-    events: VecDeque<Repeated>,
+    events: VecDeque<RecentEvent>,
 }
 
-struct Repeated {
+struct RecentEvent {
     event: Event,
     name: String,
     count: i32,
-    begun: Instant,
+    created: Instant,
 }
 
-impl Remembered {
+impl RecentEvents {
     /// Returns the name of a recent event with the same content and the new count of that event, or `None` if there is no
     /// such event.
     fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
-        self.events.retain(|known| known.begun.elapsed() < AGGREGATION_WINDOW);
-        let known = self.events.iter_mut().find(|known| is_repetition(&known.event, event))?;
-        known.count = known.count.saturating_add(1);
-        Some((known.name.clone(), known.count))
+        self.events.retain(|recent| recent.created.elapsed() < AGGREGATION_WINDOW);
+        let recent = self.events.iter_mut().find(|recent| is_repetition(&recent.event, event))?;
+        recent.count = recent.count.saturating_add(1);
+        Some((recent.name.clone(), recent.count))
     }
 
     fn add(&mut self, event: &Event, name: String) {
-        self.events.retain(|known| !is_repetition(&known.event, event));
-        if self.events.len() >= MAX_REMEMBERED {
+        self.events.retain(|recent| !is_repetition(&recent.event, event));
+        if self.events.len() >= MAX_RECENT {
             self.events.pop_front();
         }
-        self.events.push_back(Repeated { event: event.clone(), name, count: 1, begun: Instant::now() });
+        self.events.push_back(RecentEvent { event: event.clone(), name, count: 1, created: Instant::now() });
     }
 }

@@ -16,8 +16,8 @@ use url::Url;
 use super::queue::{Destination, Event, EventKind, Queued, Reporter, bounded, is_repetition};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of posted events that are remembered to suppress repetitions.
-const MAX_REMEMBERED: usize = 1024;
+/// Maximum number of posted events that are kept to suppress repetitions.
+const MAX_RECENT: usize = 1024;
 /// Period in which an equal event is not posted again. By default, the notification-controller drops repetitions within the
 /// same period.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
@@ -42,8 +42,8 @@ pub struct RetryPolicy {
     /// Maximum number of retries.
     pub retries: u32,
     /// Delay before the first retry. It doubles with each further retry.
-    pub first_pause: Duration,
-    pub longest_pause: Duration,
+    pub initial_backoff: Duration,
+    pub max_backoff: Duration,
 }
 
 impl Default for RetryPolicy {
@@ -51,8 +51,8 @@ impl Default for RetryPolicy {
         RetryPolicy {
             timeout: Duration::from_secs(5),
             retries: 4,
-            first_pause: Duration::from_secs(1),
-            longest_pause: Duration::from_secs(30),
+            initial_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(30),
         }
     }
 }
@@ -104,8 +104,8 @@ impl Destination for Notifications {
 
     async fn deliver(&mut self, queued: Queued, end: &CancellationToken) -> Result<(), PostError> {
         let Queued { event, at } = queued;
-        if !self.posted.knows(&event) {
-            self.try_to_post(&event, at, end).await?;
+        if !self.posted.contains(&event) {
+            self.post_with_retries(&event, at, end).await?;
             self.posted.add(event);
         }
         Ok(())
@@ -121,10 +121,10 @@ impl Notifications {
         Notifications { controller, reporter, posted: Posted::default() }
     }
 
-    async fn try_to_post(&self, event: &Event, at: Timestamp, end: &CancellationToken) -> Result<(), PostError> {
+    async fn post_with_retries(&self, event: &Event, at: Timestamp, end: &CancellationToken) -> Result<(), PostError> {
         let body = serde_json::to_vec(&self.body(event, at))?;
         let policy = self.controller.retry_policy;
-        let mut pause = policy.first_pause;
+        let mut backoff = policy.initial_backoff;
         for _ in 0..policy.retries {
             match self.post_once(body.clone()).await {
                 Err(error) if error.is_transient() && !end.is_cancelled() => {
@@ -133,10 +133,10 @@ impl Notifications {
                 other => return other,
             }
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(backoff) => {}
                 () = end.cancelled() => break,
             }
-            pause = pause.saturating_mul(2).min(policy.longest_pause);
+            backoff = backoff.saturating_mul(2).min(policy.max_backoff);
         }
         self.post_once(body).await
     }
@@ -192,13 +192,13 @@ struct Posted {
 }
 
 impl Posted {
-    fn knows(&mut self, event: &Event) -> bool {
+    fn contains(&mut self, event: &Event) -> bool {
         self.events.retain(|(_, at)| at.elapsed() < REPEAT_INTERVAL);
-        self.events.iter().any(|(known, _)| is_repetition(known, event))
+        self.events.iter().any(|(posted, _)| is_repetition(posted, event))
     }
 
     fn add(&mut self, event: Event) {
-        if self.events.len() >= MAX_REMEMBERED {
+        if self.events.len() >= MAX_RECENT {
             self.events.pop_front();
         }
         self.events.push_back((event, Instant::now()));

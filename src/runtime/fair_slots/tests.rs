@@ -20,20 +20,20 @@ impl FairSlots {
 }
 
 /// Returns a slot if one is free.
-async fn is_free(slots: &FairSlots, key: &str) -> Option<Slot> {
+async fn try_acquire(slots: &FairSlots, key: &str) -> Option<Slot> {
     timeout(Duration::from_millis(1), slots.acquire(key)).await.ok().and_then(Result::ok)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_key_is_limited_to_its_share() {
     let slots = slots(3, 2, 8);
-    let first = is_free(&slots, "a").await.expect("all slots are free");
-    let second = is_free(&slots, "a").await.expect("two slots per key");
-    assert!(is_free(&slots, "a").await.is_none(), "key a has two slots");
-    let third = is_free(&slots, "b").await.expect("key b has no slot yet");
-    assert!(is_free(&slots, "c").await.is_none(), "all slots are in use");
+    let first = try_acquire(&slots, "a").await.expect("all slots are free");
+    let second = try_acquire(&slots, "a").await.expect("two slots per key");
+    assert!(try_acquire(&slots, "a").await.is_none(), "key a has two slots");
+    let third = try_acquire(&slots, "b").await.expect("key b has no slot yet");
+    assert!(try_acquire(&slots, "c").await.is_none(), "all slots are in use");
     drop(first);
-    let fourth = is_free(&slots, "c").await.expect("one slot is free");
+    let fourth = try_acquire(&slots, "c").await.expect("one slot is free");
     drop((second, third, fourth));
     assert_eq!(slots.keys(), 0, "keys without slots are removed");
 }
@@ -79,7 +79,7 @@ async fn a_canceled_waiter_leaks_no_slot_or_key() {
     assert_eq!(slots.keys(), 1, "key b is removed");
     drop(held);
     for key in ["a", "b"] {
-        drop(is_free(&slots, key).await.expect("free slot"));
+        drop(try_acquire(&slots, key).await.expect("free slot"));
     }
     assert_eq!(slots.keys(), 0);
 }
@@ -104,10 +104,10 @@ async fn the_number_of_waiters_per_key_is_bounded() {
 async fn a_paused_key_does_not_block_other_keys() {
     let slots = slots(1, 1, 2);
     let mut held = slots.acquire("a").await.expect("free slot");
-    assert!(is_free(&slots, "b").await.is_none());
+    assert!(try_acquire(&slots, "b").await.is_none());
     held.release_common();
-    assert!(is_free(&slots, "b").await.is_some());
-    assert!(is_free(&slots, "a").await.is_none(), "key a waits until the slot is released");
+    assert!(try_acquire(&slots, "b").await.is_some());
+    assert!(try_acquire(&slots, "a").await.is_none(), "key a waits until the slot is released");
 }
 
 #[tokio::test(start_paused = true)]
@@ -132,12 +132,12 @@ async fn keys_that_leave_and_return_do_not_delay_a_key_that_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_number_of_remembered_keys_is_bounded() {
+async fn the_number_of_recorded_keys_is_bounded() {
     let slots = slots(1, 1, 1);
-    for index in 0..5 * MAX_REMEMBERED {
+    for index in 0..5 * MIN_RECORDED {
         drop(slots.acquire(&format!("key-{index}")).await.expect("free slot"));
     }
-    assert!(slots.0.lock().last_grants.len() <= 2 * MAX_REMEMBERED);
+    assert!(slots.0.lock().last_grants.len() <= 2 * MIN_RECORDED);
 }
 
 /// A call: key, start time, maximum waiting time and working time, in milliseconds.
@@ -187,7 +187,7 @@ proptest! {
             // All slots are free again.
             let mut held = Vec::new();
             for index in 0..total {
-                let slot = is_free(&slots, &format!("key-{index}")).await;
+                let slot = try_acquire(&slots, &format!("key-{index}")).await;
                 prop_assert!(slot.is_some(), "slot {} is lost", index);
                 held.push(slot);
             }

@@ -27,19 +27,20 @@ const MAX_RETRY: Duration = Duration::from_secs(6);
 #[derive(Clone, Copy, Debug, Default)]
 enum Behavior {
     #[default]
-    Well,
+    Normal,
     /// Ignores requests and does not respond.
-    Away,
+    Unreachable,
     /// Executes requests and does not respond.
-    Mute,
-    Broken,
+    Unresponsive,
+    /// Responds with an error.
+    Failing,
 }
 
 #[derive(Clone, Default)]
-struct Server(Arc<Mutex<Kept>>);
+struct Server(Arc<Mutex<State>>);
 
 #[derive(Default)]
-struct Kept {
+struct State {
     lease: Option<Value>,
     version: u64,
     behavior: Behavior,
@@ -57,24 +58,24 @@ impl Server {
             release: true,
         };
         let (elector, leadership) =
-            Elector::new(client, ("flux-system", "lead"), called(identity), times, Metrics::default());
+            Elector::new(client, ("flux-system", "lead"), identity_of(identity), times, Metrics::default());
         (elector, leadership, log)
     }
 
     fn respond(&self, request: &RecordedRequest) -> FakeResponse {
-        let mut kept = self.0.lock().unwrap();
-        match kept.behavior {
-            Behavior::Well => kept.serve(request),
-            Behavior::Away => FakeResponse::Silence,
-            Behavior::Mute => {
-                kept.serve(request);
+        let mut state = self.0.lock().unwrap();
+        match state.behavior {
+            Behavior::Normal => state.serve(request),
+            Behavior::Unreachable => FakeResponse::Silence,
+            Behavior::Unresponsive => {
+                state.serve(request);
                 FakeResponse::Silence
             }
-            Behavior::Broken => FakeResponse::refusal(500, "InternalError"),
+            Behavior::Failing => FakeResponse::refusal(500, "InternalError"),
         }
     }
 
-    fn is(&self, behavior: Behavior) {
+    fn set_behavior(&self, behavior: Behavior) {
         self.0.lock().unwrap().behavior = behavior;
     }
 
@@ -84,10 +85,10 @@ impl Server {
 
     /// Changes the Lease as if another client had written it.
     fn touch(&self, change: impl FnOnce(&mut Value)) {
-        let mut kept = self.0.lock().unwrap();
-        let mut lease = kept.lease.clone().unwrap_or_else(|| json!({ "metadata": { "name": "lead" }, "spec": {} }));
+        let mut state = self.0.lock().unwrap();
+        let mut lease = state.lease.clone().unwrap_or_else(|| json!({ "metadata": { "name": "lead" }, "spec": {} }));
         change(&mut lease);
-        kept.keep(lease);
+        state.store(lease);
     }
 
     fn remove(&self) {
@@ -95,13 +96,13 @@ impl Server {
     }
 }
 
-impl Kept {
+impl State {
     fn serve(&mut self, request: &RecordedRequest) -> FakeResponse {
         match (request.method.as_str(), self.lease.clone()) {
             ("GET" | "PATCH", None) => FakeResponse::refusal(404, "NotFound"),
             ("GET", Some(lease)) => FakeResponse::Json(200, lease),
             ("POST", Some(_)) => FakeResponse::refusal(409, "AlreadyExists"),
-            ("POST", None) => FakeResponse::Json(201, self.keep(request.body.clone())),
+            ("POST", None) => FakeResponse::Json(201, self.store(request.body.clone())),
             ("PATCH", Some(lease))
                 if request.body["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"] =>
             {
@@ -111,13 +112,13 @@ impl Kept {
                 for (field, value) in request.body["spec"].as_object().unwrap() {
                     lease["spec"][field] = value.clone();
                 }
-                FakeResponse::Json(200, self.keep(lease))
+                FakeResponse::Json(200, self.store(lease))
             }
             (method, _) => panic!("{method} is not expected of a candidate"),
         }
     }
 
-    fn keep(&mut self, mut lease: Value) -> Value {
+    fn store(&mut self, mut lease: Value) -> Value {
         self.version += 1;
         lease["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.lease = Some(lease.clone());
@@ -133,7 +134,7 @@ async fn leading(server: &Server, identity: &str) -> (Term, Leadership, Log) {
     (Term::begin(elector), leadership, log)
 }
 
-fn called(process: &str) -> Identity {
+fn identity_of(process: &str) -> Identity {
     Identity { process: process.to_owned(), container: None }
 }
 
@@ -167,7 +168,7 @@ async fn a_lease_is_taken_only_if_unchanged_for_its_whole_duration() {
         ("held by an ended process of this container", Some(spec("pod_1_x", 35)), 0, Step::Take),
         ("held by another pod with the same name", Some(spec("pod_2_x", 35)), 0, Step::Wait),
     ];
-    let me = Identity { container: Some("pod_1_".to_owned()), ..called("me") };
+    let me = Identity { container: Some("pod_1_".to_owned()), ..identity_of("me") };
     for (case, spec, milliseconds, step) in cases {
         let seen = spec.map(|spec| Observation { lease: Lease { spec: Some(spec), ..Lease::default() }, since });
         let now = since + Duration::from_millis(milliseconds);
@@ -238,14 +239,14 @@ async fn an_expired_lease_is_taken_over_regardless_of_the_holders_clock() {
 
 #[tokio::test(start_paused = true)]
 async fn a_disconnected_leader_stops_writing_before_its_lease_expires() {
-    for behavior in [Behavior::Away, Behavior::Mute, Behavior::Broken] {
+    for behavior in [Behavior::Unreachable, Behavior::Unresponsive, Behavior::Failing] {
         let server = Server::default();
         let (mut term, leadership, log) = leading(&server, "a").await;
         tokio::time::sleep(RETRY * 4).await;
         // No other candidate can observe the last renewal before this time.
         let last_renewal = Instant::now();
         let requests = log.all().len();
-        server.is(behavior);
+        server.set_behavior(behavior);
         let lost = term.lost().await;
         assert!(matches!(&lost, LeaseLost::NotRenewed { .. }), "{behavior:?}: {lost}");
         let stopped = last_renewal.elapsed();
@@ -255,7 +256,7 @@ async fn a_disconnected_leader_stops_writing_before_its_lease_expires() {
         );
         assert!(!leadership.is_held(), "{behavior:?}");
         assert!(log.all().len() > requests, "{behavior:?}: no renewal was attempted");
-        server.is(Behavior::Well);
+        server.set_behavior(Behavior::Normal);
         let (mut rival, rivals, _) = server.candidate("b");
         rival.acquire().await;
         assert!(rivals.is_held() && !leadership.is_held(), "{behavior:?}");
@@ -373,7 +374,7 @@ async fn errors_name_the_lease() {
         release: true,
     };
     let (mut elector, leadership) =
-        Elector::new(client, ("flux-system", "lead"), called("a"), times, Metrics::default());
+        Elector::new(client, ("flux-system", "lead"), identity_of("a"), times, Metrics::default());
     let error = elector.attempt().await.unwrap_err();
     assert_eq!(error.to_string(), "failed to create Lease flux-system/lead: it is Forbidden (Forbidden, 403)");
     assert!(!leadership.is_held());

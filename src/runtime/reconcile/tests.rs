@@ -98,7 +98,7 @@ async fn hanging_reconciles_of_a_namespace_do_not_block_others() {
 async fn an_object_deleted_during_its_reconcile_leaves_no_state() {
     let (runner, metrics) = runner();
     let (gone, received) = std::sync::mpsc::channel();
-    let runner = runner.when_gone(move |(namespace, name)| gone.send(format!("{namespace}/{name}")).unwrap());
+    let runner = runner.on_deleted(move |(namespace, name)| gone.send(format!("{namespace}/{name}")).unwrap());
     let going = workspace("going");
     let work = async {
         runner.forget(&going);

@@ -17,7 +17,7 @@ use crate::api::auto::{Update, Workspace};
 use crate::runtime::fake_api::{FakeResponse, client};
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
-use crate::runtime::watch::{Seen, changes, cut_down_metadata, strip_update};
+use crate::runtime::watch::{LastStates, changes, strip_metadata, strip_update};
 use crate::telemetry::metrics::Metrics;
 
 fn workspace(name: &str, version: u32, metadata: Value, status: &str) -> Value {
@@ -66,10 +66,10 @@ async fn spec_finalizer_deletion_and_request_changes_trigger_a_reconcile() {
             FakeResponse::Silence
         }
     });
-    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let runner = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
     let stream =
-        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, drive, |_| ()));
+        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, runner, |_| ()));
     let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(9).try_collect::<Vec<_>>();
     let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes are received").unwrap();
     assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11", "12"]);
@@ -96,14 +96,21 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
         }
     });
     let metrics = Metrics::default();
-    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), metrics.clone()));
+    let runner = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), metrics.clone()));
     let (_store, writer) = reflector::store::<Workspace>();
-    let mut stream =
-        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, drive.clone(), |_| ()));
+    let mut stream = pin!(changes(
+        Api::all(client),
+        Scope::default().own_kinds(),
+        |_| {},
+        |_, _| (),
+        writer,
+        runner.clone(),
+        |_| ()
+    ));
     let all = async {
         while let Some(change) = stream.next().await {
             let Ok(object) = change else { continue };
-            drive.run(&object, async { Ok(Outcome::Settled) }).await.unwrap();
+            runner.run(&object, async { Ok(Outcome::Settled) }).await.unwrap();
             if object.name_any() == "new" {
                 break;
             }
@@ -146,10 +153,10 @@ async fn an_undecodable_object_does_not_hide_others() {
             FakeResponse::Silence
         }
     });
-    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let runner = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let tell = {
+    let on_event = {
         let seen = seen.clone();
         move |event: &Event<Workspace>| match event {
             Event::Apply(object) | Event::InitApply(object) => seen.lock().unwrap().push(object.name_any()),
@@ -158,7 +165,7 @@ async fn an_undecodable_object_does_not_hide_others() {
         }
     };
     let mut stream =
-        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, drive, tell));
+        pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, runner, on_event));
     let until_last = async { while stream.next().await.unwrap().unwrap().name_any() != "last" {} };
     tokio::time::timeout(Duration::from_secs(10), until_last).await.expect("readable objects are received");
     assert_eq!(*seen.lock().unwrap(), ["app", "web", "app", "-web", "last"]);
@@ -167,13 +174,13 @@ async fn an_undecodable_object_does_not_hide_others() {
     assert_eq!(kept, ["app", "last"]);
 }
 
-struct Surroundings {
-    drive: Arc<ReconcileRunner>,
+struct Context {
+    runner: Arc<ReconcileRunner>,
     store: reflector::Store<Workspace>,
 }
 
-async fn reconcile(workspace: &Workspace, surroundings: &Surroundings) -> Result<Outcome, ReconcileError> {
-    assert_eq!(surroundings.store.state().len(), 1);
+async fn reconcile(workspace: &Workspace, context: &Context) -> Result<Outcome, ReconcileError> {
+    assert_eq!(context.store.state().len(), 1);
     if workspace.name_any() == "web" { Ok(Outcome::After(Duration::from_secs(9))) } else { panic!("another one") }
 }
 
@@ -183,15 +190,15 @@ async fn a_kube_controller_runs_on_the_change_stream_and_the_runner() {
         let first = list(&[workspace("web", 1, json!({}), "")]);
         if request.query.contains("watch=true") { FakeResponse::Silence } else { first }
     });
-    let drive = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
+    let runner = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
     let (store, writer) = reflector::store::<Workspace>();
     let stream =
-        changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, drive.clone(), |_| ());
-    let surroundings = Arc::new(Surroundings { drive, store: store.clone() });
-    let driven = |workspace: Arc<Workspace>, surroundings: Arc<Surroundings>| async move {
-        surroundings.drive.run(&*workspace, reconcile(&workspace, &surroundings)).await
+        changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, runner.clone(), |_| ());
+    let context = Arc::new(Context { runner, store: store.clone() });
+    let reconcile_object = |workspace: Arc<Workspace>, context: Arc<Context>| async move {
+        context.runner.run(&*workspace, reconcile(&workspace, &context)).await
     };
-    let mut ends = pin!(Controller::for_stream(stream, store).run(driven, no_errors, surroundings));
+    let mut ends = pin!(Controller::for_stream(stream, store).run(reconcile_object, no_errors, context));
     let end = tokio::time::timeout(Duration::from_secs(10), ends.next()).await.expect("reconcile of the object");
     let (object, action) = end.unwrap().unwrap();
     assert_eq!((object.name.as_str(), action), ("web", Action::requeue(Duration::from_secs(9))));
@@ -222,7 +229,7 @@ fn stored_updates_keep_only_metadata_spec_and_run_state() {
         "startTime": status["startTime"], "endTime": status["endTime"] });
     let mut update: Update = serde_json::from_value(whole).unwrap();
     let kept: Update = serde_json::from_value(kept).unwrap();
-    cut_down_metadata(&mut update);
+    strip_metadata(&mut update);
     strip_update(&mut update);
     assert_eq!(serde_json::to_value(&update).unwrap(), serde_json::to_value(&kept).unwrap());
 }
@@ -238,7 +245,7 @@ fn state(object: &ConfigMap) -> Option<String> {
 
 #[test]
 fn unchanged_objects_are_filtered_and_deletions_pass() {
-    let mut seen = Seen::default();
+    let mut states = LastStates::default();
     let steps = [
         (Event::Init, false),
         (Event::InitApply(config_map("a", "1")), true),
@@ -255,8 +262,8 @@ fn unchanged_objects_are_filtered_and_deletions_pass() {
         (Event::InitDone, false),
         (Event::Apply(config_map("b", "1")), true),
     ];
-    for (number, (event, comes)) in steps.into_iter().enumerate() {
+    for (number, (event, passes)) in steps.into_iter().enumerate() {
         let text = format!("step {number}: {event:?}");
-        assert_eq!(seen.filter_changed(event, state).is_some(), comes, "{text}");
+        assert_eq!(states.filter_changed(event, state).is_some(), passes, "{text}");
     }
 }

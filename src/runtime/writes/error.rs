@@ -80,8 +80,8 @@ impl WriteError {
     pub fn is_content_rejected(&self) -> bool {
         // etcd reports this with code 500.
         let too_large = ["request is too large", "larger than max"];
-        let says_so = |message: &str| too_large.iter().any(|words| message.contains(words));
-        self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(says_so)
+        let is_size_error = |message: &str| too_large.iter().any(|words| message.contains(words));
+        self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(is_size_error)
     }
 
     /// Whether this process is not the leader.

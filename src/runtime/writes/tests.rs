@@ -35,19 +35,19 @@ fn update_with(metadata: Value) -> Update {
     update
 }
 
-fn writer(answer: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'static) -> (Writer, Log) {
-    let (client, log) = client(answer);
+fn writer(respond: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'static) -> (Writer, Log) {
+    let (client, log) = client(respond);
     (Writer::new(client, Duration::from_secs(30), Leadership::sole(), Metrics::default()), log)
 }
 
 /// Responds to each request with success and an Update.
-fn agree(_: &RecordedRequest) -> FakeResponse {
+fn accept(_: &RecordedRequest) -> FakeResponse {
     FakeResponse::Json(200, serde_json::to_value(update(json!({}))).unwrap())
 }
 
 #[tokio::test]
 async fn a_status_patch_contains_only_changes_and_the_resource_version() {
-    let (writer, log) = writer(agree);
+    let (writer, log) = writer(accept);
     let present = update(json!({ "message": "old", "permalink": "https://x", "changes": { "same": 1, "create": 2 } }));
     let mut status = present.status.clone().unwrap();
     status.message = Some("new".into());
@@ -63,7 +63,7 @@ async fn a_status_patch_contains_only_changes_and_the_resource_version() {
 
 #[tokio::test]
 async fn an_unchanged_status_sends_no_request() {
-    let (writer, log) = writer(agree);
+    let (writer, log) = writer(accept);
     let present = update(json!({ "message": "same", "changes": { "same": 1 } }));
     assert!(writer.status(&present, present.status.as_ref().unwrap()).await.unwrap().is_none());
     assert!(log.all().is_empty());
@@ -71,7 +71,7 @@ async fn an_unchanged_status_sends_no_request() {
 
 #[tokio::test]
 async fn nothing_is_written_without_the_lease() {
-    let (client, log) = client(agree);
+    let (client, log) = client(accept);
     let (until, leadership) = Leadership::elected();
     let writer = Writer::new(client, Duration::from_secs(30), leadership, Metrics::default());
     let status = UpdateStatus { message: Some("new".into()), ..UpdateStatus::default() };
@@ -114,7 +114,7 @@ async fn refusals_are_distinguished_and_contain_the_server_message() {
 
 #[tokio::test]
 async fn apply_is_forced_with_our_field_manager_and_check_is_a_dry_run() {
-    let (writer, log) = writer(agree);
+    let (writer, log) = writer(accept);
     let intent = json!({ "metadata": { "name": "web", "namespace": "apps" }, "spec": { "stackName": "dev" } });
     writer.apply::<Update>(&intent).await.unwrap();
     writer.check::<Update>(&intent).await.unwrap();
@@ -132,7 +132,7 @@ async fn creating_an_existing_object_returns_it() {
     let (creator, log) =
         writer(
             |request| {
-                if request.method == "POST" { FakeResponse::refusal(409, "AlreadyExists") } else { agree(request) }
+                if request.method == "POST" { FakeResponse::refusal(409, "AlreadyExists") } else { accept(request) }
             },
         );
     let created = creator.create(&update(json!({}))).await.unwrap();
@@ -147,7 +147,7 @@ async fn creating_an_existing_object_returns_it() {
         _ => FakeResponse::refusal(404, "NotFound"),
     };
     assert!(writer(gone).0.create(&update(json!({}))).await.unwrap_err().is_conflict());
-    assert!(matches!(writer(agree).0.create(&update(json!({}))).await.unwrap(), Created::New(_)));
+    assert!(matches!(writer(accept).0.create(&update(json!({}))).await.unwrap(), Created::New(_)));
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn deleting_a_missing_object_succeeds_and_is_guarded_by_the_uid() {
 
 #[tokio::test]
 async fn finalizer_patches_test_that_the_object_is_unchanged() {
-    let (writer, log) = writer(agree);
+    let (writer, log) = writer(accept);
     let uid = json!({ "op": "test", "path": "/metadata/uid", "value": "u1" });
     writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap();
     writer.add_finalizer(&update_with(json!({ "finalizers": ["theirs"] })), "ours").await.unwrap();
@@ -190,7 +190,7 @@ async fn removing_a_finalizer_from_a_missing_object_succeeds() {
 
 #[tokio::test]
 async fn only_annotations_that_differ_are_written() {
-    let (writer, log) = writer(agree);
+    let (writer, log) = writer(accept);
     let object = update_with(json!({ "annotations": { "same": "1", "other": "1", "gone": "1" } }));
     let text = |text: &str| Some(text.to_owned());
     let expected = [("same", text("1")), ("other", text("2")), ("gone", None), ("never", None)];
@@ -229,7 +229,7 @@ async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
     };
     let left =
         json!([entry("pulumi-kubernetes-operator", ""), entry("pulumi-kubernetes-operator/update-status", "status")]);
-    let (gate, log) = writer(agree);
+    let (gate, log) = writer(accept);
     let taken = gate.take_over(&update_with(json!({ "managedFields": left }))).await.unwrap();
     assert!(taken.is_some());
     let requests = log.all();
@@ -247,7 +247,7 @@ async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
 #[tokio::test]
 async fn owned_objects_need_no_takeover_request_and_conflicts_are_reported() {
     let entry = json!([{ "manager": "pulumi-controller", "operation": "Apply" }, { "manager": "kubectl", "operation": "Update" }]);
-    let (gate, log) = writer(agree);
+    let (gate, log) = writer(accept);
     assert!(gate.take_over(&update_with(json!({ "managedFields": entry }))).await.unwrap().is_none());
     assert!(log.all().is_empty());
     let (gate, _) = writer(|_| FakeResponse::refusal(409, "Conflict"));

@@ -50,7 +50,7 @@ impl Server {
 async fn rest(mut stream: TcpStream) -> String {
     let mut response = Vec::new();
     let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await;
-    drop(read.expect("the server answers or closes the connection in time"));
+    drop(read.expect("the server responds or closes the connection in time"));
     String::from_utf8(response).unwrap()
 }
 

@@ -37,7 +37,7 @@ pub struct Budget {
     runtime: Runtime,
     what: &'static str,
     terms: Terms,
-    ends: Instant,
+    deadline: Instant,
     allowance: Mutex<Allowance>,
     window: Mutex<Option<Window>>,
     /// The first error. Later errors are consequences of the first error.
@@ -73,7 +73,7 @@ impl Budget {
             runtime: runtime.map_err(failed)?,
             what,
             terms,
-            ends: Instant::now() + terms.time,
+            deadline: Instant::now() + terms.time,
             allowance: Mutex::default(),
             window: Mutex::default(),
             failure: Mutex::default(),
@@ -118,7 +118,7 @@ impl Budget {
 
     /// Waits for `work`. Fails after `READ_TIMEOUT` or at the time limit of the connection, whichever is earlier.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
-        let left = self.ends.saturating_duration_since(Instant::now());
+        let left = self.deadline.saturating_duration_since(Instant::now());
         let timeout = left.min(READ_TIMEOUT);
         let waited = self.runtime.block_on(async { tokio::time::timeout(timeout, work).await });
         waited.map_err(|_| {

@@ -19,7 +19,7 @@ pub type Follower = (String, String);
 
 /// The artifact that the last run of a Stack used. Its digest is known without a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownArtifact {
     /// The revision of the artifact, or only the hash of its commit.
     pub revision: String,
     pub digest: Digest,
@@ -33,7 +33,7 @@ pub struct Lookup {
     pub request: Option<String>,
     /// Whether no run of the Stack has handled the request yet.
     pub is_new: bool,
-    pub known: Option<Known>,
+    pub known: Option<KnownArtifact>,
 }
 
 /// The state of all repositories that have followers.
@@ -48,10 +48,10 @@ pub struct Cache {
 #[derive(Debug, Default)]
 struct Repository {
     followers: HashMap<Follower, Following>,
-    /// Number of requests so far to query the server immediately instead of at the next poll. `answered` is the number of these
-    /// requests that the last response covers.
-    requested: u64,
-    answered: u64,
+    /// Number of requests so far to query the server immediately instead of at the next poll.
+    requests: u64,
+    /// Number of these requests that the last response covers.
+    completed_requests: u64,
     tip: Option<Result<Tip, Unavailable>>,
     content: Option<Fetched>,
     /// The commit that could not be fetched, and the reason.
@@ -76,18 +76,18 @@ pub struct Fetched {
 /// The parameters of one follower.
 #[derive(Debug)]
 struct Following {
-    every: Duration,
+    interval: Duration,
     paths: Option<Paths>,
     request: Option<String>,
-    /// Minimum value of `answered` at which the cached response is recent enough for this follower.
-    needs: u64,
+    /// Minimum value of `completed_requests` at which the cached response is recent enough for this follower.
+    required_requests: u64,
 }
 
 /// The next action for a repository.
 #[derive(Clone, Debug)]
-pub enum Need {
-    /// End the task, because the repository has no followers.
-    Nothing,
+pub enum NextAction {
+    /// Stop the task, because the repository has no followers.
+    Stop,
     /// Query the server. The response covers this number of requests.
     Query(u64),
     /// Fetch the tip and compute digests for these lists of paths, which are the distinct lists of all followers.
@@ -103,10 +103,10 @@ impl Cache {
             self.forget(follower);
         }
         self.followers.entry(follower.clone()).or_insert_with(|| spec.key.clone());
-        let is_unknown = !self.repositories.contains_key(&spec.key);
+        let is_new = !self.repositories.contains_key(&spec.key);
         let repository = self.repositories.entry(spec.key.clone()).or_insert_with(|| Repository::new(&spec.key));
         repository.add_follower(follower, spec, lookup);
-        is_unknown
+        is_new
     }
 
     /// Returns the current result for a follower that was added with [`Cache::add_follower`].
@@ -116,7 +116,7 @@ impl Cache {
         spec: &RepositorySpec,
         lookup: &Lookup,
     ) -> Result<Resolved, Unavailable> {
-        let unknown = || Unavailable::Looking(format!("querying {}", spec.key.repository));
+        let unknown = || Unavailable::Resolving(format!("querying {}", spec.key.repository));
         let repository = self.repositories.get_mut(&spec.key).ok_or_else(unknown)?;
         repository.resolve(follower, spec, lookup.known.as_ref())
     }
@@ -155,28 +155,31 @@ impl Cache {
     }
 
     /// Returns the next action for a repository. Removes the repository if it has no followers.
-    pub fn need(&mut self, key: &Key, is_due: bool) -> Need {
-        let Some(repository) = self.repositories.get(key) else { return Need::Nothing };
+    pub fn next_action(&mut self, key: &Key, is_due: bool) -> NextAction {
+        let Some(repository) = self.repositories.get(key) else { return NextAction::Stop };
         if repository.followers.is_empty() {
             self.repositories.remove(key);
-            return Need::Nothing;
+            return NextAction::Stop;
         }
         match &repository.tip {
-            _ if is_due || repository.requested > repository.answered => Need::Query(repository.requested),
+            _ if is_due || repository.requests > repository.completed_requests => {
+                NextAction::Query(repository.requests)
+            }
             Some(Ok(tip)) if repository.needs_content => {
                 let mut choices: Vec<Paths> = repository.followers.values().filter_map(|f| f.paths.clone()).collect();
                 choices.sort();
                 choices.dedup();
-                Need::Fetch(tip.clone(), choices)
+                NextAction::Fetch(tip.clone(), choices)
             }
-            _ => Need::Wait(Arc::clone(&repository.wake)),
+            _ => NextAction::Wait(Arc::clone(&repository.wake)),
         }
     }
 
-    /// Returns whether the cached tip satisfies all followers even if the current query fails.
-    pub fn is_content(&self, key: &Key, covers: u64) -> bool {
-        let known = self.repositories.get(key).filter(|repository| matches!(repository.tip, Some(Ok(_))));
-        known.is_some_and(|repository| repository.answered >= covers)
+    /// Returns whether the cached tip satisfies all followers even if the current query fails. `requests` is the number of requests
+    /// that the query covers.
+    pub fn is_tip_sufficient(&self, key: &Key, requests: u64) -> bool {
+        let repository = self.repositories.get(key).filter(|repository| matches!(repository.tip, Some(Ok(_))));
+        repository.is_some_and(|repository| repository.completed_requests >= requests)
     }
 
     /// Returns the distinct namespaces of the followers of a repository.
@@ -191,15 +194,15 @@ impl Cache {
 
     /// Returns the poll interval of a repository, which is the shortest interval of its followers.
     pub fn interval(&self, key: &Key) -> Option<Duration> {
-        self.repositories.get(key)?.followers.values().map(|following| following.every).min()
+        self.repositories.get(key)?.followers.values().map(|following| following.interval).min()
     }
 
     /// Records a response that covers this number of requests. Returns the followers to reconcile. If the tip is new, the list is
     /// empty, because the followers are reconciled after the tip is fetched.
-    pub fn record_tip(&mut self, key: &Key, covers: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
+    pub fn record_tip(&mut self, key: &Key, requests: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
-        let before = repository.answered;
-        repository.answered = repository.answered.max(covers);
+        let before = repository.completed_requests;
+        repository.completed_requests = repository.completed_requests.max(requests);
         let is_same = repository.tip.as_ref() == Some(&tip);
         let has_changed = matches!((&repository.tip, &tip), (Some(Ok(_)), Ok(_))) && !is_same;
         let is_retry = repository.failed.take().is_some() && tip.is_ok();
@@ -208,7 +211,7 @@ impl Cache {
             repository.needs_content = true;
             return Vec::new();
         }
-        let waits = |following: &Following| !is_same || following.needs > before;
+        let waits = |following: &Following| !is_same || following.required_requests > before;
         repository.followers.iter().filter(|(_, following)| waits(following)).map(|(name, _)| name.clone()).collect()
     }
 
@@ -231,10 +234,12 @@ impl Repository {
     fn new(key: &Key) -> Self {
         match &key.reference {
             // A commit hash never resolves to another commit, so it needs no query.
-            Reference::Commit(_) => {
-                Repository { tip: key.reference.select([]).map(Ok), answered: u64::MAX, ..Repository::default() }
-            }
-            _ => Repository { requested: 1, ..Repository::default() },
+            Reference::Commit(_) => Repository {
+                tip: key.reference.select([]).map(Ok),
+                completed_requests: u64::MAX,
+                ..Repository::default()
+            },
+            _ => Repository { requests: 1, ..Repository::default() },
         }
     }
 
@@ -242,27 +247,31 @@ impl Repository {
         if self.abandoned.is_cancelled() {
             self.abandoned = CancellationToken::new();
         }
-        let known = self.followers.get(follower);
-        let is_new_request = match known {
+        let previous = self.followers.get(follower);
+        let is_new_request = match previous {
             Some(following) => following.request != lookup.request,
             None => lookup.is_new,
         };
-        match (is_new_request, self.answered) {
+        match (is_new_request, self.completed_requests) {
             // A commit hash needs no query, but a new request retries a failed fetch.
             (true, u64::MAX) => self.needs_content |= self.failed.take().is_some(),
-            (true, _) => self.requested += 1,
+            (true, _) => self.requests += 1,
             (false, _) => {}
         }
-        let needs = match known {
-            Some(following) if !is_new_request => following.needs,
-            None if !is_new_request => self.requested.min(1),
-            _ => self.requested,
+        let required_requests = match previous {
+            Some(following) if !is_new_request => following.required_requests,
+            None if !is_new_request => self.requests.min(1),
+            _ => self.requests,
         };
-        if is_new_request || known.is_none_or(|following| following.every != spec.every) {
+        if is_new_request || previous.is_none_or(|following| following.interval != spec.interval) {
             self.wake.notify_one();
         }
-        let following =
-            Following { every: spec.every, paths: spec.paths.clone(), request: lookup.request.clone(), needs };
+        let following = Following {
+            interval: spec.interval,
+            paths: spec.paths.clone(),
+            request: lookup.request.clone(),
+            required_requests,
+        };
         self.followers.insert(follower.clone(), following);
     }
 
@@ -270,12 +279,12 @@ impl Repository {
         &mut self,
         follower: &Follower,
         spec: &RepositorySpec,
-        known: Option<&Known>,
+        known: Option<&KnownArtifact>,
     ) -> Result<Resolved, Unavailable> {
         let key = &spec.key;
-        let querying = || Unavailable::Looking(format!("querying {} for {}", key.repository, key.reference));
-        let needs = self.followers.get(follower).map_or(u64::MAX, |following| following.needs);
-        if self.answered < needs {
+        let querying = || Unavailable::Resolving(format!("querying {} for {}", key.repository, key.reference));
+        let required_requests = self.followers.get(follower).map_or(u64::MAX, |following| following.required_requests);
+        if self.completed_requests < required_requests {
             return Err(querying());
         }
         let tip = match &self.tip {
@@ -304,12 +313,12 @@ impl Repository {
         }
         self.needs_content = true;
         self.wake.notify_one();
-        Err(Unavailable::Looking(format!("fetching revision {} of {}", tip.revision(), key.repository)))
+        Err(Unavailable::Resolving(format!("fetching revision {} of {}", tip.revision(), key.repository)))
     }
 }
 
 /// Returns whether the last run of the Stack used the commit of `tip`.
-fn is_of(known: &Known, tip: &Tip) -> bool {
+fn is_of(known: &KnownArtifact, tip: &Tip) -> bool {
     let revision = Revision::parse(&known.revision);
     known.revision == tip.commit || revision.checksum() == Some(tip.commit.as_str())
 }

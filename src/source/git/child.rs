@@ -50,7 +50,7 @@ const QUERY_LIMITS: Limits = Limits {
 };
 
 /// Returns the maximum memory of all concurrent child processes, in bytes.
-pub fn most_memory() -> u64 {
+pub fn max_memory() -> u64 {
     Slots::memory_bytes(QUERY_MEMORY_LIMIT, QUERY_MEMORY_LIMIT.max(PACKING_MEMORY))
 }
 

@@ -25,14 +25,14 @@ const MAX_IGNORE_FILE: usize = 256 << 10;
 /// The prefix and the maximum size, in bytes, of a Git LFS pointer file.
 const LFS_POINTER: (&[u8], usize) = (b"version https://git-lfs.github.com/spec/v1\n", 1024);
 /// Maximum number of names in a warning.
-const LISTED: usize = 5;
+const MAX_LISTED: usize = 5;
 /// Maximum nesting depth of directories. It equals the limit for names in an archive.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// Maximum number of matching steps for the patterns of all `.sourceignore` files. The same maximum applies to all path lists in
 /// total. This number of steps takes seconds.
-const STEPS: u64 = 4_000_000_000;
+const MAX_STEPS: u64 = 4_000_000_000;
 /// Maximum number of matching steps for one path list, so that one Stack does not delay the other Stacks that use the repository.
-const STEPS_OF_CHOICE: u64 = 200_000_000;
+const MAX_STEPS_PER_CHOICE: u64 = 200_000_000;
 /// Cost of one step from a delta to its base in addition to the size of the object, in decoded bytes.
 const STEP_TO_BASE: u64 = 256;
 
@@ -56,8 +56,12 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
         kept_left: request.archive_limits.entries,
         entry_limit: request.archive_limits.entries,
         ignore: Rules::default(),
-        ignore_steps: Steps::new(STEPS),
-        selections: request.choices.iter().map(|paths| paths.selection(STEPS_OF_CHOICE.min(STEPS / choices))).collect(),
+        ignore_steps: Steps::new(MAX_STEPS),
+        selections: request
+            .choices
+            .iter()
+            .map(|paths| paths.selection(MAX_STEPS_PER_CHOICE.min(MAX_STEPS / choices)))
+            .collect(),
         warnings: Warnings::default(),
     };
     walk.commit(&id).and_then(|()| walk.finish()).map_err(|error| match error {
@@ -184,10 +188,10 @@ impl Walk<'_> {
 
     /// Packs a directory. The path of the root is empty.
     fn directory(&mut self, id: &oid, path: &[u8], depth: usize) -> Result<(), Stopped> {
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return Err(self
                 .objects
-                .broken(&format!("{} is nested more than {DEEPEST} levels deep", shown(path)))
+                .broken(&format!("{} is nested more than {MAX_DEPTH} levels deep", shown(path)))
                 .into());
         }
         let entries = self.entries(id, path)?;
@@ -319,7 +323,7 @@ struct Names {
 impl Names {
     fn add(&mut self, path: &[u8]) {
         self.count += 1;
-        if self.first.len() < LISTED {
+        if self.first.len() < MAX_LISTED {
             self.first.push(one_line(&shown(path)));
         }
     }

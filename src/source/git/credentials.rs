@@ -18,7 +18,7 @@ use crate::source::git::github_app::{self, App, Tokens};
 use crate::source::git::http_client::Clients;
 use crate::source::git::request::Access;
 use crate::source::git::spec::{Auth, Key, Value};
-use crate::source::git::url::Place;
+use crate::source::git::url::Location;
 
 /// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
@@ -117,21 +117,21 @@ impl AccessReader {
     /// `local_addresses` allows servers at loopback and link-local addresses.
     pub fn new(client: Client, trust: PathBuf, local_addresses: bool) -> Self {
         let trust = Trust::new(trust);
-        Self { client, clients: Clients::of_environment(), tokens: Tokens::default(), trust, local_addresses }
+        Self { client, clients: Clients::from_environment(), tokens: Tokens::default(), trust, local_addresses }
     }
 
     /// Reads the Secrets that `key` refers to, and the host keys or certificates that are trusted for all Stacks.
     pub async fn read(&self, key: &Key) -> Result<Access, GitError> {
         let Credentials { login, known_hosts, authorities } = read(&self.client, key).await?;
-        match (login, key.repository.place()) {
-            (Login::Ssh { key, passphrase }, Place::Ssh(_)) => {
+        match (login, key.repository.location()) {
+            (Login::Ssh { key, passphrase }, Location::Ssh(_)) => {
                 let for_all = self.trust.known_hosts().await?;
                 Ok(Access::Ssh { key, passphrase, known_hosts: known_hosts.into_iter().chain(for_all).collect() })
             }
-            (Login::Ssh { key, passphrase }, Place::Http(_)) => {
+            (Login::Ssh { key, passphrase }, Location::Http(_)) => {
                 Ok(Access::Ssh { key, passphrase, known_hosts: Vec::new() })
             }
-            (Login::Nothing, Place::Ssh(_)) => {
+            (Login::Nothing, Location::Ssh(_)) => {
                 let why = format!("{} is an SSH URL, but the optional SSH key does not exist", key.repository);
                 Err(GitError::Credentials(why))
             }

@@ -91,7 +91,7 @@ impl GitError {
     }
 
     /// Returns whether the error is transient: a retry can succeed within seconds without user action.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             GitError::Unreachable(_)
             | GitError::TimedOut { .. }
@@ -189,8 +189,8 @@ mod tests {
             let received: GitError = serde_json::from_slice(&serde_json::to_vec(&error).unwrap()).unwrap();
             assert_eq!(received.to_string(), error.to_string());
             assert_eq!(
-                (received.is_passing(), received.retry_after()),
-                (error.is_passing(), error.retry_after()),
+                (received.is_transient(), received.retry_after()),
+                (error.is_transient(), error.retry_after()),
                 "{error}"
             );
         }
@@ -209,15 +209,15 @@ mod tests {
         for (bytes, expected) in rows {
             let error = of(bytes);
             assert_eq!(error.to_string(), format!("{expected}; retrying with backoff"));
-            assert!(error.is_passing() && !error.is_stalled());
+            assert!(error.is_transient() && !error.is_stalled());
         }
     }
 
     #[test]
     fn a_killed_child_is_transient_but_an_exceeded_limit_is_not() {
         let of = |failure| GitError::Child { what: "packing".into(), failure };
-        assert!(!of(Failure::Memory { limit: 1 << 20 }).is_passing());
-        assert!(of(Failure::Killed).is_passing());
+        assert!(!of(Failure::Memory { limit: 1 << 20 }).is_transient());
+        assert!(of(Failure::Killed).is_transient());
         let message = of(Failure::Memory { limit: 1 << 20 }).to_string();
         assert_eq!(message, "packing was stopped: memory limit of 1Mi exceeded");
     }

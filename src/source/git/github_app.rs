@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
 /// Minimum remaining lifetime of a cached token. A token that expires earlier is not used.
-const RESERVE: SignedDuration = SignedDuration::from_mins(5);
+const MIN_REMAINING_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
 /// Maximum number of cached tokens.
 const MAX_TOKENS: usize = 1000;
 
@@ -48,8 +48,8 @@ impl fmt::Debug for App {
 
 /// Returns whether a token can be sent to this API safely: the URL must use HTTPS, or HTTP if the host is the local host.
 fn is_safe(api: &Url) -> bool {
-    let is_here = matches!(api.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
-    api.scheme() == "https" || (api.scheme() == "http" && is_here)
+    let is_local_host = matches!(api.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
+    api.scheme() == "https" || (api.scheme() == "http" && is_local_host)
 }
 
 impl App {
@@ -143,14 +143,14 @@ impl Tokens {
     /// Returns a cached token for the installation, or requests a new one.
     pub async fn token(&self, app: &App, client: &reqwest::Client) -> Result<String, GitError> {
         let (fingerprint, now) = (app.fingerprint(), Timestamp::now());
-        if let Some((token, ends)) = self.lock().get(&fingerprint)
-            && now + RESERVE < *ends
+        if let Some((token, expires_at)) = self.lock().get(&fingerprint)
+            && now + MIN_REMAINING_LIFETIME < *expires_at
         {
             return Ok(token.clone());
         }
         let TokenResponse { token, expires_at } = exchange(app, client, now).await?;
         let mut cached = self.lock();
-        cached.retain(|_, (_, ends)| now < *ends);
+        cached.retain(|_, (_, expires_at)| now < *expires_at);
         if cached.len() < MAX_TOKENS {
             cached.insert(fingerprint, (token.clone(), expires_at));
         }

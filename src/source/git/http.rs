@@ -86,9 +86,9 @@ impl Http for Connection {
         headers: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> gix_error::Result<GetResponse<Self::Headers, Self::ResponseBody>> {
         let mut exchange = self.exchange(Method::GET, url, parsed(headers));
-        let led_to = exchange.send().map_err(gix_error::Error::from_error)?;
+        let final_url = exchange.send().map_err(gix_error::Error::from_error)?;
         let tail = url.strip_prefix(base_url).unwrap_or(url);
-        match led_to.as_str().strip_suffix(tail) {
+        match final_url.as_str().strip_suffix(tail) {
             Some(base) if base != base_url => self.base = Some(base.to_owned()),
             Some(_) => {}
             None => {
@@ -153,14 +153,14 @@ impl Exchange {
         if let Some(error) = refusal(&response, self.authorized) {
             return Err(self.budget.fail(error));
         }
-        let led_to = response.url().to_string();
+        let final_url = response.url().to_string();
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().to_owned();
         self.state = State::Responded { content_type, response: Some(response) };
-        Ok(led_to)
+        Ok(final_url)
     }
 
-    fn sent(&mut self) -> io::Result<()> {
+    fn ensure_sent(&mut self) -> io::Result<()> {
         if matches!(self.state, State::Collecting { .. }) { self.send().map(drop) } else { Ok(()) }
     }
 }
@@ -227,7 +227,7 @@ impl ResponseHeaders {
     fn line(&mut self) -> io::Result<&mut io::Cursor<Vec<u8>>> {
         if self.line.is_none() {
             let mut exchange = lock(&self.exchange);
-            exchange.sent()?;
+            exchange.ensure_sent()?;
             if let State::Responded { content_type, .. } = &exchange.state {
                 self.line = Some(io::Cursor::new(format!("Content-Type: {content_type}\n").into_bytes()));
             }
@@ -268,7 +268,7 @@ impl ResponseBody {
 
     fn next(&mut self) -> io::Result<Vec<u8>> {
         let mut exchange = lock(&self.exchange);
-        exchange.sent()?;
+        exchange.ensure_sent()?;
         if self.response.is_none()
             && let State::Responded { response, .. } = &mut exchange.state
         {

@@ -35,7 +35,7 @@ impl fmt::Debug for Proxies {
 }
 
 impl Proxies {
-    pub fn of_environment() -> Self {
+    pub fn from_environment() -> Self {
         let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let either = |name: &str| get(name).or_else(|| get(&name.to_lowercase()));
         Self {
@@ -58,13 +58,13 @@ impl Proxies {
 
     /// Returns the proxies for the HTTP client. Invalid URLs are ignored.
     fn list(&self) -> Vec<Proxy> {
-        let made = [
+        let proxies = [
             self.http.as_ref().map(Proxy::http),
             self.https.as_ref().map(Proxy::https),
             self.all.as_ref().map(Proxy::all),
         ];
         let not_for = self.not_for.as_deref().and_then(NoProxy::from_string);
-        made.into_iter().flatten().flatten().map(|proxy| proxy.no_proxy(not_for.clone())).collect()
+        proxies.into_iter().flatten().flatten().map(|proxy| proxy.no_proxy(not_for.clone())).collect()
     }
 }
 
@@ -119,12 +119,12 @@ pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) 
 #[derive(Debug, Default)]
 pub struct Clients {
     pub proxies: Proxies,
-    kept: Mutex<Option<(Option<String>, reqwest::Client)>>,
+    cached: Mutex<Option<(Option<String>, reqwest::Client)>>,
 }
 
 impl Clients {
-    pub fn of_environment() -> Self {
-        Self { proxies: Proxies::of_environment(), kept: Mutex::default() }
+    pub fn from_environment() -> Self {
+        Self { proxies: Proxies::from_environment(), cached: Mutex::default() }
     }
 
     /// Returns a client that trusts the system certificates, the certificates for all Stacks (`for_all`), and `own`.
@@ -137,12 +137,12 @@ impl Clients {
         if !own.is_empty() {
             return client(&own.into_iter().chain(for_all).collect::<Vec<_>>(), &self.proxies, local);
         }
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, client)) = kept.as_ref().filter(|(made_with, _)| *made_with == for_all) {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, client)) = cached.as_ref().filter(|(cached_for_all, _)| *cached_for_all == for_all) {
             return Ok(client.clone());
         }
         let client = client(&for_all.iter().cloned().collect::<Vec<_>>(), &self.proxies, local)?;
-        *kept = Some((for_all, client.clone()));
+        *cached = Some((for_all, client.clone()));
         Ok(client)
     }
 }

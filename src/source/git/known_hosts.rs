@@ -5,11 +5,11 @@ use russh::keys::ssh_key::known_hosts::{Entry, HostPatterns, Marker};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
 
 use crate::source::git::error::GitError;
-use crate::source::git::url::SshPlace;
+use crate::source::git::url::SshLocation;
 use crate::source::git::wildcards::matches_host;
 
 /// The built-in host keys of large public Git hosts.
-const SHIPPED: &str = include_str!("known_hosts.txt");
+const BUILT_IN: &str = include_str!("known_hosts.txt");
 
 /// Lists of host keys, in order of precedence.
 #[derive(Clone, Debug, Default)]
@@ -28,15 +28,15 @@ impl KnownHosts {
     /// Creates an instance with these lists, followed by the built-in list.
     pub fn new(texts: impl IntoIterator<Item = String>) -> Self {
         let lists = texts.into_iter().map(|text| List::parse(&text));
-        Self { lists: lists.chain(std::iter::once(List::parse(SHIPPED))).collect() }
+        Self { lists: lists.chain(std::iter::once(List::parse(BUILT_IN))).collect() }
     }
 
     /// Returns the signature algorithms for the known keys of a host. If there are any, the client offers only these algorithms
     /// to the server.
-    pub fn algorithms(&self, place: &SshPlace) -> Vec<Algorithm> {
+    pub fn algorithms(&self, location: &SshLocation) -> Vec<Algorithm> {
         let mut algorithms = Vec::new();
-        for key in self.keys(place) {
-            for algorithm in offers(&key.algorithm()) {
+        for key in self.keys(location) {
+            for algorithm in signature_algorithms(&key.algorithm()) {
                 if !algorithms.contains(&algorithm) {
                     algorithms.push(algorithm);
                 }
@@ -46,14 +46,14 @@ impl KnownHosts {
     }
 
     /// Checks that the key is a known key of the host.
-    pub fn check(&self, place: &SshPlace, presented: &PublicKey) -> Result<(), GitError> {
-        let known = self.keys(place);
+    pub fn check(&self, location: &SshLocation, presented: &PublicKey) -> Result<(), GitError> {
+        let known = self.keys(location);
         if known.iter().any(|key| key.key_data() == presented.key_data()) {
             return Ok(());
         }
-        let host = &place.host;
+        let host = &location.host;
         let key = format!("{} {}", presented.algorithm(), presented.fingerprint(HashAlg::Sha256));
-        let port = if place.port == 22 { String::new() } else { format!("-p {} ", place.port) };
+        let port = if location.port == 22 { String::new() } else { format!("-p {} ", location.port) };
         let unreadable: usize = self.lists.iter().map(|list| list.unreadable).sum();
         let hint =
             if unreadable == 0 { String::new() } else { format!(" (invalid lines in known_hosts: {unreadable})") };
@@ -71,10 +71,10 @@ impl KnownHosts {
     }
 
     /// Returns the keys in the first list that contains a key for the host.
-    fn keys(&self, place: &SshPlace) -> Vec<&PublicKey> {
-        let name = match place.port {
-            22 => place.host.clone(),
-            port => format!("[{}]:{port}", place.host),
+    fn keys(&self, location: &SshLocation) -> Vec<&PublicKey> {
+        let name = match location.port {
+            22 => location.host.clone(),
+            port => format!("[{}]:{port}", location.host),
         };
         self.lists.iter().map(|list| list.keys(&name)).find(|keys| !keys.is_empty()).unwrap_or_default()
     }
@@ -104,7 +104,7 @@ impl List {
 }
 
 /// Returns the signature algorithms for a type of key. An RSA key supports more than one algorithm.
-fn offers(algorithm: &Algorithm) -> Vec<Algorithm> {
+fn signature_algorithms(algorithm: &Algorithm) -> Vec<Algorithm> {
     match algorithm {
         Algorithm::Rsa { .. } => {
             [Some(HashAlg::Sha512), Some(HashAlg::Sha256)].map(|hash| Algorithm::Rsa { hash }).to_vec()
@@ -134,17 +134,17 @@ mod tests {
     const ONE: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl";
     const OTHER: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfuCHKVTjquxvt6CM6tdG4SLp1Btn/nOeHHE5UOzRdf";
 
-    fn place(host: &str, port: u16) -> SshPlace {
-        SshPlace { user: "git".to_owned(), host: host.to_owned(), port, path: "a".to_owned() }
+    fn location(host: &str, port: u16) -> SshLocation {
+        SshLocation { user: "git".to_owned(), host: host.to_owned(), port, path: "a".to_owned() }
     }
 
     fn check(lists: &[&str], host: &str, port: u16, key: &str) -> Result<(), String> {
         let known = KnownHosts::new(lists.iter().map(|list| (*list).to_owned()));
-        known.check(&place(host, port), &PublicKey::from_openssh(key).unwrap()).map_err(|error| error.to_string())
+        known.check(&location(host, port), &PublicKey::from_openssh(key).unwrap()).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn the_shipped_host_keys_match_the_published_fingerprints() {
+    fn the_built_in_host_keys_match_the_published_fingerprints() {
         let published = [
             ("github.com", "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"),
             ("github.com", "SHA256:p2QAMXNIC1TJYWeIOttrVc98/R1BUFWu3/LiyKgUfQM"),
@@ -157,14 +157,15 @@ mod tests {
             ("bitbucket.org", "SHA256:46OSHA1Rmj8E8ERTC6xkNcmGOw9oFxYr0WF6zWW8l1E"),
             ("ssh.dev.azure.com", "SHA256:ohD8VZEXGWo6Ez8GSEJQ9WpafgLFsOfLOtGGQCQo6Og"),
         ];
-        let shipped = KnownHosts::new([]);
-        assert_eq!(shipped.lists[0].unreadable, 0);
+        let built_in = KnownHosts::new([]);
+        assert_eq!(built_in.lists[0].unreadable, 0);
         for (host, fingerprint) in published {
-            let place = place(host, 22);
-            let found = shipped.keys(&place).iter().any(|k| k.fingerprint(HashAlg::Sha256).to_string() == fingerprint);
+            let location = location(host, 22);
+            let found =
+                built_in.keys(&location).iter().any(|k| k.fingerprint(HashAlg::Sha256).to_string() == fingerprint);
             assert!(found, "{host} {fingerprint}");
         }
-        assert_eq!(shipped.lists[0].entries.len(), published.len());
+        assert_eq!(built_in.lists[0].entries.len(), published.len());
     }
 
     #[test]
@@ -222,8 +223,8 @@ mod tests {
     #[test]
     fn only_algorithms_of_known_host_keys_are_offered() {
         let known = KnownHosts::new([format!("git.example {ONE}")]);
-        assert_eq!(known.algorithms(&place("git.example", 22)), [Algorithm::Ed25519]);
-        assert_eq!(known.algorithms(&place("ssh.dev.azure.com", 22)).len(), 2);
-        assert!(known.algorithms(&place("elsewhere", 22)).is_empty());
+        assert_eq!(known.algorithms(&location("git.example", 22)), [Algorithm::Ed25519]);
+        assert_eq!(known.algorithms(&location("ssh.dev.azure.com", 22)).len(), 2);
+        assert!(known.algorithms(&location("elsewhere", 22)).is_empty());
     }
 }

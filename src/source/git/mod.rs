@@ -1,7 +1,7 @@
 //! Polls Git repositories. Followers are the Stacks and Workspaces that use a repository. Followers of the same reference with
 //! the same credentials share the polls.
 //!
-//! [`RepositorySpec::of_stack`] parses the fields of a Stack, and [`Git::look`] returns the cached state of a repository. For
+//! [`RepositorySpec::of_stack`] parses the fields of a Stack, and [`Git::resolve`] returns the cached state of a repository. For
 //! each repository, a task (`Shared::follow`) polls the server at the shortest interval of the followers and fetches a commit
 //! when a follower needs it.
 //!
@@ -47,16 +47,16 @@ use crate::source::git::poller::Shared;
 use crate::source::{Resolved, Unavailable};
 
 pub use budget::MinRate;
-pub use cache::{Follower, Known, Lookup};
-pub use child::{most_memory, run_child};
+pub use cache::{Follower, KnownArtifact, Lookup};
+pub use child::{max_memory, run_child};
 pub use error::GitError;
 pub use poller::Settings;
 pub use request::Limits;
 pub use slots::Slots;
-pub use spec::{Key, Origin, RepositorySpec, field, interval, names_git};
+pub use spec::{Key, Origin, RepositorySpec, field, has_git_fields, interval};
 
 /// Capacity of the channel of followers to reconcile. If the channel is full, a task waits until there is space.
-const WAITING: usize = 1024;
+const CHANNEL_CAPACITY: usize = 1024;
 
 /// A poller for Git repositories. Clones are cheap and share the cache.
 #[derive(Clone)]
@@ -78,15 +78,20 @@ impl Git {
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> (Self, mpsc::Receiver<Follower>) {
-        let (wake, woken) = mpsc::channel(WAITING);
+        let (wake, woken) = mpsc::channel(CHANNEL_CAPACITY);
         let access = AccessReader::new(client, settings.trust.clone(), settings.limits.local_addresses);
         let shared = Shared { access, store, settings, wake, tasks, end, cache: Mutex::default() };
         (Git(Arc::new(shared)), woken)
     }
 
-    /// Returns the cached artifact of a repository for a follower. If the result is [`Unavailable::Looking`], and whenever the
+    /// Returns the cached artifact of a repository for a follower. If the result is [`Unavailable::Resolving`], and whenever the
     /// result changes, the channel yields the follower later.
-    pub fn look(&self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) -> Result<Resolved, Unavailable> {
+    pub fn resolve(
+        &self,
+        follower: &Follower,
+        spec: &RepositorySpec,
+        lookup: &Lookup,
+    ) -> Result<Resolved, Unavailable> {
         let mut cache = self.0.lock();
         if cache.add_follower(follower, spec, lookup) {
             let (shared, key) = (Arc::clone(&self.0), Arc::new(spec.key.clone()));

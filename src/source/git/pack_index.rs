@@ -146,8 +146,8 @@ impl<Entries> Metered<'_, Entries> {
         let compressed = self.pack.entry_slice(start..start + entry.compressed_size).unwrap_or_default();
         let mut header = Vec::new();
         let read = ZlibDecoder::new(compressed).take(DELTA_HEADER).read_to_end(&mut header);
-        let (_, behind_base) = read.ok().and_then(|_| size(&header)).ok_or_else(truncated)?;
-        size(behind_base).map(|(result, _)| result).ok_or_else(truncated)
+        let (_, after_base_size) = read.ok().and_then(|_| size(&header)).ok_or_else(truncated)?;
+        size(after_base_size).map(|(result, _)| result).ok_or_else(truncated)
     }
 }
 
@@ -175,8 +175,8 @@ fn broken(error: &gix_error::Error) -> GitError {
 
 /// Converts the error that the library returns for an object that exceeds its memory limit.
 fn too_large(error: &gix_error::Error, limits: &Limits) -> Option<GitError> {
-    let is_so = format!("{error:#}").contains("too large to fit in memory");
-    is_so.then(|| file_too_large(limits.file_bytes))
+    let is_too_large = format!("{error:#}").contains("too large to fit in memory");
+    is_too_large.then(|| file_too_large(limits.file_bytes))
 }
 
 fn file_too_large(limit: u64) -> GitError {

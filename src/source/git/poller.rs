@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::artifact::{self, Algorithm, Pinned, Store};
 use crate::source::Unavailable;
-use crate::source::git::cache::{Cache, Fetched, Follower, Need};
+use crate::source::git::cache::{Cache, Fetched, Follower, NextAction};
 use crate::source::git::child;
 use crate::source::git::credentials::AccessReader;
 use crate::source::git::error::GitError;
@@ -67,13 +67,14 @@ pub(super) struct Shared {
 
 /// The schedule of the polls of a repository.
 #[derive(Debug, Default)]
-struct Turn {
+struct Schedule {
     due: Option<Instant>,
-    /// Number of consecutive failed queries. `unfetched` is the number of consecutive failed fetches.
-    unanswered: u32,
-    unfetched: u32,
+    /// Number of consecutive failed queries.
+    failed_queries: u32,
+    /// Number of consecutive failed fetches.
+    failed_fetches: u32,
     /// Number of consecutive fetches that were ended because other namespaces were waiting.
-    fetches_ended: u32,
+    ended_fetches: u32,
 }
 
 impl Shared {
@@ -84,21 +85,21 @@ impl Shared {
     /// Polls a repository until it has no followers.
     pub(super) async fn follow(self: Arc<Self>, key: &Arc<Key>) {
         tracing::debug!(repository = %key.repository, reference = %key.reference, "started following Git repository");
-        let mut turn = Turn::default();
+        let mut schedule = Schedule::default();
         loop {
-            let is_due = turn.due.is_some_and(|due| due <= Instant::now());
-            let (need, abandoned) = {
+            let is_due = schedule.due.is_some_and(|due| due <= Instant::now());
+            let (action, abandoned) = {
                 let mut cache = self.lock();
-                (cache.need(key, is_due), cache.abandoned(key))
+                (cache.next_action(key, is_due), cache.abandoned(key))
             };
             let step = async {
-                match need {
-                    Need::Nothing => return false,
-                    Need::Query(covers) => self.query(key, covers, &mut turn).await,
-                    Need::Fetch(tip, choices) => self.fetch(key, &tip, choices, &mut turn).await,
-                    Need::Wait(wake) => {
+                match action {
+                    NextAction::Stop => return false,
+                    NextAction::Query(requests) => self.query(key, requests, &mut schedule).await,
+                    NextAction::Fetch(tip, choices) => self.fetch(key, &tip, choices, &mut schedule).await,
+                    NextAction::Wait(wake) => {
                         let due = async {
-                            match turn.due {
+                            match schedule.due {
                                 Some(due) => tokio::time::sleep_until(due).await,
                                 None => std::future::pending().await,
                             }
@@ -124,19 +125,20 @@ impl Shared {
         }
     }
 
-    async fn query(self: &Arc<Self>, key: &Arc<Key>, covers: u64, turn: &mut Turn) {
+    async fn query(self: &Arc<Self>, key: &Arc<Key>, requests: u64, schedule: &mut Schedule) {
         let queried = self.tip(key).await;
         let interval = self.lock().interval(key).unwrap_or(MIN_BACKOFF);
         let tip = match queried {
             Ok(tip) => {
-                turn.answered(interval, key);
+                schedule.query_succeeded(interval, key);
                 Ok(tip)
             }
             Err(error) => {
-                turn.unanswered(interval, &error);
+                schedule.query_failed(interval, &error);
                 self.discard_refused_tokens(key, &error);
                 // A single transient error is not reported, unless a follower waits for the response.
-                if error.is_passing() && turn.unanswered == 1 && self.lock().is_content(key, covers) {
+                if error.is_transient() && schedule.failed_queries == 1 && self.lock().is_tip_sufficient(key, requests)
+                {
                     tracing::debug!(repository = %key.repository, %error, "query failed; retrying");
                     return;
                 }
@@ -145,21 +147,21 @@ impl Shared {
                 Err(error)
             }
         };
-        let woken = self.lock().record_tip(key, covers, tip);
+        let woken = self.lock().record_tip(key, requests, tip);
         self.wake(woken).await;
     }
 
-    async fn fetch(self: &Arc<Self>, key: &Arc<Key>, tip: &Tip, choices: Vec<Paths>, turn: &mut Turn) {
-        let content = self.content(key, tip, choices, turn.fetches_ended).await;
-        count_ended(&mut turn.fetches_ended, &content);
+    async fn fetch(self: &Arc<Self>, key: &Arc<Key>, tip: &Tip, choices: Vec<Paths>, schedule: &mut Schedule) {
+        let content = self.content(key, tip, choices, schedule.ended_fetches).await;
+        count_ended(&mut schedule.ended_fetches, &content);
         let fetched = match content {
             Ok(fetched) => {
-                turn.unfetched = 0;
+                schedule.failed_fetches = 0;
                 Ok(fetched)
             }
             Err(error) => {
                 let interval = self.lock().interval(key).unwrap_or(MIN_BACKOFF);
-                turn.unfetched(interval, &error);
+                schedule.fetch_failed(interval, &error);
                 self.discard_refused_tokens(key, &error);
                 let error = unavailable(key, &error);
                 tracing::warn!(%error, revision = tip.revision(), "failed to fetch Git commit");
@@ -290,36 +292,36 @@ fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
     }
 }
 
-impl Turn {
+impl Schedule {
     /// Schedules the next poll after a response. After the next response, a failed fetch is also retried.
-    fn answered(&mut self, interval: Duration, key: &Key) {
-        self.unanswered = 0;
+    fn query_succeeded(&mut self, interval: Duration, key: &Key) {
+        self.failed_queries = 0;
         self.due = match key.reference {
             Reference::Commit(_) => None,
-            _ => Some(Instant::now() + later(interval)),
+            _ => Some(Instant::now() + with_jitter(interval)),
         };
     }
 
-    fn unanswered(&mut self, interval: Duration, error: &GitError) {
-        self.due = Some(Instant::now() + pause(self.unanswered, interval, error));
-        self.unanswered = self.unanswered.saturating_add(1);
+    fn query_failed(&mut self, interval: Duration, error: &GitError) {
+        self.due = Some(Instant::now() + backoff(self.failed_queries, interval, error));
+        self.failed_queries = self.failed_queries.saturating_add(1);
     }
 
-    fn unfetched(&mut self, interval: Duration, error: &GitError) {
-        self.due = Some(Instant::now() + pause(self.unfetched, interval, error));
-        self.unfetched = self.unfetched.saturating_add(1);
+    fn fetch_failed(&mut self, interval: Duration, error: &GitError) {
+        self.due = Some(Instant::now() + backoff(self.failed_fetches, interval, error));
+        self.failed_fetches = self.failed_fetches.saturating_add(1);
     }
 }
 
 /// Returns the wait time that the server requested, or otherwise the backoff. `failures` is the number of earlier failures.
-fn pause(failures: u32, interval: Duration, error: &GitError) -> Duration {
+fn backoff(failures: u32, interval: Duration, error: &GitError) -> Duration {
     let first = if matches!(error, GitError::Ended { .. }) { ENDED_BACKOFF } else { MIN_BACKOFF };
-    let pause = first.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_BACKOFF.max(interval));
-    error.retry_after().unwrap_or_else(|| later(pause))
+    let backoff = first.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_BACKOFF.max(interval));
+    error.retry_after().unwrap_or_else(|| with_jitter(backoff))
 }
 
-fn later(pause: Duration) -> Duration {
-    pause.mul_f64(1.0 + JITTER * fastrand::f64())
+fn with_jitter(duration: Duration) -> Duration {
+    duration.mul_f64(1.0 + JITTER * fastrand::f64())
 }
 
 #[cfg(test)]
@@ -327,8 +329,8 @@ mod tests {
     use super::*;
     use crate::source::git::url::RepositoryUrl;
 
-    fn seconds(turn: &Turn) -> f64 {
-        turn.due.unwrap().duration_since(Instant::now()).as_secs_f64()
+    fn seconds(schedule: &Schedule) -> f64 {
+        schedule.due.unwrap().duration_since(Instant::now()).as_secs_f64()
     }
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -346,13 +348,13 @@ mod tests {
 
     #[test]
     fn queries_to_a_failing_server_back_off() {
-        let mut turn = Turn::default();
+        let mut schedule = Schedule::default();
         for least in [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0, 600.0] {
-            turn.unanswered(MINUTE, &GitError::Empty);
-            assert!((least - 1.0..=least * 1.1).contains(&seconds(&turn)), "{turn:?}");
+            schedule.query_failed(MINUTE, &GitError::Empty);
+            assert!((least - 1.0..=least * 1.1).contains(&seconds(&schedule)), "{schedule:?}");
         }
-        turn.unanswered(MINUTE, &GitError::Busy { status: 429, after: Duration::from_secs(77) });
-        assert!((76.0..=77.0).contains(&seconds(&turn)), "{turn:?}");
+        schedule.query_failed(MINUTE, &GitError::Busy { status: 429, after: Duration::from_secs(77) });
+        assert!((76.0..=77.0).contains(&seconds(&schedule)), "{schedule:?}");
     }
 
     #[test]
@@ -364,12 +366,12 @@ mod tests {
             auth: Auth::Nothing,
             namespace: String::new(),
         };
-        let mut turn = Turn::default();
+        let mut schedule = Schedule::default();
         for least in [10.0, 20.0, 40.0, 80.0] {
-            turn.answered(MINUTE, &key);
-            assert!((59.0..=66.0).contains(&seconds(&turn)), "{turn:?}");
-            turn.unfetched(MINUTE, &GitError::Empty);
-            assert!((least - 1.0..=least * 1.1).contains(&seconds(&turn)), "{turn:?}");
+            schedule.query_succeeded(MINUTE, &key);
+            assert!((59.0..=66.0).contains(&seconds(&schedule)), "{schedule:?}");
+            schedule.fetch_failed(MINUTE, &GitError::Empty);
+            assert!((least - 1.0..=least * 1.1).contains(&seconds(&schedule)), "{schedule:?}");
         }
     }
 }

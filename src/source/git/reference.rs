@@ -9,7 +9,7 @@ use crate::source::git::error::GitError;
 use crate::source::git::semver_range::SemverRange;
 
 /// Maximum number of names in a message.
-const LISTED: usize = 10;
+const MAX_LISTED: usize = 10;
 /// Maximum length of the name of a branch or tag, in bytes.
 const MAX_NAME: usize = 1024;
 
@@ -109,7 +109,7 @@ impl Reference {
         for entry in all {
             is_empty = false;
             match entry.name.strip_prefix(prefix) {
-                Some(name) if first.len() < LISTED => first.push(name.to_owned()),
+                Some(name) if first.len() < MAX_LISTED => first.push(name.to_owned()),
                 Some(_) => more += 1,
                 None => {}
             }

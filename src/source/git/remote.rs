@@ -26,7 +26,7 @@ use crate::source::git::known_hosts::KnownHosts;
 use crate::source::git::pack_index;
 use crate::source::git::reference::Listed;
 use crate::source::git::request::{Access, Limits};
-use crate::source::git::url::{Place, RepositoryUrl};
+use crate::source::git::url::{Location, RepositoryUrl};
 use crate::source::git::{addresses, http as own_http, http_client, ssh};
 
 /// Maximum size of the list of references, in bytes. The limit is sufficient for about 300,000 references.
@@ -59,15 +59,15 @@ impl Remote {
         Ok(Self { transport, handshake, budget, url: url.to_string() })
     }
 
-    /// Passes the references whose names start with one of the prefixes to `take`, one at a time. If `prefixes` is empty, passes
+    /// Passes the references whose names start with one of the prefixes to `process`, one at a time. If `prefixes` is empty, passes
     /// all references. A server may send additional references.
     pub fn list<T>(
         &mut self,
         prefixes: &[String],
-        take: impl FnOnce(&mut dyn Iterator<Item = Listed>) -> T,
+        process: impl FnOnce(&mut dyn Iterator<Item = Listed>) -> T,
     ) -> Result<T, GitError> {
         if let Some(references) = &self.handshake.refs {
-            return Ok(take(&mut references.iter().filter_map(listed)));
+            return Ok(process(&mut references.iter().filter_map(listed)));
         }
         let command = Command::LsRefs;
         let mut features = command.default_features(Protocol::V2, &self.handshake.capabilities);
@@ -78,9 +78,9 @@ impl Remote {
             self.transport.invoke(command.as_str(), features.into_iter(), Some(arguments.into_iter()), false);
         let response = response.map_err(|error| self.budget.reason(&chain(&gix_error::Error::from_error(error))))?;
         let mut lines = Lines { response, failure: None };
-        let taken = take(&mut lines);
+        let result = process(&mut lines);
         match lines.failure {
-            None => Ok(taken),
+            None => Ok(result),
             Some(failure) => Err(self.budget.reason(&failure)),
         }
     }
@@ -107,7 +107,7 @@ impl Remote {
         let kind = self.object_hash()?;
         let id = ObjectId::from_hex(commit.as_bytes()).ok().filter(|id| id.kind() == kind);
         let id = id.ok_or_else(|| GitError::Reference(format!("invalid commit {commit}: must be a {kind} hash")))?;
-        if !full_history && !self.sends_one_commit() {
+        if !full_history && !self.supports_shallow() {
             let what = "server does not support fetching a commit without its history: set spec.shallow to false";
             return Err(GitError::Reference(what.to_owned()));
         }
@@ -148,7 +148,7 @@ impl Remote {
         }
     }
 
-    fn sends_one_commit(&self) -> bool {
+    fn supports_shallow(&self) -> bool {
         let capabilities = &self.handshake.capabilities;
         match self.handshake.server_protocol_version {
             Protocol::V2 => {
@@ -195,30 +195,30 @@ fn connect(
     budget: &Arc<Budget>,
     local_addresses: bool,
 ) -> Result<Box<dyn Transport>, GitError> {
-    match (url.place(), access) {
-        (Place::Http(place), Access::Http { login, authorities, proxies }) => {
-            if let Some(why) = addresses::refusal(place).filter(|_| !local_addresses) {
+    match (url.location(), access) {
+        (Location::Http(location), Access::Http { login, authorities, proxies }) => {
+            if let Some(why) = addresses::refusal(location).filter(|_| !local_addresses) {
                 return Err(GitError::Address(why));
             }
             let client = http_client::client(authorities, proxies, local_addresses)?;
             let authorization = login.as_ref().map(|(user, password)| authorization(user, password)).transpose()?;
-            let connection = own_http::Connection::new(client, Arc::clone(budget), place, authorization);
-            let parsed = gix_url::parse(place.as_str()).map_err(|error| GitError::Protocol(error.to_string()))?;
+            let connection = own_http::Connection::new(client, Arc::clone(budget), location, authorization);
+            let parsed = gix_url::parse(location.as_str()).map_err(|error| GitError::Protocol(error.to_string()))?;
             Ok(Box::new(http::connect_http(connection, parsed, Protocol::V2, false)))
         }
-        (Place::Ssh(place), Access::Ssh { key, passphrase, known_hosts }) => {
+        (Location::Ssh(location), Access::Ssh { key, passphrase, known_hosts }) => {
             let identity = ssh::Identity { key, passphrase: passphrase.as_deref() };
             let known = KnownHosts::new(known_hosts.iter().cloned());
-            let (receiver, sender) = ssh::open(place, &identity, known, budget, local_addresses)?;
+            let (receiver, sender) = ssh::open(location, &identity, known, budget, local_addresses)?;
             let host = None::<(String, Option<u16>)>;
-            let path = place.path.as_str();
+            let path = location.path.as_str();
             Ok(Box::new(Connection::new(receiver, sender, Protocol::V2, path, host, ConnectMode::Process, false)))
         }
-        (Place::Http(_), _) => Err(GitError::Credentials(
+        (Location::Http(_), _) => Err(GitError::Credentials(
             "Secret has an SSH key, which requires an SSH URL: for an HTTP URL, set accessToken, or username and password"
                 .to_owned(),
         )),
-        (Place::Ssh(_), _) => Err(GitError::Credentials(
+        (Location::Ssh(_), _) => Err(GitError::Credentials(
             "Secret has no sshPrivateKey, which an SSH URL requires".to_owned(),
         )),
     }

@@ -131,10 +131,10 @@ fn fits(range: &VersionReq, version: &Version) -> bool {
     if version.pre.is_empty() || range.comparators.iter().all(|comparator| comparator.pre.is_empty()) {
         return range.matches(version);
     }
-    range.comparators.iter().all(|comparator| before_release(comparator, version))
+    range.comparators.iter().all(|comparator| matches_pre_release(comparator, version))
 }
 
-fn before_release(comparator: &Comparator, version: &Version) -> bool {
+fn matches_pre_release(comparator: &Comparator, version: &Version) -> bool {
     let mut from = Version::new(comparator.major, comparator.minor.unwrap_or(0), comparator.patch.unwrap_or(0));
     from.pre = comparator.pre.clone();
     match comparator.op {

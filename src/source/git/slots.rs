@@ -143,7 +143,7 @@ struct Held {
     may_be_reserved: bool,
     started: Instant,
     /// The time up to which the bytes received so far are sufficient for [`RATE`]. `None` while the task must not be ended.
-    paid_until: Option<Instant>,
+    covered_until: Option<Instant>,
     /// Multiplier for the slow limits.
     factor: u32,
 }
@@ -207,7 +207,7 @@ impl TaskSlots {
         let share = self.0.shares.acquire(namespace).await?;
         let (id, granted) = {
             let mut common = self.0.lock();
-            let entered = common.enter(namespace, ended);
+            let entered = common.enqueue(namespace, ended);
             common.grant(&self.0.limits, Instant::now());
             entered
         };
@@ -231,14 +231,14 @@ impl Slot {
     ) -> Result<T, GitError> {
         let mut work = Box::pin(work);
         let started = Instant::now();
-        let (mut counted, mut paid_until) = (0_u64, started);
+        let (mut counted, mut covered_until) = (0_u64, started);
         if let Some(held) = self.slots.lock().held.get_mut(&self.id) {
-            (held.paid_until, held.factor) = (Some(started), 1 << ended.min(MAX_DOUBLINGS));
+            (held.covered_until, held.factor) = (Some(started), 1 << ended.min(MAX_DOUBLINGS));
         }
         loop {
             tokio::select! {
                 done = &mut work => {
-                    self.set_paid_until(None);
+                    self.set_covered_until(None);
                     return done;
                 }
                 () = tokio::time::sleep(CHECK) => {}
@@ -246,8 +246,8 @@ impl Slot {
             let (bytes, now) = (received(), Instant::now());
             let more = bytes.unwrap_or_default().saturating_sub(counted);
             counted = counted.saturating_add(more);
-            paid_until = paid_until.checked_add(time_at_rate(more)).map_or(now, |until| until.min(now));
-            self.set_paid_until(Some(paid_until));
+            covered_until = covered_until.checked_add(time_at_rate(more)).map_or(now, |until| until.min(now));
+            self.set_covered_until(Some(covered_until));
             if self.must_end(now) {
                 return Err(GitError::Ended { what: what.into(), after: now.duration_since(started), bytes });
             }
@@ -258,12 +258,12 @@ impl Slot {
         let (mut common, limits) = (self.slots.lock(), &self.slots.limits);
         // A waiting namespace can become light as time passes.
         common.grant(limits, now);
-        common.to_end(limits, now) == Some(self.id)
+        common.task_to_end(limits, now) == Some(self.id)
     }
 
-    fn set_paid_until(&self, until: Option<Instant>) {
+    fn set_covered_until(&self, until: Option<Instant>) {
         if let Some(held) = self.slots.lock().held.get_mut(&self.id) {
-            held.paid_until = until;
+            held.covered_until = until;
         }
     }
 }
@@ -281,7 +281,7 @@ impl Shared {
 
 impl Common {
     /// Adds a waiter. The returned `Notify` is notified when the slot is granted.
-    fn enter(&mut self, namespace: &str, ended: u32) -> (u64, Arc<Notify>) {
+    fn enqueue(&mut self, namespace: &str, ended: u32) -> (u64, Arc<Notify>) {
         let (id, granted) = (self.next, Arc::new(Notify::new()));
         self.next += 1;
         let waiting = Waiting { namespace: namespace.to_owned(), ended, granted: Arc::clone(&granted) };
@@ -304,7 +304,7 @@ impl Common {
             let Some(waiting) = self.waiting.remove(&id) else { return };
             let may_be_reserved = self.may_have_reserved(&waiting, limits, now);
             let Waiting { namespace, granted, .. } = waiting;
-            self.held.insert(id, Held { namespace, may_be_reserved, started: now, paid_until: None, factor: 1 });
+            self.held.insert(id, Held { namespace, may_be_reserved, started: now, covered_until: None, factor: 1 });
             granted.notify_one();
         }
     }
@@ -347,7 +347,7 @@ impl Common {
     }
 
     /// Returns the task that must end because a namespace that holds no slot waits, if any.
-    fn to_end(&self, limits: &Limits, now: Instant) -> Option<u64> {
+    fn task_to_end(&self, limits: &Limits, now: Instant) -> Option<u64> {
         let without_slot = self.waiting.values().filter(|waiting| self.holds(&waiting.namespace) == 0);
         let (light, others): (Vec<_>, Vec<_>) =
             without_slot.partition(|waiting| self.may_have_reserved(waiting, limits, now));
@@ -362,7 +362,7 @@ impl Common {
     fn preempted(&self, waiting: &str, limits: &Limits, excess: Duration, now: Instant) -> Option<u64> {
         let limit = self.used(waiting, now) + excess.as_secs_f64();
         let exceeds = |(_, held): &(&u64, &Held)| {
-            held.may_be_reserved && held.paid_until.is_some() && self.used(&held.namespace, now) >= limit
+            held.may_be_reserved && held.covered_until.is_some() && self.used(&held.namespace, now) >= limit
         };
         let last = self.held.iter().filter(exceeds).max_by_key(|(id, held)| (held.started, **id)).map(|(id, _)| *id);
         last.filter(|_| self.held.len() >= limits.total)
@@ -373,7 +373,7 @@ impl Common {
         let slow = self.held.iter().filter_map(|(id, held)| {
             let holds = self.holds(&held.namespace);
             let limit = if holds > 1 { limits.several } else { limits.only } * held.factor;
-            let is_slow = now.saturating_duration_since(held.paid_until?) >= limit;
+            let is_slow = now.saturating_duration_since(held.covered_until?) >= limit;
             is_slow.then_some((holds, Reverse(held.started), *id))
         });
         slow.max().map(|(_, _, id)| id)

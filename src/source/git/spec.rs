@@ -10,7 +10,7 @@ use crate::artifact::Directory;
 use crate::source::git::paths::Paths;
 use crate::source::git::reference::Reference;
 use crate::source::git::semver_range::SemverRange;
-use crate::source::git::url::{Place, RepositoryUrl};
+use crate::source::git::url::{Location, RepositoryUrl};
 
 /// Minimum poll interval of a repository.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ pub struct RepositorySpec {
     /// Patterns for the files whose changes start a run. `None` if every new commit starts a run.
     pub paths: Option<Paths>,
     /// Interval at which the repository is polled.
-    pub every: Duration,
+    pub interval: Duration,
 }
 
 /// The key of a repository in the cache. Followers with equal keys share the polls and the results.
@@ -102,12 +102,12 @@ impl RepositorySpec {
     /// # Errors
     /// Returns the reason why the fields are invalid.
     pub fn of_stack(spec: &StackSpec, namespace: &str) -> Result<Option<Self>, String> {
-        names_git(spec).then(|| parse(spec, namespace)).transpose()
+        has_git_fields(spec).then(|| parse(spec, namespace)).transpose()
     }
 }
 
 /// Returns whether any field of a Stack selects a Git repository as its source.
-pub fn names_git(spec: &StackSpec) -> bool {
+pub fn has_git_fields(spec: &StackSpec) -> bool {
     field(spec).is_some()
 }
 
@@ -142,10 +142,10 @@ fn parse(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, String> {
     let directory = spec.repo_dir.as_deref().unwrap_or_default();
     let directory = directory.parse().map_err(|error| format!("invalid spec.repoDir: {error}"))?;
     let paths = Paths::parse(&spec.paths).map_err(|why| format!("invalid spec.paths: {why}"))?;
-    let namespace = if auth.names_secret() { namespace.to_owned() } else { String::new() };
+    let namespace = if auth.refers_to_secret() { namespace.to_owned() } else { String::new() };
     let key =
         Key { repository, reference: reference(spec)?, full_history: spec.shallow == Some(false), auth, namespace };
-    Ok(RepositorySpec { key, directory, paths, every: interval(spec) })
+    Ok(RepositorySpec { key, directory, paths, interval: interval(spec) })
 }
 
 /// Returns the poll interval of a Stack, which is at least [`MIN_INTERVAL`].
@@ -252,7 +252,7 @@ impl RepositorySpec {
         let directory = given.dir.as_deref().unwrap_or_default();
         let directory = directory.parse().map_err(|error| format!("invalid git.dir: {error}"))?;
         let reference = given.reference.as_deref().map(str::trim).filter(|reference| !reference.is_empty());
-        let namespace = if auth.names_secret() { namespace.to_owned() } else { String::new() };
+        let namespace = if auth.refers_to_secret() { namespace.to_owned() } else { String::new() };
         let key = Key {
             repository,
             reference: Reference::commit_or_name(reference.unwrap_or(DEFAULT_REFERENCE)),
@@ -260,7 +260,7 @@ impl RepositorySpec {
             auth,
             namespace,
         };
-        Ok(RepositorySpec { key, directory, paths: None, every: MIN_INTERVAL })
+        Ok(RepositorySpec { key, directory, paths: None, interval: MIN_INTERVAL })
     }
 }
 
@@ -296,12 +296,12 @@ fn workspace_value(selector: &SecretKeySelector) -> Value {
 /// Checks that the type of the credentials matches the protocol of the URL. `ssh_fields` contains the names of the fields for an
 /// SSH key, for the error message.
 pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> Result<(), String> {
-    match (repository.place(), auth) {
-        (Place::Http(_), Auth::Ssh { .. }) => Err(format!("{ssh_fields} requires an SSH URL, not {repository}")),
-        (Place::Ssh(_), Auth::Token(_) | Auth::Basic { .. } | Auth::GitHubApp { .. }) => Err(format!(
+    match (repository.location(), auth) {
+        (Location::Http(_), Auth::Ssh { .. }) => Err(format!("{ssh_fields} requires an SSH URL, not {repository}")),
+        (Location::Ssh(_), Auth::Token(_) | Auth::Basic { .. } | Auth::GitHubApp { .. }) => Err(format!(
             "{repository} is an SSH URL, which requires a key: set {ssh_fields}; tokens and passwords require an https URL"
         )),
-        (Place::Ssh(_), Auth::Nothing) => {
+        (Location::Ssh(_), Auth::Nothing) => {
             Err(format!("{repository} is an SSH URL, which requires a key: set {ssh_fields}"))
         }
         _ => Ok(()),
@@ -309,7 +309,8 @@ pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> R
 }
 
 impl Auth {
-    pub fn names_secret(&self) -> bool {
+    /// Returns whether the credentials refer to at least one Secret.
+    pub fn refers_to_secret(&self) -> bool {
         matches!(self, Auth::Secret(_)) || self.values().iter().any(|value| matches!(value, Value::Key { .. }))
     }
 

@@ -14,7 +14,7 @@ use crate::source::git::addresses;
 use crate::source::git::budget::{Budget, one_line};
 use crate::source::git::error::{GitError, chain};
 use crate::source::git::known_hosts::KnownHosts;
-use crate::source::git::url::SshPlace;
+use crate::source::git::url::SshLocation;
 
 /// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -29,7 +29,7 @@ pub struct Identity<'a> {
 
 /// Connects and starts `git-upload-pack` on the server.
 pub fn open(
-    place: &SshPlace,
+    location: &SshLocation,
     identity: &Identity<'_>,
     known: KnownHosts,
     budget: &Arc<Budget>,
@@ -37,7 +37,7 @@ pub fn open(
 ) -> Result<(Receiver, Sender), GitError> {
     let key = decode_secret_key(identity.key, identity.passphrase).map_err(|error| unusable(&error, identity))?;
     let refusal = Arc::new(Mutex::new(None));
-    let connected = connect(place, key, known, Arc::clone(&refusal), local_addresses);
+    let connected = connect(location, key, known, Arc::clone(&refusal), local_addresses);
     let opened = budget.wait(async { tokio::time::timeout(CONNECT_TIMEOUT, connected).await });
     let opened = opened.map_err(|error| budget.reason(&error))?;
     let opened = opened.unwrap_or(Err(GitError::TimedOut { what: "connecting".into(), limit: CONNECT_TIMEOUT }));
@@ -67,16 +67,16 @@ fn unusable(error: &russh::keys::Error, identity: &Identity<'_>) -> GitError {
 type Opened = (Handle<HostKeyVerifier>, ChannelReadHalf, ChannelWriteHalf<client::Msg>);
 
 async fn connect(
-    place: &SshPlace,
+    location: &SshLocation,
     key: russh::keys::PrivateKey,
     known: KnownHosts,
     refusal: Arc<Mutex<Option<GitError>>>,
     local_addresses: bool,
 ) -> Result<Opened, GitError> {
-    let addresses = addresses::resolve(&place.host, place.port, local_addresses).await;
+    let addresses = addresses::resolve(&location.host, location.port, local_addresses).await;
     let addresses = addresses.map_err(|error| GitError::Unreachable(chain(&error)))?;
     let unreachable = |error: russh::Error| GitError::Unreachable(chain(&error));
-    let algorithms = known.algorithms(place);
+    let algorithms = known.algorithms(location);
     let mut preferred = Preferred::default();
     // A server can have several host keys. It presents a key of a type that the client requests, so only the types of known keys
     // are requested.
@@ -89,23 +89,23 @@ async fn connect(
         nodelay: true,
         ..client::Config::default()
     };
-    let verifier = HostKeyVerifier { place: place.clone(), known, refusal };
+    let verifier = HostKeyVerifier { location: location.clone(), known, refusal };
     let mut session = client::connect(Arc::new(config), addresses.as_slice(), verifier).await.map_err(unreachable)?;
     let hash = match key.algorithm() {
         Algorithm::Rsa { .. } => session.best_supported_rsa_hash().await.map_err(unreachable)?.flatten(),
         _ => None,
     };
     let key = PrivateKeyWithHashAlg::new(Arc::new(key), hash);
-    match session.authenticate_publickey(&place.user, key).await.map_err(unreachable)? {
+    match session.authenticate_publickey(&location.user, key).await.map_err(unreachable)? {
         AuthResult::Success => {}
         AuthResult::Failure { .. } => {
-            return Err(GitError::CredentialsRefused(format!("SSH, user {}", place.user)));
+            return Err(GitError::CredentialsRefused(format!("SSH, user {}", location.user)));
         }
     }
     let channel = session.channel_open_session().await.map_err(unreachable)?;
     // A server that ignores this variable uses protocol version 0.
     channel.set_env(false, "GIT_PROTOCOL", "version=2").await.map_err(unreachable)?;
-    channel.exec(true, format!("git-upload-pack {}", quoted(&place.path))).await.map_err(unreachable)?;
+    channel.exec(true, format!("git-upload-pack {}", quoted(&location.path))).await.map_err(unreachable)?;
     let (read, write) = channel.split();
     Ok((session, read, write))
 }
@@ -117,7 +117,7 @@ fn quoted(path: &str) -> String {
 
 /// Verifies the host key of the server.
 struct HostKeyVerifier {
-    place: SshPlace,
+    location: SshLocation,
     known: KnownHosts,
     refusal: Arc<Mutex<Option<GitError>>>,
 }
@@ -127,10 +127,10 @@ impl client::Handler for HostKeyVerifier {
 
     async fn check_server_key(&mut self, presented: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
         let decision = match presented {
-            PublicKeyOrCertificate::PublicKey { key, .. } => self.known.check(&self.place, key),
+            PublicKeyOrCertificate::PublicKey { key, .. } => self.known.check(&self.location, key),
             PublicKeyOrCertificate::Certificate(_) => Err(GitError::HostKey(format!(
                 "{} presented a host certificate, which is not supported",
-                self.place.host
+                self.location.host
             ))),
         };
         let trusted = decision.is_ok();

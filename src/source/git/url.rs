@@ -10,20 +10,20 @@ use url::Url;
 #[serde(try_from = "String", into = "String")]
 pub struct RepositoryUrl {
     text: String,
-    place: Place,
+    location: Location,
 }
 
 /// The protocol and location of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Location {
     /// A URL with the scheme `https` or `http`.
     Http(Url),
-    Ssh(SshPlace),
+    Ssh(SshLocation),
 }
 
 /// The location of a repository on an SSH server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SshPlace {
+pub struct SshLocation {
     pub user: String,
     pub host: String,
     pub port: u16,
@@ -72,7 +72,7 @@ impl RepositoryUrl {
                 if url.set_username("").is_err() {
                     return Err(format!("{FORMS} (user name not allowed)"));
                 }
-                Ok(Self { text: url.to_string(), place: Place::Http(url) })
+                Ok(Self { text: url.to_string(), location: Location::Http(url) })
             }
             "ssh" | "git+ssh" | "ssh+git" => {
                 let user = decoded(url.username()).filter(|user| !user.is_empty()).unwrap_or_else(|| "git".to_owned());
@@ -87,9 +87,9 @@ impl RepositoryUrl {
 
     /// Parses `user@host:path`.
     fn short_ssh(text: &str) -> Result<Self, String> {
-        let (place, path) = text.split_once(':').ok_or_else(|| FORMS.to_owned())?;
-        let (user, host) = place.split_once('@').unwrap_or(("git", place));
-        if host.is_empty() || user.is_empty() || path.trim_matches('/').is_empty() || place.contains('/') {
+        let (location, path) = text.split_once(':').ok_or_else(|| FORMS.to_owned())?;
+        let (user, host) = location.split_once('@').unwrap_or(("git", location));
+        if host.is_empty() || user.is_empty() || path.trim_matches('/').is_empty() || location.contains('/') {
             return Err(FORMS.to_owned());
         }
         Self::ssh(text.to_owned(), user.to_owned(), host, 22, path.to_owned())
@@ -100,18 +100,18 @@ impl RepositoryUrl {
             return Err("must not contain a control character".to_owned());
         }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
-        Ok(Self { text, place: Place::Ssh(SshPlace { user, host, port, path }) })
+        Ok(Self { text, location: Location::Ssh(SshLocation { user, host, port, path }) })
     }
 
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn location(&self) -> &Location {
+        &self.location
     }
 
     /// Returns the host name of the server.
     pub fn host(&self) -> &str {
-        match &self.place {
-            Place::Http(url) => url.host_str().unwrap_or_default(),
-            Place::Ssh(place) => &place.host,
+        match &self.location {
+            Location::Http(url) => url.host_str().unwrap_or_default(),
+            Location::Ssh(location) => &location.host,
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn every_git_url_form_is_parsed() {
         let ssh = |user: &str, host: &str, port, path: &str| {
-            Place::Ssh(SshPlace { user: user.to_owned(), host: host.to_owned(), port, path: path.to_owned() })
+            Location::Ssh(SshLocation { user: user.to_owned(), host: host.to_owned(), port, path: path.to_owned() })
         };
         let rows = [
             ("git@github.com:org/app.git", ssh("git", "github.com", 22, "org/app.git")),
@@ -157,7 +157,7 @@ mod tests {
         ];
         for (text, expected) in rows {
             let url = RepositoryUrl::parse(text).unwrap();
-            assert_eq!((url.place(), url.to_string().as_str()), (&expected, text));
+            assert_eq!((url.location(), url.to_string().as_str()), (&expected, text));
         }
         let url = RepositoryUrl::parse(" https://me@example.com:8443/org/app.git ").unwrap();
         assert_eq!(url.to_string(), "https://example.com:8443/org/app.git", "the user name is removed");

@@ -54,7 +54,7 @@ impl ProviderLog {
         let response = async { self.client.get(&url).send().await?.error_for_status()?.text().await };
         let text = response.await.unwrap_or_else(|error| panic!("asking the provider log {url}: {error:?}"));
         serde_json::from_str(&text)
-            .unwrap_or_else(|error| panic!("the provider log answered {url} with {text}: {error}"))
+            .unwrap_or_else(|error| panic!("the provider log responded to {url} with {text}: {error}"))
     }
 
     /// Waits until an operation on a resource has reached a phase.

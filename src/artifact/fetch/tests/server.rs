@@ -17,7 +17,7 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// Returns an answer that sends the text and then closes the connection.
+    /// Returns a response that sends the text and then closes the connection.
     pub(super) fn raw(text: &str) -> Self {
         Self { bytes: text.as_bytes().to_vec(), drip: None, hang: false }
     }

@@ -350,8 +350,8 @@ fn a_destroyed_stack_is_finalized_even_without_its_source() {
 }
 
 #[test]
-fn pending_creates_are_handled_according_to_last_run_and_user_answer() {
-    let started = |answer: Option<&str>| {
+fn pending_creates_are_handled_according_to_last_run_and_user_decision() {
+    let started = |resolution: Option<&str>| {
         let mut cut = stack();
         let last = LastUpdate {
             name: Some("app-1".to_owned()),
@@ -361,8 +361,8 @@ fn pending_creates_are_handled_according_to_last_run_and_user_answer() {
             ..last("up", "failed")
         };
         cut.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
-        if let Some(answer) = answer {
-            cut.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer.to_owned());
+        if let Some(resolution) = resolution {
+            cut.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution.to_owned());
         }
         let observed = Observed { workspace: Some(workspace(&cut, Status::True, "Succeeded")), ..observed(cut) };
         match decide(&observed, now()) {
@@ -380,9 +380,9 @@ fn pending_creates_are_handled_according_to_last_run_and_user_answer() {
         Some((Some(PendingCreates::Stop), again)),
         "the annotation names another run"
     );
-    let answered = "Retry requested by user".to_owned();
-    assert_eq!(started(Some("app-1=retry")), Some((Some(PendingCreates::Keep), answered.clone())));
-    assert_eq!(started(Some("app-1=clear")), Some((Some(PendingCreates::Clear), answered)));
+    let message = "Retry requested by user".to_owned();
+    assert_eq!(started(Some("app-1=retry")), Some((Some(PendingCreates::Keep), message.clone())));
+    assert_eq!(started(Some("app-1=clear")), Some((Some(PendingCreates::Clear), message)));
     assert_eq!(started(Some("app-1=abandon")), None);
 }
 
@@ -391,7 +391,7 @@ fn invalid_durations_are_rejected() {
     let mut wrong = stack();
     wrong.spec.timeout = Some("99999999999999999999h".to_owned());
     let Action::Invalid(message) = decide(&observed(wrong), now()) else {
-        panic!("expected Action::Invalid for an answer to another run")
+        panic!("expected Action::Invalid for an invalid timeout")
     };
     assert!(message.contains("spec.timeout"), "{message}");
 }

@@ -353,7 +353,7 @@ fn a_stack_is_kept_until_a_missing_pulumi_stack_is_resolved() {
     assert_eq!(not_found(None), kept);
     assert_eq!(not_found(Some("app-1=retry")), "Start destroy of main@sha1:a");
     assert_eq!(not_found(Some("app-1=abandon")), "RemoveFinalizer");
-    assert_eq!(not_found(Some("app-0=abandon")), kept, "the answer names another run");
+    assert_eq!(not_found(Some("app-0=abandon")), kept, "the annotation names another run");
     assert_eq!(not_found(Some("app-1=clear")), kept, "there is no state to clear");
     let gone = observed(destroyed_so(None));
     assert_eq!(decide(&gone, now()), Action::RemoveFinalizer);
@@ -385,8 +385,8 @@ fn an_unstarted_destroy_is_revoked_if_only_another_source_is_left() {
     assert!(!has_another_source(&with(Ok(resolved(b"a"))), &bound_to(b"a")), "the source can be fetched again");
     assert!(has_another_source(&with(Ok(resolved(b"b"))), &bound_to(b"a")), "the source has a newer revision");
     assert!(has_another_source(&observed(stack()), &bound_to(b"a")), "without a source only the state remains");
-    let looking = with(Err(Unavailable::Looking("asking the repository".to_owned())));
-    assert!(!has_another_source(&looking, &bound_to(b"a")));
+    let resolving = with(Err(Unavailable::Resolving("querying the repository".to_owned())));
+    assert!(!has_another_source(&resolving, &bound_to(b"a")));
     let mut nothing = observed(stack());
     deletion(&mut nothing).without_source = None;
     assert!(!has_another_source(&nothing, &bound_to(b"a")), "without a fetched source the destroy waits");

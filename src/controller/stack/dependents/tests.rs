@@ -26,7 +26,7 @@ async fn woken(no_cross_namespace_refs: bool, events: Vec<Event<Stack>>) -> Vec<
     let (dependents, woken) = Dependents::new(store, no_cross_namespace_refs);
     for event in events {
         writer.apply(&event);
-        dependents.note(&event);
+        dependents.handle(&event);
     }
     drop(dependents);
     woken.map(|stack| format!("{}/{}", stack.namespace.unwrap_or_default(), stack.name)).collect().await

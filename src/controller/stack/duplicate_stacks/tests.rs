@@ -42,7 +42,7 @@ fn reader(project: &'static str) -> (Reader, fake_api::Log) {
 }
 
 #[tokio::test]
-async fn the_older_duplicate_is_first_and_its_removal_wakes_the_other() {
+async fn the_older_duplicate_takes_precedence_and_its_removal_wakes_the_other() {
     let (wake, mut woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, log) = reader("web");
@@ -56,28 +56,33 @@ async fn the_older_duplicate_is_first_and_its_removal_wakes_the_other() {
         ("another-project", 5, json!({"stack": "organization/api/dev"})),
     ];
     for (name, created, spec) in rows.clone() {
-        duplicates.note(&stack(name, created, spec));
+        duplicates.record(&stack(name, created, spec));
     }
-    let first_of = async |name: &str, project: &str| {
+    let preceding = async |name: &str, project: &str| {
         let (name, created, spec) = rows.iter().find(|row| row.0 == name).cloned().unwrap();
-        let first = duplicates.first(&stack(name, created, spec), Some(&workspace(project)), &reader).await.unwrap();
-        first.map(|duplicate| duplicate.to_string())
+        let preceding =
+            duplicates.preceding(&stack(name, created, spec), Some(&workspace(project)), &reader).await.unwrap();
+        preceding.map(|duplicate| duplicate.to_string())
     };
-    assert_eq!(first_of("first", "web").await, None);
-    assert_eq!(first_of("second", "web").await.as_deref(), Some("apps/first"));
+    assert_eq!(preceding("first", "web").await, None);
+    assert_eq!(preceding("second", "web").await.as_deref(), Some("apps/first"));
     for name in ["another-name", "another-backend", "preview"] {
-        assert_eq!(first_of(name, "web").await, None, "{name}");
+        assert_eq!(preceding(name, "web").await, None, "{name}");
     }
-    assert_eq!(first_of("second", "api").await.as_deref(), Some("apps/another-project"), "the Stack names its project");
+    assert_eq!(
+        preceding("second", "api").await.as_deref(),
+        Some("apps/another-project"),
+        "the Stack names its project"
+    );
     let requests = log.verbs().len();
-    assert_eq!(first_of("second", "web").await.as_deref(), Some("apps/first"));
+    assert_eq!(preceding("second", "web").await.as_deref(), Some("apps/first"));
     assert_eq!(log.verbs().len(), requests, "each Stack is read once: {:?}", log.verbs());
     assert!(woken.try_recv().is_err(), "no Stack is woken without a change");
-    duplicates.note(&stack("first", 10, json!({})));
+    duplicates.record(&stack("first", 10, json!({})));
     assert!(woken.try_recv().is_err(), "no Stack is woken without a change");
     duplicates.forget(&("apps".to_owned(), "first".to_owned()));
     assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
-    assert_eq!(first_of("second", "web").await, None, "it is first now");
+    assert_eq!(preceding("second", "web").await, None, "it takes precedence now");
 }
 
 #[tokio::test]
@@ -86,13 +91,13 @@ async fn a_stack_that_is_no_longer_a_duplicate_wakes_later_duplicates() {
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, _) = reader("web");
     let second = stack("second", 20, json!({}));
-    duplicates.note(&stack("first", 10, json!({})));
-    duplicates.note(&second);
-    assert!(duplicates.first(&second, None, &reader).await.unwrap().is_none(), "its project is not known yet");
-    assert!(duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
-    duplicates.note(&stack("first", 10, json!({"preview": true})));
+    duplicates.record(&stack("first", 10, json!({})));
+    duplicates.record(&second);
+    assert!(duplicates.preceding(&second, None, &reader).await.unwrap().is_none(), "its project is unknown");
+    assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
+    duplicates.record(&stack("first", 10, json!({"preview": true})));
     assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
-    assert!(duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_none());
+    assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -102,13 +107,13 @@ async fn a_duplicate_without_a_workspace_is_found_by_its_last_run() {
     let (reader, _) = reader("web");
     let mut first = stack("bare-first", 10, json!({}));
     let second = stack("second", 20, json!({}));
-    duplicates.note(&first);
-    duplicates.note(&second);
-    assert!(duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_none(), "it never ran");
+    duplicates.record(&first);
+    duplicates.record(&second);
+    assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_none(), "it never ran");
     let project = RunProject { name: "web".to_owned(), runtime: "yaml".to_owned() };
     first.status = Some(StackStatus { project_info: Some(project), ..StackStatus::default() });
-    duplicates.note(&first);
-    assert!(duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
+    duplicates.record(&first);
+    assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
 }
 
 /// Returns a Stack in this namespace that has applied this Pulumi stack.
@@ -141,10 +146,10 @@ async fn a_stack_in_another_namespace_takes_precedence_only_once_applied() {
         let duplicates = DuplicateStacks::new(wake, no_cross_namespace_refs);
         let (reader, _) = reader("web");
         let own = in_namespace("mine", own.0, own.1);
-        duplicates.note(&in_namespace("theirs", other.0, other.1));
-        duplicates.note(&own);
-        let first = duplicates.first(&own, Some(&workspace("web")), &reader).await.unwrap();
-        assert_eq!(first.is_some(), expected, "{name}");
+        duplicates.record(&in_namespace("theirs", other.0, other.1));
+        duplicates.record(&own);
+        let preceding = duplicates.preceding(&own, Some(&workspace("web")), &reader).await.unwrap();
+        assert_eq!(preceding.is_some(), expected, "{name}");
     }
 }
 
@@ -156,14 +161,14 @@ async fn an_applied_stack_precedes_an_older_one_in_the_same_namespace() {
     let older = stack("older", 10, json!({}));
     let mut younger = in_namespace("apps", 20, Some("dev"));
     younger.metadata.name = Some("younger".to_owned());
-    duplicates.note(&older);
-    duplicates.note(&younger);
-    let first = async |stack: &Stack| {
-        let first = duplicates.first(stack, Some(&workspace("web")), &reader).await.unwrap();
-        first.map(|duplicate| duplicate.name)
+    duplicates.record(&older);
+    duplicates.record(&younger);
+    let preceding = async |stack: &Stack| {
+        let preceding = duplicates.preceding(stack, Some(&workspace("web")), &reader).await.unwrap();
+        preceding.map(|duplicate| duplicate.name)
     };
-    assert_eq!(first(&older).await.as_deref(), Some("younger"));
-    assert_eq!(first(&younger).await, None);
+    assert_eq!(preceding(&older).await.as_deref(), Some("younger"));
+    assert_eq!(preceding(&younger).await, None);
 }
 
 #[tokio::test]
@@ -185,14 +190,14 @@ async fn a_duplicate_with_a_secret_backend_is_found_by_its_applied_stack() {
     let first = applied(stack("first", 10, json!({"backend": URL})), URL);
     let second = applied(hidden("second", 20), URL);
     for stack in [&first, &second, &applied(hidden("elsewhere", 5), "s3://other?endpoint=s3.example.com")] {
-        duplicates.note(stack);
+        duplicates.record(stack);
     }
-    let before = async |stack: &Stack| {
-        let duplicate = duplicates.first(stack, Some(&workspace("web")), &reader).await.unwrap();
+    let preceding = async |stack: &Stack| {
+        let duplicate = duplicates.preceding(stack, Some(&workspace("web")), &reader).await.unwrap();
         duplicate.map(|duplicate| duplicate.to_string())
     };
-    assert_eq!(before(&first).await, None);
-    assert_eq!(before(&second).await.as_deref(), Some("apps/first"));
+    assert_eq!(preceding(&first).await, None);
+    assert_eq!(preceding(&second).await.as_deref(), Some("apps/first"));
 }
 
 #[tokio::test]
@@ -200,16 +205,16 @@ async fn a_deleted_duplicate_leaves_nothing_behind() {
     let (wake, mut woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, _log) = reader("web");
-    duplicates.note(&stack("first", 10, json!({})));
+    duplicates.record(&stack("first", 10, json!({})));
     for number in 0..3 {
         let second = stack(&format!("second-{number}"), 20, json!({}));
-        duplicates.note(&second);
-        let first = duplicates.first(&second, Some(&workspace("web")), &reader).await.unwrap();
-        assert_eq!(first.map(|first| first.name).as_deref(), Some("first"));
+        duplicates.record(&second);
+        let preceding = duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap();
+        assert_eq!(preceding.map(|duplicate| duplicate.name).as_deref(), Some("first"));
         duplicates.forget(&key(&second));
     }
     let waiting = lock(&duplicates.waiting);
-    assert!(waiting.by_first.is_empty() && waiting.first_of.is_empty(), "{:?}", waiting.by_first);
+    assert!(waiting.by_preceding.is_empty() && waiting.preceding_of.is_empty(), "{:?}", waiting.by_preceding);
     drop(waiting);
     duplicates.forget(&key(&stack("first", 10, json!({}))));
     assert!(woken.try_recv().is_err(), "no Stack waits any more");

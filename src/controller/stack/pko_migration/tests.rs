@@ -197,20 +197,20 @@ fn every_pko_revision_format_identifies_the_same_artifact() {
 fn the_pko_workspace_is_replaced_even_if_no_run_is_due() {
     let main = format!("main@sha1:{COMMIT}");
     let stack = taken_over(left("from-flux"));
-    let noted = Stack { status: baseline(&stack, &source(&main)), ..stack };
+    let recorded = Stack { status: baseline(&stack, &source(&main)), ..stack };
     let theirs = || Some(workspace_of("from-flux"));
-    let Action::ReplaceWorkspace(expected) = decide(&observed(noted.clone(), &main, theirs()), now()) else {
+    let Action::ReplaceWorkspace(expected) = decide(&observed(recorded.clone(), &main, theirs()), now()) else {
         panic!("expected Action::ApplyWorkspace")
     };
     let spec = serde_json::to_value(&expected.spec).expect("json");
     assert_eq!(spec["artifact"]["revision"], main.as_str());
     assert_eq!(spec.get("podTemplate"), None, "the pod template of the operator is removed");
-    let lost = Observed { in_store: false, ..observed(noted.clone(), &main, theirs()) };
+    let lost = Observed { in_store: false, ..observed(recorded.clone(), &main, theirs()) };
     assert!(matches!(decide(&lost, now()), Action::Fetch(_)), "the new pod needs the artifact");
-    let gone = observed(noted.clone(), &main, None);
+    let gone = observed(recorded.clone(), &main, None);
     assert!(matches!(decide(&gone, now()), Action::Settled(Settled::Done(_))), "no Workspace is created");
     let applied =
-        build_workspace::workspace(&noted, expected.spec.artifact.as_ref().expect("an artifact")).expect("valid");
+        build_workspace::workspace(&recorded, expected.spec.artifact.as_ref().expect("an artifact")).expect("valid");
     assert_eq!(applied, *expected);
 }
 
@@ -299,9 +299,9 @@ fn a_migrated_stack_is_in_sync_for_pko_after_a_rollback() {
     let main = format!("main@sha1:{COMMIT}");
     for (name, commit) in [("from-flux", main.as_str()), ("from-program", "1")] {
         let stack = taken_over(left(name));
-        let noted = Stack { status: baseline(&stack, &source(commit)), ..stack };
-        let settled = status::with_state(&noted, &State::Done, now());
-        let ours = serde_json::to_value(Stack { status: Some(settled), ..noted }).expect("json");
+        let recorded = Stack { status: baseline(&stack, &source(commit)), ..stack };
+        let settled = status::with_state(&recorded, &State::Done, now());
+        let ours = serde_json::to_value(Stack { status: Some(settled), ..recorded }).expect("json");
         assert!(is_synced_for_the_operator(&ours, commit), "{name} would run again: {}", ours["status"]);
         let theirs = serde_json::to_value(left(name)).expect("json");
         assert_eq!(ours["spec"], theirs["spec"]);

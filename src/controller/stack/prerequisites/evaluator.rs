@@ -56,15 +56,15 @@ const CHEAP: Duration = Duration::from_millis(50);
 /// Backoff of a namespace after an expression has exceeded a limit, and maximum backoff. It limits a namespace to a tenth of a CPU.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
 /// Time for which a reconcile waits for a result before it releases its worker. Most evaluations take a few milliseconds.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
+const RESULT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum size of a request in bytes: two objects at the API server's size limit, and an expression.
 const MAX_REQUEST: usize = 4 << 20;
 /// Maximum number of cached results in each of the two generations.
-const MAX_REMEMBERED: usize = 4096;
+const MAX_CACHED: usize = 4096;
 /// Time for which a transient failure is cached.
 const FAILURE_TTL: Duration = Duration::from_secs(20);
 
-type Answer = Result<bool, ExpressionError>;
+type EvaluationResult = Result<bool, ExpressionError>;
 type Hash = [u8; 32];
 
 /// Evaluates expressions. Cheap to clone; all clones share the cache.
@@ -78,7 +78,7 @@ struct Shared {
     tasks: TaskTracker,
     end: CancellationToken,
     /// The lock is held only briefly, never across an `await`.
-    answers: Mutex<Answers>,
+    cache: Mutex<ResultCache>,
 }
 
 /// Class of a namespace by the duration of its recent evaluations.
@@ -126,7 +126,7 @@ impl ClassSlots {
     }
 
     /// Records an expensive evaluation.
-    fn note_expensive(&self, namespace: &str) {
+    fn mark_expensive(&self, namespace: &str) {
         let (mut expensive_until, now) = (self.lock(), Instant::now());
         expensive_until.retain(|_, until| now < *until);
         expensive_until.insert(namespace.to_owned(), now + EXPENSIVE_TTL);
@@ -144,52 +144,52 @@ impl fmt::Debug for Evaluator {
 }
 
 /// Returns the maximum memory of all child processes together, in bytes.
-pub fn most_memory() -> u64 {
+pub fn max_memory() -> u64 {
     LIMITS.memory.saturating_mul(u64::try_from(SLOTS.total + EXPENSIVE_SLOTS.total).unwrap_or(u64::MAX))
 }
 
 impl Evaluator {
-    /// Creates an evaluator. `wake` is the sender that wakes Stacks when their result is known.
+    /// Creates an evaluator. `wake` is the sender that wakes a Stack when its result is available.
     pub fn new(
         subprocess: Subprocess,
         wake: mpsc::Sender<ObjectRef<Stack>>,
         tasks: TaskTracker,
         end: CancellationToken,
     ) -> Self {
-        let (slots, answers) = (ClassSlots::default(), Mutex::default());
-        Self(Arc::new(Shared { subprocess, slots, wake, tasks, end, answers }))
+        let (slots, cache) = (ClassSlots::default(), Mutex::default());
+        Self(Arc::new(Shared { subprocess, slots, wake, tasks, end, cache }))
     }
 
-    /// Evaluates the expression with `self` = `this` and `dep` = `other`. Returns `None` if that takes longer than `ANSWER_TIMEOUT`. The
-    /// Stack is then woken when the result is known. Equal requests are answered from the cache.
-    pub async fn ask(&self, expression: &str, this: &Stack, other: &Stack) -> Option<Answer> {
-        let request = match serde_json::to_vec(&Request { expression, this, dep: other }) {
+    /// Evaluates the expression with `self` = `this` and `dep` = `dep`. Returns `None` if that takes longer than `RESULT_TIMEOUT`. The
+    /// Stack is then woken when the result is available. The result of a repeated request comes from the cache.
+    pub async fn evaluate(&self, expression: &str, this: &Stack, dep: &Stack) -> Option<EvaluationResult> {
+        let request = match serde_json::to_vec(&Request { expression, this, dep }) {
             Ok(request) if request.len() <= MAX_REQUEST => request,
             Ok(_) => return Some(Err(too_large())),
             Err(error) => return Some(Err(ExpressionError::Failed(error.to_string()))),
         };
         let hash: Hash = Sha256::digest(&request).into();
         let evaluation = {
-            let mut answers = self.0.lock();
-            if let Some(answer) = answers.get(&hash, Instant::now()) {
-                return Some(answer);
+            let mut cache = self.0.lock();
+            if let Some(result) = cache.get(&hash, Instant::now()) {
+                return Some(result);
             }
-            if !answers.evaluating.insert(hash) {
+            if !cache.evaluating.insert(hash) {
                 return None;
             }
             Evaluation { shared: Arc::clone(&self.0), hash }
         };
-        let of = key(this);
+        let stack_key = key(this);
         let (sender, mut receiver) = oneshot::channel();
         let end = self.0.end.clone();
         self.0.tasks.spawn(async move {
             tokio::select! {
                 () = end.cancelled() => {}
-                () = evaluation.run(of, request, sender) => {}
+                () = evaluation.run(stack_key, request, sender) => {}
             }
         });
-        match tokio::time::timeout(ANSWER_TIMEOUT, &mut receiver).await {
-            Ok(answer) => answer.ok(),
+        match tokio::time::timeout(RESULT_TIMEOUT, &mut receiver).await {
+            Ok(result) => result.ok(),
             Err(_) => {
                 // Because the channel is closed, the task wakes the Stack instead. A result that was sent just before is still received.
                 receiver.close();
@@ -223,33 +223,35 @@ impl Drop for Evaluation {
 }
 
 impl Evaluation {
-    async fn run(self, of: ObjectKey, request: Vec<u8>, sender: oneshot::Sender<Answer>) {
-        let mut began = Instant::now();
-        let (answer, mut slot) = match self.shared.slots.acquire(&of.0).await {
+    async fn run(self, stack_key: ObjectKey, request: Vec<u8>, sender: oneshot::Sender<EvaluationResult>) {
+        let mut start = Instant::now();
+        let (outcome, mut slot) = match self.shared.slots.acquire(&stack_key.0).await {
             Ok((slot, class)) => {
-                began = Instant::now();
-                (self.shared.evaluate(request, class).await, Some(slot))
+                start = Instant::now();
+                (self.shared.run_child(request, class).await, Some(slot))
             }
             Err(busy) => (
-                Err(Failed::Now(format!(
+                Err(EvaluationError::Transient(format!(
                     "{} other expressions of this namespace are already waiting for evaluation",
                     busy.waiting
                 ))),
                 None,
             ),
         };
-        let took = began.elapsed();
-        let backoff = backoff_after(&answer, took);
-        if slot.is_some() && is_expensive(&answer, took) {
-            self.shared.slots.note_expensive(&of.0);
+        let duration = start.elapsed();
+        let backoff = backoff_after(&outcome, duration);
+        if slot.is_some() && is_expensive(&outcome, duration) {
+            self.shared.slots.mark_expensive(&stack_key.0);
         }
-        let (answer, until) = match answer {
-            Ok(answer) => (answer, None),
-            Err(Failed::Always(error)) => (Err(error), None),
-            Err(Failed::Now(why)) => (Err(ExpressionError::Failed(why)), Some(Instant::now() + FAILURE_TTL)),
+        let (result, expires_at) = match outcome {
+            Ok(result) => (result, None),
+            Err(EvaluationError::Permanent(error)) => (Err(error), None),
+            Err(EvaluationError::Transient(why)) => {
+                (Err(ExpressionError::Failed(why)), Some(Instant::now() + FAILURE_TTL))
+            }
         };
-        self.shared.lock().set(self.hash, Known { answer: answer.clone(), until });
-        drop(self.deliver(&of, answer, sender));
+        self.shared.lock().set(self.hash, CachedResult { result: result.clone(), expires_at });
+        drop(self.deliver(&stack_key, result, sender));
         if let Some(backoff) = backoff {
             slot.iter_mut().for_each(Slot::release_common);
             tokio::time::sleep(backoff).await;
@@ -257,11 +259,16 @@ impl Evaluation {
     }
 
     /// Sends the result to the caller, or wakes the Stack if the caller no longer waits.
-    fn deliver(self, of: &ObjectKey, answer: Answer, sender: oneshot::Sender<Answer>) -> Self {
-        if sender.send(answer).is_err() {
-            let stack = ObjectRef::new(&of.1).within(&of.0);
+    fn deliver(
+        self,
+        stack_key: &ObjectKey,
+        result: EvaluationResult,
+        sender: oneshot::Sender<EvaluationResult>,
+    ) -> Self {
+        if sender.send(result).is_err() {
+            let stack = ObjectRef::new(&stack_key.1).within(&stack_key.0);
             if self.shared.wake.clone().try_send(stack).is_err() {
-                tracing::debug!(namespace = of.0, stack = of.1, "dropped a wake-up: queue is full");
+                tracing::debug!(namespace = stack_key.0, stack = stack_key.1, "dropped a wake-up: queue is full");
             }
         }
         self
@@ -269,44 +276,46 @@ impl Evaluation {
 }
 
 /// Reason why an evaluation failed.
-enum Failed {
-    /// The same request would fail again.
-    Always(ExpressionError),
+enum EvaluationError {
+    /// The same request always fails.
+    Permanent(ExpressionError),
     /// A retry may succeed.
-    Now(String),
+    Transient(String),
 }
 
-/// Returns the backoff of the namespace after an evaluation with this result and duration.
-fn backoff_after(answer: &Result<Answer, Failed>, took: Duration) -> Option<Duration> {
-    if exceeds_limit(answer) {
+/// Returns the backoff of the namespace after an evaluation with this outcome and duration.
+fn backoff_after(outcome: &Result<EvaluationResult, EvaluationError>, duration: Duration) -> Option<Duration> {
+    if exceeds_limit(outcome) {
         return Some(NAMESPACE_BACKOFF);
     }
-    (took > CHEAP).then(|| NAMESPACE_BACKOFF.min(took * BACKOFF_FACTOR))
+    (duration > CHEAP).then(|| NAMESPACE_BACKOFF.min(duration * BACKOFF_FACTOR))
 }
 
 /// Whether the evaluation makes its namespace expensive.
-fn is_expensive(answer: &Result<Answer, Failed>, took: Duration) -> bool {
-    exceeds_limit(answer) || took >= EXPENSIVE
+fn is_expensive(outcome: &Result<EvaluationResult, EvaluationError>, duration: Duration) -> bool {
+    exceeds_limit(outcome) || duration >= EXPENSIVE
 }
 
-fn exceeds_limit(answer: &Result<Answer, Failed>) -> bool {
-    matches!(answer, Err(Failed::Always(ExpressionError::LimitExceeded(_))))
+fn exceeds_limit(outcome: &Result<EvaluationResult, EvaluationError>) -> bool {
+    matches!(outcome, Err(EvaluationError::Permanent(ExpressionError::LimitExceeded(_))))
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Answers> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ResultCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn evaluate(&self, request: Vec<u8>, class: Class) -> Result<Answer, Failed> {
+    async fn run_child(&self, request: Vec<u8>, class: Class) -> Result<EvaluationResult, EvaluationError> {
         let limits = match class {
             Class::Cheap => LIMITS,
             Class::Expensive => Limits { nice: EXPENSIVE_NICE, ..LIMITS },
         };
         match self.subprocess.run(ROLE, &request, &limits).await {
-            Ok(answer) => serde_json::from_slice(&answer).map_err(|error| Failed::Now(error.to_string())),
-            Err(failure) if failure.is_of_input() => Err(Failed::Always(limit_exceeded(&failure))),
-            Err(failure) => Err(Failed::Now(failure.to_string())),
+            Ok(response) => {
+                serde_json::from_slice(&response).map_err(|error| EvaluationError::Transient(error.to_string()))
+            }
+            Err(failure) if failure.is_of_input() => Err(EvaluationError::Permanent(limit_exceeded(&failure))),
+            Err(failure) => Err(EvaluationError::Transient(failure.to_string())),
         }
     }
 }
@@ -319,34 +328,34 @@ fn limit_exceeded(failure: &Failure) -> ExpressionError {
 
 /// A cached result, and the time at which it expires; `None` if it does not expire.
 #[derive(Clone)]
-struct Known {
-    answer: Answer,
-    until: Option<Instant>,
+struct CachedResult {
+    result: EvaluationResult,
+    expires_at: Option<Instant>,
 }
 
 /// Cache of results in two generations. A result that is used moves to the recent generation. Unused results are dropped together with the
 /// older generation.
 #[derive(Default)]
-struct Answers {
-    recent: HashMap<Hash, Known>,
-    older: HashMap<Hash, Known>,
+struct ResultCache {
+    recent: HashMap<Hash, CachedResult>,
+    older: HashMap<Hash, CachedResult>,
     evaluating: HashSet<Hash>,
 }
 
-impl Answers {
-    fn get(&mut self, hash: &Hash, now: Instant) -> Option<Answer> {
-        if let Some(known) = self.older.remove(hash) {
-            self.set(*hash, known);
+impl ResultCache {
+    fn get(&mut self, hash: &Hash, now: Instant) -> Option<EvaluationResult> {
+        if let Some(cached) = self.older.remove(hash) {
+            self.set(*hash, cached);
         }
-        let known = self.recent.get(hash)?;
-        known.until.is_none_or(|until| now < until).then(|| known.answer.clone())
+        let cached = self.recent.get(hash)?;
+        cached.expires_at.is_none_or(|expires_at| now < expires_at).then(|| cached.result.clone())
     }
 
-    fn set(&mut self, hash: Hash, known: Known) {
-        if self.recent.len() >= MAX_REMEMBERED {
+    fn set(&mut self, hash: Hash, cached: CachedResult) {
+        if self.recent.len() >= MAX_CACHED {
             self.older = std::mem::take(&mut self.recent);
         }
-        self.recent.insert(hash, known);
+        self.recent.insert(hash, cached);
     }
 }
 
@@ -359,38 +368,38 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_cache_is_bounded_and_keeps_recently_used_entries() {
-        let (mut answers, now) = (Answers::default(), Instant::now());
-        let known = |answer| Known { answer: Ok(answer), until: None };
-        answers.set(hash(0), known(true));
-        for number in 1..=10 * MAX_REMEMBERED {
-            answers.set(hash(number), known(false));
-            if number % (MAX_REMEMBERED / 2) == 0 {
-                assert_eq!(answers.get(&hash(0), now), Some(Ok(true)), "after {number}");
+    fn the_result_cache_is_bounded_and_keeps_recently_used_entries() {
+        let (mut cache, now) = (ResultCache::default(), Instant::now());
+        let cached = |result| CachedResult { result: Ok(result), expires_at: None };
+        cache.set(hash(0), cached(true));
+        for number in 1..=10 * MAX_CACHED {
+            cache.set(hash(number), cached(false));
+            if number % (MAX_CACHED / 2) == 0 {
+                assert_eq!(cache.get(&hash(0), now), Some(Ok(true)), "after {number}");
             }
         }
-        assert!(answers.recent.len() + answers.older.len() <= 2 * MAX_REMEMBERED);
-        assert_eq!(answers.get(&hash(1), now), None, "an unused result is dropped");
+        assert!(cache.recent.len() + cache.older.len() <= 2 * MAX_CACHED);
+        assert_eq!(cache.get(&hash(1), now), None, "an unused result is dropped");
     }
 
     #[test]
     fn evaluation_uses_at_most_a_tenth_of_the_time_per_namespace() {
-        let exceeded = || Err(Failed::Always(ExpressionError::LimitExceeded("too large".to_owned())));
-        let answered = || Ok(Ok(true));
-        let after = |answer, millis| backoff_after(&answer, Duration::from_millis(millis));
+        let exceeded = || Err(EvaluationError::Permanent(ExpressionError::LimitExceeded("too large".to_owned())));
+        let evaluated = || Ok(Ok(true));
+        let after = |outcome, millis| backoff_after(&outcome, Duration::from_millis(millis));
         assert_eq!(after(exceeded(), 1), Some(NAMESPACE_BACKOFF));
-        assert_eq!(after(answered(), 10), None);
-        assert_eq!(after(answered(), 900), Some(Duration::from_millis(8100)));
-        assert_eq!(after(answered(), 5000), Some(NAMESPACE_BACKOFF));
+        assert_eq!(after(evaluated(), 10), None);
+        assert_eq!(after(evaluated(), 900), Some(Duration::from_millis(8100)));
+        assert_eq!(after(evaluated(), 5000), Some(NAMESPACE_BACKOFF));
     }
 
     #[test]
     fn a_cached_transient_failure_expires() {
-        let (mut answers, now) = (Answers::default(), Instant::now());
+        let (mut cache, now) = (ResultCache::default(), Instant::now());
         let failed = || Err(ExpressionError::Failed("timed out".to_owned()));
-        answers.set(hash(0), Known { answer: failed(), until: Some(now + FAILURE_TTL) });
-        assert_eq!(answers.get(&hash(0), now), Some(failed()), "the woken Stack receives the failure");
-        assert_eq!(answers.get(&hash(0), now + FAILURE_TTL), None);
+        cache.set(hash(0), CachedResult { result: failed(), expires_at: Some(now + FAILURE_TTL) });
+        assert_eq!(cache.get(&hash(0), now), Some(failed()), "the woken Stack receives the failure");
+        assert_eq!(cache.get(&hash(0), now + FAILURE_TTL), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -401,7 +410,7 @@ mod tests {
         for namespace in ["one", "two", "three"] {
             let (slot, class) = acquire(namespace).await.unwrap().unwrap();
             assert_eq!(class, Class::Cheap, "the first evaluation of each namespace");
-            slots.note_expensive(namespace);
+            slots.mark_expensive(namespace);
             drop(slot);
         }
         let (expensive, class) = acquire("one").await.unwrap().unwrap();
@@ -421,7 +430,7 @@ mod tests {
         let waiting = slots.acquire("apps");
         let finish = async {
             tokio::task::yield_now().await;
-            slots.note_expensive("apps");
+            slots.mark_expensive("apps");
             drop(first);
         };
         let (waited, ()) = tokio::join!(waiting, finish);
@@ -430,10 +439,10 @@ mod tests {
 
     #[test]
     fn an_evaluation_is_expensive_if_it_exceeds_a_limit_or_takes_long() {
-        let exceeded = || Err(Failed::Always(ExpressionError::LimitExceeded("too large".to_owned())));
+        let exceeded = || Err(EvaluationError::Permanent(ExpressionError::LimitExceeded("too large".to_owned())));
         let rows = [(exceeded(), 1, true), (Ok(Ok(true)), 499, false), (Ok(Ok(true)), 500, true)];
-        for (answer, millis, expected) in rows {
-            assert_eq!(is_expensive(&answer, Duration::from_millis(millis)), expected, "{millis} ms");
+        for (outcome, millis, expected) in rows {
+            assert_eq!(is_expensive(&outcome, Duration::from_millis(millis)), expected, "{millis} ms");
         }
     }
 }

@@ -120,8 +120,8 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let server = Arc::new(Server::default());
-        let answering = server.clone();
-        let (client, log) = client(move |request| answering.respond(request));
+        let responding = server.clone();
+        let (client, log) = client(move |request| responding.respond(request));
         let (store, mut stacks) = dependents::stacks();
         for stack in [stack("main", "app"), stack("other", "b")] {
             stacks.apply(&Event::Apply(stack));
@@ -133,9 +133,9 @@ impl Scene {
         Scene { server, log, sources, watches, woken: Box::pin(woken), stacks, end, tasks }
     }
 
-    async fn look(&self) -> Result<Found, Unavailable> {
+    async fn find_source(&self) -> Result<Found, Unavailable> {
         let reference = source::reference(&stack("main", "app").spec).unwrap();
-        self.sources.look("apps", &reference).await
+        self.sources.find("apps", &reference).await
     }
 
     /// Returns the names of the next woken Stacks, sorted.
@@ -160,7 +160,7 @@ impl Scene {
 async fn a_source_kind_is_watched_once_and_wakes_its_stacks() {
     let mut scene = Scene::new();
     for _ in 0..3 {
-        let found = scene.look().await.expect("source found");
+        let found = scene.find_source().await.expect("source found");
         assert_eq!(found.resource.api_version, "artifacts.example.com/v1");
         scene.watches.keep(&found.resource).expect("watch started");
     }
@@ -176,14 +176,14 @@ async fn discovery_of_an_unserved_kind_is_rate_limited() {
     let scene = Scene::new();
     scene.server.set(NOT_SERVED);
     for _ in 0..50 {
-        let error = scene.look().await.expect_err("should not be found").to_string();
+        let error = scene.find_source().await.expect_err("should not be found").to_string();
         assert!(error.contains("does not serve Report.artifacts.example.com"), "{error}");
     }
     assert_eq!(scene.log.verbs(), ["GET /apis"], "one discovery request, no watch and no read");
     scene.server.set(SERVED);
-    assert!(scene.look().await.is_err(), "discovery is not repeated within its interval");
+    assert!(scene.find_source().await.is_err(), "discovery is not repeated within its interval");
     tokio::time::advance(DISCOVERY_INTERVAL).await;
-    assert!(scene.look().await.is_ok());
+    assert!(scene.find_source().await.is_ok());
     assert_eq!(scene.requests("/apis"), 2);
 }
 
@@ -196,9 +196,9 @@ async fn an_unserved_kind_does_not_block_stacks_of_other_kinds() {
     other.spec.flux_source.as_mut().unwrap().source_ref.kind = "Chart".to_owned();
     scene.stacks.apply(&Event::Apply(other.clone()));
     let missing = source::reference(&other.spec).unwrap();
-    let error = scene.sources.look("apps", &missing).await.expect_err("should not be found").to_string();
+    let error = scene.sources.find("apps", &missing).await.expect_err("should not be found").to_string();
     assert!(error.contains("does not serve Chart.artifacts.example.com"), "{error}");
-    let found = scene.look().await.expect("source found");
+    let found = scene.find_source().await.expect("source found");
     scene.watches.keep(&found.resource).expect("watch started");
     assert_eq!(scene.woken(1).await, ["main"], "the other Stack does not reference the source");
     assert_eq!(scene.woken(1).await, ["main"], "the source has changed");
@@ -210,20 +210,20 @@ async fn an_unserved_kind_does_not_block_stacks_of_other_kinds() {
 #[tokio::test(start_paused = true)]
 async fn a_removed_kind_ends_its_watch_and_is_watched_again_on_return() {
     let mut scene = Scene::new();
-    let found = scene.look().await.unwrap();
+    let found = scene.find_source().await.unwrap();
     scene.server.set(NOT_SERVED);
     scene.watches.keep(&found.resource).unwrap();
     assert_eq!(scene.woken(2).await, ["main", "other"], "both Stacks are requeued");
     scene.tasks_end().await;
-    let error = scene.look().await.expect_err("should not be found").to_string();
+    let error = scene.find_source().await.expect_err("should not be found").to_string();
     assert!(error.contains("artifacts.example.com/v1 no longer serves its kind"), "{error}");
     tokio::time::advance(DISCOVERY_INTERVAL).await;
-    let error = scene.look().await.expect_err("should not be found").to_string();
+    let error = scene.find_source().await.expect_err("should not be found").to_string();
     assert!(error.contains("does not serve Report"), "{error}");
 
     scene.server.set(SERVED);
     tokio::time::advance(DISCOVERY_INTERVAL).await;
-    let found = scene.look().await.expect("source found again");
+    let found = scene.find_source().await.expect("source found again");
     scene.watches.keep(&found.resource).expect("watch started again");
     assert_eq!(scene.woken(2).await, ["main", "other"]);
     scene.end.cancel();
@@ -234,7 +234,7 @@ async fn a_removed_kind_ends_its_watch_and_is_watched_again_on_return() {
 async fn a_missing_permission_is_reported_and_no_watch_is_started() {
     let scene = Scene::new();
     scene.server.set(FORBIDDEN);
-    let error = scene.look().await.expect_err("should be forbidden");
+    let error = scene.find_source().await.expect_err("should be forbidden");
     assert!(
         matches!(&error, Unavailable::Stalled(message) if message.contains("get, list and watch on reports.artifacts.example.com")
         && message.contains("it is Forbidden") && message.contains("pulumi.com/aggregate-to-source-reader")),
@@ -242,13 +242,13 @@ async fn a_missing_permission_is_reported_and_no_watch_is_started() {
     );
     assert_eq!(scene.log.verbs(), ["GET /apis".to_owned(), format!("GET {REPORTS}")]);
     scene.server.set(SERVED);
-    assert!(scene.look().await.is_ok(), "the new permission applies immediately");
+    assert!(scene.find_source().await.is_ok(), "the new permission applies immediately");
 
     scene.server.set(FORBIDDEN);
-    assert!(scene.look().await.is_err());
+    assert!(scene.find_source().await.is_err());
     scene.server.set(NOT_SERVED);
     tokio::time::advance(DISCOVERY_INTERVAL).await;
-    let error = scene.look().await.expect_err("should be forbidden without the permission").to_string();
+    let error = scene.find_source().await.expect_err("should be forbidden without the permission").to_string();
     assert!(error.contains("does not serve Report"), "{error}");
 }
 
@@ -256,7 +256,7 @@ async fn a_missing_permission_is_reported_and_no_watch_is_started() {
 async fn a_forbidden_watch_is_reported_until_it_is_allowed() {
     let mut scene = Scene::new();
     scene.server.watch_is_forbidden.store(1, Ordering::SeqCst);
-    let found = scene.look().await.unwrap();
+    let found = scene.find_source().await.unwrap();
     scene.watches.keep(&found.resource).expect("watch started");
     assert_eq!(scene.woken(2).await, ["main", "other"], "both Stacks are requeued once");
     let error = scene.watches.keep(&found.resource).expect_err("should be forbidden").to_string();
@@ -273,7 +273,7 @@ async fn a_forbidden_watch_is_reported_until_it_is_allowed() {
 #[tokio::test(start_paused = true)]
 async fn the_watch_of_an_unreferenced_kind_ends() {
     let mut scene = Scene::new();
-    let found = scene.look().await.unwrap();
+    let found = scene.find_source().await.unwrap();
     scene.watches.keep(&found.resource).unwrap();
     assert_eq!(scene.woken(2).await, ["main", "other"]);
     for (name, source) in [("main", "app"), ("other", "b")] {

@@ -18,7 +18,7 @@ use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::status::state::{State, failure_reason, is_conflict, success_reason, with_state};
 use crate::controller::stack::{annotations, identity, pko_migration, schedule};
-use crate::source::git::names_git;
+use crate::source::git::has_git_fields;
 
 /// Maximum length of a failure message in the status, in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
@@ -148,7 +148,7 @@ fn outcome(last: &LastUpdate) -> &'static str {
 fn recorded(stack: &Stack, revision: Option<String>) -> Option<String> {
     let commit =
         |revision: String| Revision::parse(&revision).checksum().map_or_else(|| revision.clone(), str::to_owned);
-    if names_git(&stack.spec) { revision.map(commit) } else { revision }
+    if has_git_fields(&stack.spec) { revision.map(commit) } else { revision }
 }
 
 /// Returns the failure message of a run, or a note about a successful run.

@@ -116,13 +116,13 @@ async fn a_rejected_result_is_recorded_without_its_details() {
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": "etcdserver: request is too large", "reason": "InternalError", "code": 500}),
     );
-    let answers = [
+    let responses = [
         FakeResponse::refusal(413, "RequestEntityTooLarge"),
         FakeResponse::refusal(422, "Invalid"),
         FakeResponse::refusal(400, "BadRequest"),
         etcd,
     ];
-    for response in answers {
+    for response in responses {
         let (next, status) = Box::pin(recorded(1, response.clone())).await;
         assert!(matches!(next, Ok(Next::Again(update)) if update.is_complete()), "{response:?}");
         let absent = ["changes", "permalink", "lastOutput"].map(|field| status.get(field).is_none());

@@ -127,7 +127,7 @@ fn an_announced_run_is_reattached_and_not_started_in_another_pod() {
     let refused = Some(RunState::PreconditionFailed("another pod".to_owned()));
     assert!(
         matches!(decide(&Observed { run_state: refused, ..elsewhere }), Action::OutcomeUnknown(_)),
-        "the answer of another pod does not count"
+        "the response of another pod does not count"
     );
 }
 
@@ -207,7 +207,7 @@ fn pod_with(phase: &str, state: ContainerState) -> Pod {
 }
 
 #[test]
-fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
+fn a_run_with_unknown_outcome_stays_open_until_proof_or_user_decision() {
     let running = ContainerState { running: Some(Default::default()), ..ContainerState::default() };
     let run_state = || Some(RunState::Unreachable("no route".to_owned()));
     let lost = |update: Update| Observed {
@@ -216,10 +216,10 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
         node: NodeState::Ready,
         ..observed(update)
     };
-    let resolved_with = |answer: Option<&str>| {
+    let resolved_with = |resolution: Option<&str>| {
         let mut update = update(Some(bound()));
-        if let Some(answer) = answer {
-            update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), answer.to_owned());
+        if let Some(resolution) = resolution {
+            update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution.to_owned());
         }
         lost(update)
     };
@@ -228,15 +228,15 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_answer() {
         (Some("app-0=retry"), "the annotation names app-0"),
         (Some("nonsense"), "must have the form"),
     ];
-    for (answer, expected) in rows {
-        let Action::OutcomeUnknown(message) = decide(&resolved_with(answer)) else {
-            panic!("{answer:?}: it is decided")
+    for (resolution, expected) in rows {
+        let Action::OutcomeUnknown(message) = decide(&resolved_with(resolution)) else {
+            panic!("{resolution:?}: it is decided")
         };
         assert!(message.contains(expected) && message.contains("app-workspace-0"), "{message}");
     }
-    for answer in ["app-1=retry", "app-1=clear", "app-1=abandon"] {
-        let Action::Record(outcome) = decide(&resolved_with(Some(answer))) else {
-            panic!("{answer}: expected an open run")
+    for resolution in ["app-1=retry", "app-1=clear", "app-1=abandon"] {
+        let Action::Record(outcome) = decide(&resolved_with(Some(resolution))) else {
+            panic!("{resolution}: expected an open run")
         };
         assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::RUN_OUTCOME_UNKNOWN), true));
     }

@@ -65,7 +65,7 @@ fn list(items: &[Value]) -> FakeResponse {
 }
 
 /// Responds like the API server, with separate Updates for the cache and for live reads.
-fn answer(request: &RecordedRequest, cached: &FakeResponse, live: &[Value]) -> FakeResponse {
+fn respond(request: &RecordedRequest, cached: &FakeResponse, live: &[Value]) -> FakeResponse {
     let updates = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates";
     match request.path.as_str() {
         _ if request.query.contains("watch=true") => FakeResponse::Silence,
@@ -115,7 +115,7 @@ fn context(parts: &TestParts, updates: update::Updates, wake: mpsc::Sender<Objec
 }
 
 fn start(cached: FakeResponse, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>) {
-    let (client, log) = client(move |request| answer(request, &cached, &live));
+    let (client, log) = client(move |request| respond(request, &cached, &live));
     let parts = TestParts::new(client);
     let (wake, wakes) = mpsc::channel(1);
     let (updates, updates_writer) = update::updates();

@@ -68,7 +68,7 @@ fn at_rest() -> Observed {
         pod: Some(pod()),
         warning: None,
         open_runs: Vec::new(),
-        agent: answered(reply("new")),
+        agent: responded(reply("new")),
         is_agent_too_old: false,
         artifact_stored: true,
     }
@@ -103,8 +103,8 @@ fn reply(content: &str) -> StatusReply {
     }
 }
 
-fn answered(reply: StatusReply) -> Agent {
-    Agent::Answered(Box::new(reply))
+fn responded(reply: StatusReply) -> Agent {
+    Agent::Responded(Box::new(reply))
 }
 
 fn run() -> Vec<OpenRun> {
@@ -248,7 +248,7 @@ fn only_the_agent_of_the_current_pod_is_trusted() {
 }
 
 fn draining(content: &str) -> Agent {
-    answered(StatusReply { draining: true, ..reply(content) })
+    responded(StatusReply { draining: true, ..reply(content) })
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn a_terminating_pod_is_awaited_and_released_without_open_runs() {
 
 fn with_session(reply: StatusReply) -> Agent {
     let session = InteractiveSession { command: "pulumi import".to_owned(), pid: 7, since: 0 };
-    answered(StatusReply { interactive_session: Some(session), ..reply })
+    responded(StatusReply { interactive_session: Some(session), ..reply })
 }
 
 #[test]

@@ -42,8 +42,8 @@ fn the_program_location_is_found_in_errors_of_each_language() {
         ("    at x (/usr/lib/node.js:3:4)", None),
         ("", None),
     ];
-    for (error, place) in table {
-        assert_eq!(program_location(error).as_deref(), place, "{error}");
+    for (error, location) in table {
+        assert_eq!(program_location(error).as_deref(), location, "{error}");
     }
 }
 

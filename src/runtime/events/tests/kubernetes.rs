@@ -23,7 +23,7 @@ fn event(message: &str) -> Event {
     Event::new(&workspace(), EventKind::Warning, "PodFailed", message).with("pulumi.com/revision", "main@sha1:a")
 }
 
-fn agree(request: &RecordedRequest) -> FakeResponse {
+fn accept(request: &RecordedRequest) -> FakeResponse {
     let mut object = request.body.clone();
     if object.pointer("/metadata").is_none() {
         object["metadata"] = json!({ "name": "patched" });
@@ -33,8 +33,8 @@ fn agree(request: &RecordedRequest) -> FakeResponse {
 }
 
 /// Publishes the events, waits until the task has written them, and returns the requests to the server.
-async fn written(answer: fn(&RecordedRequest) -> FakeResponse, events: Vec<Event>) -> (Vec<RecordedRequest>, Metrics) {
-    let (client, log): (_, Log) = client(answer);
+async fn written(respond: fn(&RecordedRequest) -> FakeResponse, events: Vec<Event>) -> (Vec<RecordedRequest>, Metrics) {
+    let (client, log): (_, Log) = client(respond);
     let metrics = Metrics::default();
     let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), metrics.clone());
     let (publisher, task) = Events::new(writer, "pulumi-controller", "pod-1", metrics.clone());
@@ -47,7 +47,7 @@ async fn written(answer: fn(&RecordedRequest) -> FakeResponse, events: Vec<Event
 
 #[tokio::test]
 async fn an_event_has_the_same_fields_as_in_flux() {
-    let (requests, _) = written(agree, vec![event("no image")]).await;
+    let (requests, _) = written(accept, vec![event("no image")]).await;
     let mut body = requests[0].body.clone();
     assert_eq!(requests[0].path, "/api/v1/namespaces/apps/events");
     let name = body["metadata"]["name"].as_str().unwrap().to_owned();
@@ -70,7 +70,7 @@ async fn an_event_has_the_same_fields_as_in_flux() {
 #[tokio::test]
 async fn repeated_events_are_counted_and_new_messages_create_events() {
     let (requests, _) =
-        written(agree, vec![event("no image"), event("no image"), event("no quota"), event("no image")]).await;
+        written(accept, vec![event("no image"), event("no image"), event("no quota"), event("no image")]).await;
     let methods: Vec<&str> = requests.iter().map(|request| request.method.as_str()).collect();
     assert_eq!(methods, ["POST", "PATCH", "POST", "PATCH"]);
     let name = requests[0].body["metadata"]["name"].as_str().unwrap();
@@ -82,7 +82,7 @@ async fn repeated_events_are_counted_and_new_messages_create_events() {
 #[tokio::test]
 async fn a_repeated_event_that_was_deleted_is_recreated() {
     let forgetful = |request: &RecordedRequest| {
-        if request.method == "PATCH" { FakeResponse::refusal(404, "NotFound") } else { agree(request) }
+        if request.method == "PATCH" { FakeResponse::refusal(404, "NotFound") } else { accept(request) }
     };
     let (requests, _) = written(forgetful, vec![event("no image"), event("no image"), event("no image")]).await;
     let methods: Vec<&str> = requests.iter().map(|request| request.method.as_str()).collect();
@@ -93,7 +93,7 @@ async fn a_repeated_event_that_was_deleted_is_recreated() {
 #[tokio::test]
 async fn messages_are_bounded_and_hide_credentials() {
     let message = format!("https://user:pass@host/ {}", "ä".repeat(2000));
-    let (requests, _) = written(agree, vec![event(&message)]).await;
+    let (requests, _) = written(accept, vec![event(&message)]).await;
     let Value::String(message) = &requests[0].body["message"] else { panic!("expected a string") };
     assert!(message.len() <= 1024 && message.ends_with("..."), "{}", message.len());
     assert!(message.starts_with("https://***@host/ ä"), "{message}");

@@ -32,14 +32,14 @@ struct Server {
 const SILENCE: u16 = 0;
 
 impl Server {
-    async fn answering(codes: &'static [u16]) -> Server {
+    async fn responding_with(codes: &'static [u16]) -> Server {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let bodies = Arc::new(Mutex::new(Vec::new()));
-        let (kept, requests) = (bodies.clone(), Arc::new(AtomicUsize::new(0)));
+        let (recorded, requests) = (bodies.clone(), Arc::new(AtomicUsize::new(0)));
         let handler = move |headers: HeaderMap, body: Bytes| async move {
             assert_eq!(headers.get("content-type").unwrap(), "application/json");
-            kept.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+            recorded.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
             let code = codes[requests.fetch_add(1, Ordering::Relaxed).min(codes.len() - 1)];
             if code == SILENCE {
                 std::future::pending::<()>().await;
@@ -79,8 +79,8 @@ fn http_client() -> reqwest::Client {
 }
 
 fn quick() -> RetryPolicy {
-    let pause = Duration::from_millis(1);
-    RetryPolicy { timeout: LIMIT, retries: 4, first_pause: pause, longest_pause: pause }
+    let backoff = Duration::from_millis(1);
+    RetryPolicy { timeout: LIMIT, retries: 4, initial_backoff: backoff, max_backoff: backoff }
 }
 
 fn stack() -> Stack {
@@ -128,7 +128,7 @@ fn dropped(metrics: &Metrics) -> String {
 
 #[tokio::test]
 async fn an_event_is_posted_in_the_flux_format() {
-    let server = Server::answering(&[202]).await;
+    let server = Server::responding_with(&[202]).await;
     let metrics = posted(&server, quick(), vec![event("https://user:pass@host/ boom")], 1).await;
     let mut body = server.bodies().remove(0);
     let timestamp = body.as_object_mut().unwrap().remove("timestamp").unwrap();
@@ -148,7 +148,7 @@ async fn an_event_is_posted_in_the_flux_format() {
 
 #[tokio::test]
 async fn a_message_is_truncated_at_the_flux_limit() {
-    let server = Server::answering(&[202]).await;
+    let server = Server::responding_with(&[202]).await;
     posted(&server, quick(), vec![event(&"ä".repeat(30_000))], 1).await;
     let body = server.bodies().remove(0);
     let message = body["message"].as_str().unwrap();
@@ -158,7 +158,8 @@ async fn a_message_is_truncated_at_the_flux_limit() {
 #[test]
 fn the_default_retry_policy_matches_flux() {
     let seconds = Duration::from_secs;
-    let expected = RetryPolicy { timeout: seconds(5), retries: 4, first_pause: seconds(1), longest_pause: seconds(30) };
+    let expected =
+        RetryPolicy { timeout: seconds(5), retries: 4, initial_backoff: seconds(1), max_backoff: seconds(30) };
     assert_eq!(RetryPolicy::default(), expected);
 }
 
@@ -172,7 +173,7 @@ async fn transient_failures_are_retried_and_permanent_ones_are_dropped() {
         ("an unknown object", &[501, 202], 1, 1),
     ];
     for (name, codes, requests, lost) in rows {
-        let server = Server::answering(codes).await;
+        let server = Server::responding_with(codes).await;
         let metrics = Metrics::default();
         let controller = server.controller(quick());
         let (events, task) = publisher(controller, &metrics);
@@ -199,7 +200,7 @@ async fn transient_failures_are_retried_and_permanent_ones_are_dropped() {
 
 #[tokio::test]
 async fn a_request_to_a_hanging_server_times_out_without_blocking() {
-    let server = Server::answering(&[SILENCE]).await;
+    let server = Server::responding_with(&[SILENCE]).await;
     let policy = RetryPolicy { timeout: Duration::from_millis(50), retries: 1, ..quick() };
     let metrics = Metrics::default();
     let controller = server.controller(policy);
@@ -218,7 +219,7 @@ async fn a_request_to_a_hanging_server_times_out_without_blocking() {
 
 #[tokio::test]
 async fn a_hanging_server_does_not_block_shutdown() {
-    let server = Server::answering(&[SILENCE]).await;
+    let server = Server::responding_with(&[SILENCE]).await;
     let policy = RetryPolicy { timeout: LIMIT * 10, ..quick() };
     // `posted` fails if the task does not end in time.
     posted(&server, policy, vec![event("first"), event("second")], 1).await;
@@ -227,7 +228,7 @@ async fn a_hanging_server_does_not_block_shutdown() {
 
 #[tokio::test]
 async fn excess_events_are_dropped_and_counted() {
-    let server = Server::answering(&[202]).await;
+    let server = Server::responding_with(&[202]).await;
     let metrics = Metrics::default();
     let controller = server.controller(quick());
     let (events, _task) = publisher(controller, &metrics);
@@ -237,19 +238,19 @@ async fn excess_events_are_dropped_and_counted() {
 
 #[tokio::test]
 async fn duplicate_events_are_not_posted_unless_the_first_was_rejected() {
-    let server = Server::answering(&[202]).await;
+    let server = Server::responding_with(&[202]).await;
     posted(&server, quick(), vec![event("a"), event("a"), event("b"), event("a"), event("last")], 3).await;
     let messages: Vec<Value> = server.bodies().iter().map(|body| body["message"].clone()).collect();
     assert_eq!(messages, ["a", "b", "last"]);
 
-    let server = Server::answering(&[400, 202]).await;
+    let server = Server::responding_with(&[400, 202]).await;
     posted(&server, quick(), vec![event("a"), event("a")], 2).await;
     assert_eq!(server.bodies().len(), 2, "the first request was rejected");
 }
 
 #[tokio::test]
 async fn events_that_no_alert_can_reference_are_not_posted() {
-    let server = Server::answering(&[202]).await;
+    let server = Server::responding_with(&[202]).await;
     let mut lease = event("led");
     lease.object.api_version = Some("coordination.k8s.io/v1".to_owned());
     let mut other = event("object of a foreign group");

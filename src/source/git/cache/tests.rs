@@ -38,8 +38,8 @@ fn request(request: &str, is_new: bool) -> Lookup {
     Lookup { request: Some(request.to_owned()), is_new, known: None }
 }
 
-/// Looks up the repository for one Stack. Returns the revision or the error message.
-fn look(cache: &mut Cache, stack: &str, spec: &RepositorySpec, lookup: &Lookup) -> String {
+/// Adds a follower and resolves its repository. Returns the revision or the error message.
+fn resolve(cache: &mut Cache, stack: &str, spec: &RepositorySpec, lookup: &Lookup) -> String {
     cache.add_follower(&name(stack), spec, lookup);
     match cache.resolve(&name(stack), spec, lookup) {
         Ok(resolved) => resolved.revision,
@@ -51,27 +51,27 @@ fn lookup() -> Lookup {
     request("", false)
 }
 
-fn covers(cache: &mut Cache, spec: &RepositorySpec) -> u64 {
-    match cache.need(&spec.key, false) {
-        Need::Query(covers) => covers,
+fn requests(cache: &mut Cache, spec: &RepositorySpec) -> u64 {
+    match cache.next_action(&spec.key, false) {
+        NextAction::Query(requests) => requests,
         other => panic!("{other:?}"),
     }
 }
 
 fn is_at_rest(cache: &mut Cache, spec: &RepositorySpec) -> bool {
-    matches!(cache.need(&spec.key, false), Need::Wait(_))
+    matches!(cache.next_action(&spec.key, false), NextAction::Wait(_))
 }
 
 /// Returns a cache in which Stack `a` has the artifact of commit A.
 fn settled() -> Cache {
     let (mut cache, main) = (Cache::default(), main());
-    assert!(look(&mut cache, "a", &main, &lookup()).starts_with("querying"));
-    let count = covers(&mut cache, &main);
+    assert!(resolve(&mut cache, "a", &main, &lookup()).starts_with("querying"));
+    let count = requests(&mut cache, &main);
     assert_eq!(cache.record_tip(&main.key, count, Ok(tip(A))), [name("a")]);
-    assert!(look(&mut cache, "a", &main, &lookup()).starts_with("fetching revision main@sha1:aaa"));
-    assert!(matches!(cache.need(&main.key, false), Need::Fetch(..)));
+    assert!(resolve(&mut cache, "a", &main, &lookup()).starts_with("fetching revision main@sha1:aaa"));
+    assert!(matches!(cache.next_action(&main.key, false), NextAction::Fetch(..)));
     assert_eq!(cache.record_fetch(&main.key, &tip(A), Ok(content(A, &[]))), [name("a")]);
-    assert_eq!(look(&mut cache, "a", &main, &lookup()), format!("main@sha1:{A}"));
+    assert_eq!(resolve(&mut cache, "a", &main, &lookup()), format!("main@sha1:{A}"));
     assert!(is_at_rest(&mut cache, &main));
     cache
 }
@@ -81,7 +81,7 @@ fn stacks_with_the_same_source_share_one_query_and_one_fetch() {
     let (mut cache, main) = (settled(), main());
     for stack in ["b", "c", "d"] {
         assert!(!cache.add_follower(&name(stack), &main, &lookup()), "the repository is already followed");
-        assert_eq!(look(&mut cache, stack, &main, &lookup()), format!("main@sha1:{A}"));
+        assert_eq!(resolve(&mut cache, stack, &main, &lookup()), format!("main@sha1:{A}"));
     }
     assert!(is_at_rest(&mut cache, &main), "no query is needed");
 }
@@ -91,32 +91,32 @@ fn a_moved_tip_is_fetched_before_stacks_are_woken() {
     let (mut cache, main) = (settled(), main());
     assert!(cache.record_tip(&main.key, 1, Ok(tip(A))).is_empty(), "the tip has not changed");
     assert!(cache.record_tip(&main.key, 1, Ok(tip(B))).is_empty());
-    assert!(matches!(cache.need(&main.key, false), Need::Fetch(tip, _) if tip.commit == B));
+    assert!(matches!(cache.next_action(&main.key, false), NextAction::Fetch(tip, _) if tip.commit == B));
     assert_eq!(cache.record_fetch(&main.key, &tip(B), Ok(content(B, &[]))), [name("a")]);
-    assert_eq!(look(&mut cache, "a", &main, &lookup()), format!("main@sha1:{B}"));
+    assert_eq!(resolve(&mut cache, "a", &main, &lookup()), format!("main@sha1:{B}"));
 }
 
 #[test]
 fn a_reconcile_request_waits_for_a_query_sent_after_it() {
     let (mut cache, main) = (settled(), main());
-    look(&mut cache, "b", &main, &lookup());
-    assert!(look(&mut cache, "a", &main, &request("now", true)).starts_with("querying"));
-    assert!(look(&mut cache, "a", &main, &request("now", true)).starts_with("querying"), "the request is not new");
+    resolve(&mut cache, "b", &main, &lookup());
+    assert!(resolve(&mut cache, "a", &main, &request("now", true)).starts_with("querying"));
+    assert!(resolve(&mut cache, "a", &main, &request("now", true)).starts_with("querying"), "the request is not new");
     assert_eq!(
-        look(&mut cache, "b", &main, &lookup()),
+        resolve(&mut cache, "b", &main, &lookup()),
         format!("main@sha1:{A}"),
         "other Stacks do not wait for the request"
     );
-    let count = covers(&mut cache, &main);
+    let count = requests(&mut cache, &main);
     assert_eq!(cache.record_tip(&main.key, count, Ok(tip(A))), [name("a")], "only waiting followers are woken");
-    assert_eq!(look(&mut cache, "a", &main, &request("now", true)), format!("main@sha1:{A}"));
+    assert_eq!(resolve(&mut cache, "a", &main, &request("now", true)), format!("main@sha1:{A}"));
     assert!(is_at_rest(&mut cache, &main));
     assert!(
-        look(&mut cache, "c", &main, &request("now", true)).starts_with("querying"),
+        resolve(&mut cache, "c", &main, &request("now", true)).starts_with("querying"),
         "the request of a new follower is new"
     );
     assert_eq!(
-        look(&mut cache, "d", &main, &request("old", false)),
+        resolve(&mut cache, "d", &main, &request("old", false)),
         format!("main@sha1:{A}"),
         "a handled request is not new"
     );
@@ -127,18 +127,18 @@ fn a_revision_already_run_is_not_fetched_for_its_digest() {
     let (mut cache, main) = (Cache::default(), main());
     let digest = Digest::of(b"previous content");
     let known = |revision: &str| Lookup {
-        known: Some(Known { revision: revision.to_owned(), digest: digest.clone(), selection: None }),
+        known: Some(KnownArtifact { revision: revision.to_owned(), digest: digest.clone(), selection: None }),
         ..lookup()
     };
-    look(&mut cache, "a", &main, &known(A));
-    let count = covers(&mut cache, &main);
+    resolve(&mut cache, "a", &main, &known(A));
+    let count = requests(&mut cache, &main);
     cache.record_tip(&main.key, count, Ok(tip(A)));
     for revision in [A.to_owned(), format!("main@sha1:{A}")] {
         let resolved = cache.resolve(&name("a"), &main, &known(&revision)).unwrap();
         assert_eq!(resolved.digest, digest, "{revision}");
     }
     assert!(is_at_rest(&mut cache, &main));
-    assert!(look(&mut cache, "a", &main, &known(B)).starts_with("fetching"));
+    assert!(resolve(&mut cache, "a", &main, &known(B)).starts_with("fetching"));
 }
 
 #[test]
@@ -149,23 +149,23 @@ fn a_failure_is_reported_once_and_cleared_by_the_next_response() {
         cache.record_tip(&main.key, 1, Err(Unavailable::NotYet("server is down".to_owned()))).is_empty(),
         "a revision is fetched once"
     );
-    assert_eq!(look(&mut cache, "a", &main, &lookup()), "server is down");
+    assert_eq!(resolve(&mut cache, "a", &main, &lookup()), "server is down");
     assert_eq!(cache.record_tip(&main.key, 1, Ok(tip(A))), [name("a")]);
-    assert_eq!(look(&mut cache, "a", &main, &lookup()), format!("main@sha1:{A}"), "the artifact is still there");
+    assert_eq!(resolve(&mut cache, "a", &main, &lookup()), format!("main@sha1:{A}"), "the artifact is still there");
     cache.record_tip(&main.key, 1, Ok(tip(B)));
     assert_eq!(cache.record_fetch(&main.key, &tip(B), Err(Unavailable::NotYet("too large".to_owned()))), [name("a")]);
-    assert_eq!(look(&mut cache, "a", &main, &lookup()), "too large");
+    assert_eq!(resolve(&mut cache, "a", &main, &lookup()), "too large");
     assert!(is_at_rest(&mut cache, &main), "no retry before the backoff ends");
     cache.record_tip(&main.key, 1, Ok(tip(B)));
-    assert!(matches!(cache.need(&main.key, false), Need::Fetch(..)));
+    assert!(matches!(cache.next_action(&main.key, false), NextAction::Fetch(..)));
 }
 
 #[test]
 fn one_fetch_yields_a_digest_per_path_selection() {
     let (mut cache, main) = (settled(), main());
     let web = spec(json!({"branch": "main", "paths": ["/web/"]}));
-    assert!(look(&mut cache, "w", &web, &lookup()).starts_with("fetching"), "the paths have not been compared yet");
-    let Need::Fetch(_, choices) = cache.need(&main.key, false) else { panic!("expected a fetch") };
+    assert!(resolve(&mut cache, "w", &web, &lookup()).starts_with("fetching"), "the paths have not been compared yet");
+    let NextAction::Fetch(_, choices) = cache.next_action(&main.key, false) else { panic!("expected a fetch") };
     assert_eq!(choices, [web.paths.clone().unwrap()]);
     cache.record_fetch(&main.key, &tip(A), Ok(content(A, &[&web])));
     let resolved = cache.resolve(&name("w"), &web, &lookup()).unwrap();
@@ -178,10 +178,10 @@ fn a_changed_reference_is_followed_and_unused_ones_are_forgotten() {
     let (mut cache, main) = (settled(), main());
     let dev = spec(json!({"branch": "dev"}));
     assert!(cache.add_follower(&name("a"), &dev, &lookup()));
-    assert!(matches!(cache.need(&main.key, false), Need::Nothing));
-    assert!(matches!(cache.need(&dev.key, false), Need::Query(_)));
+    assert!(matches!(cache.next_action(&main.key, false), NextAction::Stop));
+    assert!(matches!(cache.next_action(&dev.key, false), NextAction::Query(_)));
     cache.forget(&name("a"));
-    assert!(matches!(cache.need(&dev.key, false), Need::Nothing));
+    assert!(matches!(cache.next_action(&dev.key, false), NextAction::Stop));
     assert!(cache.repositories.is_empty() && cache.followers.is_empty());
 }
 
@@ -189,12 +189,12 @@ fn a_changed_reference_is_followed_and_unused_ones_are_forgotten() {
 fn a_commit_hash_is_fetched_without_querying_the_server() {
     let (mut cache, pinned) = (Cache::default(), spec(json!({"commit": A})));
     assert_eq!(
-        look(&mut cache, "a", &pinned, &lookup()),
+        resolve(&mut cache, "a", &pinned, &lookup()),
         format!("fetching revision sha1:{A} of https://example.com/app")
     );
-    assert!(matches!(cache.need(&pinned.key, false), Need::Fetch(..)));
+    assert!(matches!(cache.next_action(&pinned.key, false), NextAction::Fetch(..)));
     cache.record_fetch(&pinned.key, &tip(A), Ok(content(A, &[])));
-    assert_eq!(look(&mut cache, "a", &pinned, &request("now", true)), format!("sha1:{A}"));
+    assert_eq!(resolve(&mut cache, "a", &pinned, &request("now", true)), format!("sha1:{A}"));
     assert!(is_at_rest(&mut cache, &pinned));
 }
 
@@ -204,28 +204,32 @@ fn missing_artifact_bytes_are_fetched_again() {
     let resolved = cache.resolve(&name("a"), &main, &lookup()).unwrap();
     let SourceOrigin::Git(origin) = resolved.origin else { panic!("expected a Git origin") };
     cache.fetch_again(&origin);
-    assert!(matches!(cache.need(&main.key, false), Need::Fetch(..)));
-    assert!(look(&mut cache, "a", &main, &lookup()).starts_with("fetching"));
+    assert!(matches!(cache.next_action(&main.key, false), NextAction::Fetch(..)));
+    assert!(resolve(&mut cache, "a", &main, &lookup()).starts_with("fetching"));
 }
 
 #[test]
 fn a_failed_refetch_is_retried_only_on_schedule_or_request() {
     let (mut cache, pinned) = (Cache::default(), spec(json!({"commit": A})));
-    let known = Known { revision: A.to_owned(), digest: Digest::of(b"previous content"), selection: None };
+    let known = KnownArtifact { revision: A.to_owned(), digest: Digest::of(b"previous content"), selection: None };
     let with_known = |id: &str| Lookup { known: Some(known.clone()), ..request(id, false) };
     cache.add_follower(&name("a"), &pinned, &with_known(""));
     let resolved = cache.resolve(&name("a"), &pinned, &with_known("")).unwrap();
     let SourceOrigin::Git(origin) = resolved.origin else { panic!("expected a Git origin") };
     cache.fetch_again(&origin);
-    assert!(matches!(cache.need(&pinned.key, false), Need::Fetch(..)));
+    assert!(matches!(cache.next_action(&pinned.key, false), NextAction::Fetch(..)));
     assert_eq!(
         cache.record_fetch(&pinned.key, &tip(A), Err(Unavailable::NotYet("server is down".to_owned()))),
         [name("a")]
     );
-    assert_eq!(look(&mut cache, "a", &pinned, &with_known("")), "server is down", "a known digest is not sufficient");
+    assert_eq!(
+        resolve(&mut cache, "a", &pinned, &with_known("")),
+        "server is down",
+        "a known digest is not sufficient"
+    );
     assert!(is_at_rest(&mut cache, &pinned));
-    assert!(look(&mut cache, "a", &pinned, &with_known("now")).starts_with("sha1:"));
-    assert!(matches!(cache.need(&pinned.key, false), Need::Fetch(..)), "a user requested it");
+    assert!(resolve(&mut cache, "a", &pinned, &with_known("now")).starts_with("sha1:"));
+    assert!(matches!(cache.next_action(&pinned.key, false), NextAction::Fetch(..)), "a user requested it");
 }
 
 #[test]
@@ -233,9 +237,9 @@ fn the_shortest_stack_interval_applies() {
     let (mut cache, main) = (settled(), main());
     let seconds = |cache: &Cache| cache.interval(&main.key).unwrap().as_secs();
     let slow = spec(json!({"branch": "main", "resyncFrequencySeconds": 600}));
-    look(&mut cache, "a", &slow, &lookup());
+    resolve(&mut cache, "a", &slow, &lookup());
     assert_eq!(seconds(&cache), 600);
-    look(&mut cache, "b", &spec(json!({"branch": "main", "resyncFrequencySeconds": 90})), &lookup());
+    resolve(&mut cache, "b", &spec(json!({"branch": "main", "resyncFrequencySeconds": 90})), &lookup());
     assert_eq!(seconds(&cache), 90);
     cache.forget(&name("b"));
     assert_eq!(seconds(&cache), 600);
@@ -244,15 +248,15 @@ fn the_shortest_stack_interval_applies() {
 #[test]
 fn work_is_canceled_when_the_last_stack_unfollows_the_repository() {
     let (mut cache, main) = (settled(), main());
-    look(&mut cache, "b", &main, &lookup());
+    resolve(&mut cache, "b", &main, &lookup());
     let work = cache.abandoned(&main.key);
     cache.forget(&name("a"));
     assert!(!work.is_cancelled(), "Stack b still follows the repository");
     cache.forget(&name("b"));
     assert!(work.is_cancelled());
-    look(&mut cache, "c", &main, &lookup());
+    resolve(&mut cache, "c", &main, &lookup());
     assert!(!cache.abandoned(&main.key).is_cancelled(), "Stack c follows the repository before the task ends");
     cache.forget(&name("c"));
     assert!(cache.abandoned(&main.key).is_cancelled());
-    assert!(matches!(cache.need(&main.key, false), Need::Nothing));
+    assert!(matches!(cache.next_action(&main.key, false), NextAction::Stop));
 }

@@ -11,14 +11,14 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Starts `each` tasks per namespace. Each task receives `rate` bytes per second for up to `lasts`. Returns the results of the
+/// Starts `each` tasks per namespace. Each task receives `rate` bytes per second for up to `duration`. Returns the results of the
 /// tasks.
 fn tasks(
     slots: &TaskSlots,
     namespaces: &[&str],
     each: usize,
     rate: u64,
-    lasts: Duration,
+    duration: Duration,
 ) -> JoinSet<Result<(), GitError>> {
     let mut tasks = JoinSet::new();
     for namespace in namespaces.iter().cycle().take(namespaces.len() * each) {
@@ -28,7 +28,7 @@ fn tasks(
             let began = Instant::now();
             let received = move || Some(u64::try_from(began.elapsed().as_millis()).unwrap() * rate / 1000);
             let work = async {
-                sleep(lasts).await;
+                sleep(duration).await;
                 Ok(())
             };
             slot.run("fetching the commit", 0, received, work).await
@@ -37,12 +37,12 @@ fn tasks(
     tasks
 }
 
-/// Repeats a silent task of `lasts` until it completes, with backoff after each end, like the task of a repository.
-async fn complete(slots: TaskSlots, namespace: &str, lasts: Duration, backoff: Duration) {
+/// Repeats a silent task of `duration` until it completes, with backoff after each end, like the task of a repository.
+async fn complete(slots: TaskSlots, namespace: &str, duration: Duration, backoff: Duration) {
     for ended in 0.. {
         let slot = of_any(&slots, &names(&[namespace]), ended).await.unwrap();
         let work = async {
-            sleep(lasts).await;
+            sleep(duration).await;
             Ok(())
         };
         if slot.run("packing the commit", ended, || None, work).await.is_ok() {
@@ -256,7 +256,7 @@ async fn uninterruptible_work_is_not_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn previously_ended_work_gets_more_time() {
-    let lasts = async |ended: u32| {
+    let duration = async |ended: u32| {
         let slots = TaskSlots::new(Limits { total: 2, ..FETCHES });
         let _uninterruptible = of_any(&slots, &names(&["b"]), 0).await.unwrap();
         let slot = of_any(&slots, &names(&["a"]), 0).await.unwrap();
@@ -271,24 +271,24 @@ async fn previously_ended_work_gets_more_time() {
         began.elapsed()
     };
     for (ended, seconds) in [(0, 10), (1, 20), (3, 80), (9, 80)] {
-        let lasted = lasts(ended).await;
+        let lasted = duration(ended).await;
         assert!((seconds * SECOND..=(seconds + 1) * SECOND).contains(&lasted), "stopped {ended} times: {lasted:?}");
     }
 }
 
 /// Returns the task to end 20 s after the first one began, if a namespace waits. Each row of `held` consists of a namespace, the
 /// start of its task, and the time up to which the received bytes are sufficient.
-fn to_end(held: &[(&str, u64, Option<u64>)], waits: &str, ended: u32) -> Option<u64> {
+fn task_to_end(held: &[(&str, u64, Option<u64>)], waits: &str, ended: u32) -> Option<u64> {
     let began = Instant::now();
     let at = |seconds: u64| began + Duration::from_secs(seconds);
     let mut common = Common::default();
-    for (namespace, since, paid_until) in held {
-        let (id, _) = common.enter(namespace, 0);
+    for (namespace, since, covered_until) in held {
+        let (id, _) = common.enqueue(namespace, 0);
         common.grant(&Limits { total: usize::MAX, ..FETCHES }, at(*since));
-        common.held.get_mut(&id).unwrap().paid_until = paid_until.map(at);
+        common.held.get_mut(&id).unwrap().covered_until = covered_until.map(at);
     }
-    common.enter(waits, ended);
-    common.to_end(&FETCHES, at(20))
+    common.enqueue(waits, ended);
+    common.task_to_end(&FETCHES, at(20))
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn the_longest_slow_task_of_the_namespace_with_the_most_slots_is_ended() {
         (&[("a", 0, Some(0)), ("a", 1, Some(1)), ("b", 0, Some(0))], "b", None),
     ];
     for (held, waits, expected) in rows {
-        assert_eq!(to_end(held, waits, 2), expected, "{held:?}, {waits} waits");
+        assert_eq!(task_to_end(held, waits, 2), expected, "{held:?}, {waits} waits");
     }
 }
 
@@ -320,6 +320,6 @@ fn the_last_task_of_a_longer_use_is_ended_for_a_light_namespace() {
         (&[("a", 0, Some(0)), ("b", 1, Some(0))], "d", None),
     ];
     for (held, waits, expected) in rows {
-        assert_eq!(to_end(held, waits, 0), expected, "{held:?}, {waits} waits");
+        assert_eq!(task_to_end(held, waits, 0), expected, "{held:?}, {waits} waits");
     }
 }

@@ -35,13 +35,13 @@ fn stacks_with_the_same_repository_and_reference_share_a_key() {
 
 #[test]
 fn the_interval_has_a_minimum() {
-    let every = |seconds: Json| {
+    let interval = |seconds: Json| {
         let fields = json!({"projectRepo": HTTPS, "branch": "main", "resyncFrequencySeconds": seconds});
-        read(&fields).unwrap().unwrap().every.as_secs()
+        read(&fields).unwrap().unwrap().interval.as_secs()
     };
     let rows = [(json!(null), 60), (json!(1), 60), (json!(-5), 60), (json!(60), 60), (json!(300), 300)];
     for (seconds, expected) in rows {
-        assert_eq!(every(seconds.clone()), expected, "{seconds}");
+        assert_eq!(interval(seconds.clone()), expected, "{seconds}");
     }
 }
 

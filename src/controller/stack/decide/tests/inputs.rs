@@ -24,9 +24,9 @@ fn a_rotated_config_input_starts_a_run_and_the_first_value_is_recorded() {
     assert_eq!(current.inputs.config_inputs.as_deref(), Some("b"), "the run records the new hash");
     assert_eq!(seen(Some("a"), "succeeded", Some("a")), Action::Settled(Settled::Done(None)));
     assert_eq!(seen(Some("a"), "succeeded", None), Action::Settled(Settled::Done(None)));
-    let noted = Baseline { config: Some("b".to_owned()), ..Baseline::default() };
-    assert_eq!(seen(None, "succeeded", Some("b")), Action::RecordBaseline(noted.clone()));
-    assert_eq!(seen(None, "failed", Some("b")), Action::RecordBaseline(noted.clone()));
+    let recorded = Baseline { config: Some("b".to_owned()), ..Baseline::default() };
+    assert_eq!(seen(None, "succeeded", Some("b")), Action::RecordBaseline(recorded.clone()));
+    assert_eq!(seen(None, "failed", Some("b")), Action::RecordBaseline(recorded.clone()));
     assert_eq!(seen(None, "succeeded", None), Action::Settled(Settled::Done(None)));
 }
 
@@ -51,11 +51,11 @@ fn input_values_that_the_last_run_has_read_start_no_run() {
         "the new hash is not reported yet"
     );
     let mut reported = seen("succeeded", "b");
-    let noted = Baseline { config: Some("b".to_owned()), ..Baseline::default() };
-    assert_eq!(decide(&reported, now()), Action::RecordBaseline(noted.clone()));
-    assert_eq!(decide(&seen("failed", "b"), now()), Action::RecordBaseline(noted.clone()));
+    let recorded = Baseline { config: Some("b".to_owned()), ..Baseline::default() };
+    assert_eq!(decide(&reported, now()), Action::RecordBaseline(recorded.clone()));
+    assert_eq!(decide(&seen("failed", "b"), now()), Action::RecordBaseline(recorded.clone()));
     assert_eq!(decide(&seen("succeeded", "c"), now()).name(), "Start", "the input has changed since the run");
-    reported.stack.status = Some(status::with_first_inputs(&reported.stack, &noted));
+    reported.stack.status = Some(status::with_first_inputs(&reported.stack, &recorded));
     assert_eq!(decide(&reported, now()), Action::Settled(Settled::Done(None)));
     reported.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("there").config_inputs = Some("a".to_owned());
     assert_eq!(decide(&reported, now()).name(), "Start", "the input was reverted after the run");

@@ -17,7 +17,7 @@ use crate::runtime::index::StoreWriter as _;
 const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web";
 
 /// Fake API server that stores applied objects, with a webhook that changes a label of every Service.
-fn answer(objects: &Mutex<HashMap<String, Value>>, request: &RecordedRequest) -> FakeResponse {
+fn respond(objects: &Mutex<HashMap<String, Value>>, request: &RecordedRequest) -> FakeResponse {
     let mut objects = objects.lock().unwrap();
     let path = request.path.trim_end_matches("/status");
     match request.method.as_str() {
@@ -63,7 +63,7 @@ async fn a_service_rewritten_by_a_webhook_is_retried_and_reported() {
     });
     let objects = Arc::new(Mutex::new(HashMap::from([(WORKSPACE.to_owned(), workspace.clone())])));
     let seen = objects.clone();
-    let (client, log) = client(move |request| answer(&seen, request));
+    let (client, log) = client(move |request| respond(&seen, request));
     let parts = TestParts::new(client);
     let (updates, mut updates_writer) = update::updates();
     for event in [Event::Init, Event::InitDone] {

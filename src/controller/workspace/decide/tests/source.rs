@@ -1,6 +1,6 @@
 //! Tests of the decisions about the source of a running pod, and of a pod whose init containers wait for the source.
 
-use super::{Change, Is, answered, check, deleted, now, pod, reference, reply, run, stale, workspace};
+use super::{Change, Is, check, deleted, now, pod, reference, reply, responded, run, stale, workspace};
 use crate::api::conditions::workspace_reason as reason;
 use crate::controller::workspace::decide::Action;
 use crate::controller::workspace::observe::{Agent, Observed};
@@ -15,7 +15,7 @@ fn the_desired_source_is_fetched_and_put_in_place() {
         (
             "bytes that the Workspace provides",
             |o| {
-                o.agent = answered(reply("old"));
+                o.agent = responded(reply("old"));
                 o.artifact_stored = false;
                 if let Ok(expected) = &mut o.desired {
                     expected.source.origin = Some(Origin::Url("http://a/b".to_owned()));
@@ -25,31 +25,31 @@ fn the_desired_source_is_fetched_and_put_in_place() {
         ),
         (
             "an empty pod",
-            |o| o.agent = answered(StatusReply { artifact: None, ..reply("") }),
+            |o| o.agent = responded(StatusReply { artifact: None, ..reply("") }),
             Is::Action(Action::PutSource { artifact: reference("new") }),
         ),
         (
             "a CLI that is too old",
-            |o| o.agent = answered(StatusReply { pulumi_version: "v3.104.2".to_owned(), ..reply("old") }),
+            |o| o.agent = responded(StatusReply { pulumi_version: "v3.104.2".to_owned(), ..reply("old") }),
             Is::Report(State::Stalled, reason::INCOMPATIBLE_CONFIGURATION, "version v3.104.2"),
         ),
         (
             "an older source",
-            |o| o.agent = answered(reply("old")),
+            |o| o.agent = responded(reply("old")),
             Is::Action(Action::PutSource { artifact: reference("new") }),
         ),
         (
             "another directory of the source",
             |o| {
                 let artifact = Some(Artifact { digest: super::digest("new").to_string(), directory: String::new() });
-                o.agent = answered(StatusReply { artifact, ..reply("") });
+                o.agent = responded(StatusReply { artifact, ..reply("") });
             },
             Is::Action(Action::PutSource { artifact: reference("new") }),
         ),
         (
             "bytes that are not in the store",
             |o| {
-                o.agent = answered(reply("old"));
+                o.agent = responded(reply("old"));
                 o.artifact_stored = false;
             },
             Is::Report(State::Failing, reason::ARTIFACT_UNAVAILABLE, "main@sha1:2"),
@@ -68,7 +68,7 @@ fn the_source_is_not_replaced_during_a_run() {
         (
             "a run that is recorded as open",
             |o| {
-                o.agent = answered(reply("old"));
+                o.agent = responded(reply("old"));
                 o.open_runs = run();
             },
             Is::Report(State::Working, reason::INSTALLING, "waiting for run app-12 to end"),
@@ -77,7 +77,7 @@ fn the_source_is_not_replaced_during_a_run() {
             "a run that only the agent reports",
             |o| {
                 let open_operation = "unknown".to_owned();
-                o.agent = answered(StatusReply { open_operation, ..reply("old") });
+                o.agent = responded(StatusReply { open_operation, ..reply("old") });
             },
             Is::Report(State::Working, reason::INSTALLING, "waiting for run unknown to end"),
         ),
@@ -92,7 +92,7 @@ fn the_source_is_not_replaced_during_a_run() {
 fn on_its_way(content: &str, failure: &str, in_place: &str) -> Agent {
     let artifact = Some(Artifact { digest: super::digest(content).to_string(), directory: "infra".to_owned() });
     let candidate = Candidate { artifact, doing: "installing".to_owned(), failure: failure.to_owned() };
-    answered(StatusReply { candidate: Some(candidate), ..reply(in_place) })
+    responded(StatusReply { candidate: Some(candidate), ..reply(in_place) })
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn the_desired_source_is_awaited_and_another_one_is_replaced() {
 fn fetching(observed: &mut Observed, seconds: i64) {
     let since = now() - k8s_openapi::jiff::SignedDuration::from_secs(seconds);
     observed.pod = Some(PodState { running: false, ready: false, fetching: Some(since), ..pod() });
-    observed.agent = answered(reply("old"));
+    observed.agent = responded(reply("old"));
 }
 
 fn silent(observed: &mut Observed, seconds: i64) {
@@ -150,7 +150,7 @@ fn the_source_is_sent_to_the_waiting_fetch_container() {
             "restarted with the installed source",
             |o| {
                 fetching(o, 1);
-                o.agent = answered(reply("new"));
+                o.agent = responded(reply("new"));
             },
             put(),
         ),
