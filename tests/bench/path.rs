@@ -210,7 +210,8 @@ impl Pod {
         times[1] - times[0]
     }
 
-    async fn run(&self, script: &str) -> Vec<u8> {
+    /// Returns the output of a shell script in the pod.
+    pub async fn run(&self, script: &str) -> Vec<u8> {
         let exec = ["exec", "--namespace", &self.namespace, &self.name, "--container", names::PULUMI_CONTAINER];
         let output = Command::new("kubectl")
             .args(exec)

@@ -218,7 +218,7 @@ async fn expressions(scene: &Scene) {
     let commit = source.push(&program("attack")).await;
     let base = scene.start(scene.stack("base", &source)).await;
     base.until_applied(&commit).await;
-    let list = format!("[{}]", vec!["1"; 200].join(","));
+    let list = format!("[{}]", vec!["1"; 50].join(","));
     let expression = |change: usize| {
         format!("{list}.all(a, {list}.all(b, {list}.all(c, {list}.all(d, a + b + c + d > {change} - {change}))))")
     };

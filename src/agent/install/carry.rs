@@ -23,9 +23,8 @@ pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies directories from one source to another. Removes all copies if an error occurs. Does not use hard links,
-/// because a change of one file would also change the other file. The kernel shares the blocks of the files if the file
-/// system supports it.
+/// Copies directories from one source to another. Removes all copies if an error occurs. Files of packages become hard
+/// links, because a copy of thousands of files takes longer than an installation. See [`is_package_file`].
 pub fn copy_all(from: &Path, to: &Path, paths: &[PathBuf], is_stopped: impl Fn() -> bool) -> io::Result<()> {
     let copied = paths.iter().try_for_each(|path| copy(&from.join(path), &to.join(path), &is_stopped));
     if copied.is_err() {
@@ -62,7 +61,10 @@ fn copy(from: &Path, to: &Path, is_stopped: &impl Fn() -> bool) -> io::Result<()
             } else if kind.is_symlink() {
                 std::os::unix::fs::symlink(fs::read_link(entry.path())?, to.join(&path))?;
             } else if kind.is_file() {
-                copy_file(&entry.path(), &to.join(&path))?;
+                let (from, to) = (entry.path(), to.join(&path));
+                if !is_package_file(&path) || fs::hard_link(&from, &to).is_err() {
+                    copy_file(&from, &to)?;
+                }
             }
         }
         directories.push(inner);
@@ -76,6 +78,23 @@ fn copy(from: &Path, to: &Path, is_stopped: &impl Fn() -> bool) -> io::Result<()
         directory.set_times(FileTimes::new().set_modified(metadata.modified()?))?;
     }
     Ok(())
+}
+
+/// Returns whether a file belongs to a package. `path` is relative to the directory of the dependencies, such as
+/// `node_modules` or `venv`.
+///
+/// Package managers and Python replace these files and do not change them in place: pnpm and uv themselves use hard links.
+/// A change of a hard link in place would change the previous source, too, which is used again if the installation fails.
+/// All other files, such as `node_modules/.package-lock.json`, `venv/pyvenv.cfg` and `venv/bin/activate`, are changed in
+/// place.
+fn is_package_file(path: &Path) -> bool {
+    let mut components = path.components().map(|component| component.as_os_str().to_string_lossy());
+    let (Some(first), Some(_)) = (components.next(), components.next()) else { return false };
+    match first.starts_with('.') {
+        // The packages of pnpm are in `node_modules/.pnpm/NAME/node_modules`.
+        true => components.next().is_some_and(|third| third == "node_modules"),
+        false => first != "bin",
+    }
 }
 
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
@@ -104,16 +123,42 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_preserves_metadata_and_links_but_shares_no_inodes() {
+    fn a_copy_preserves_metadata_and_links() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
         let paths = [PathBuf::from("node_modules")];
         copy_all(from.path(), to.path(), &paths, || false).unwrap();
         for name in ["node_modules/left-pad", "node_modules/left-pad/index.js"] {
-            let [one, other] = [from.path(), to.path()].map(|place| fs::metadata(place.join(name)).unwrap());
+            let [one, other] = [from.path(), to.path()].map(|root| fs::metadata(root.join(name)).unwrap());
             assert_eq!((one.mode(), one.mtime()), (other.mode(), other.mtime()), "{name}");
-            assert_ne!(one.ino(), other.ino(), "{name}");
         }
         assert_eq!(fs::read_link(to.path().join("node_modules/link")).unwrap(), Path::new("left-pad/index.js"));
+    }
+
+    #[test]
+    fn only_package_files_become_hard_links() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let files = [
+            ("node_modules/left-pad/index.js", true),
+            ("node_modules/@pulumi/pulumi/index.js", true),
+            ("node_modules/.pnpm/a@1/node_modules/a/index.js", true),
+            ("venv/lib/python3.12/site-packages/six.py", true),
+            ("node_modules/.package-lock.json", false),
+            ("node_modules/.cache/a/index.js", false),
+            ("node_modules/.pnpm/lock.yaml", false),
+            ("venv/pyvenv.cfg", false),
+            ("venv/bin/activate", false),
+        ];
+        for (file, _) in files {
+            let path = from.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file).unwrap();
+        }
+        copy_all(from.path(), to.path(), &["node_modules", "venv"].map(PathBuf::from), || false).unwrap();
+        for (file, is_shared) in files {
+            let [one, other] = [from.path(), to.path()].map(|root| fs::metadata(root.join(file)).unwrap());
+            assert_eq!(one.ino() == other.ino(), is_shared, "{file}");
+            assert_eq!(fs::read_to_string(to.path().join(file)).unwrap(), file);
+        }
     }
 
     #[test]
