@@ -23,10 +23,17 @@ pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies directories from one source to another. Removes all copies if an error occurs. Files of packages become hard
-/// links, because a copy of thousands of files takes longer than an installation. See [`is_package_file`].
-pub fn copy_all(from: &Path, to: &Path, paths: &[PathBuf], is_stopped: impl Fn() -> bool) -> io::Result<()> {
-    let copied = paths.iter().try_for_each(|path| copy(&from.join(path), &to.join(path), &is_stopped));
+/// Copies directories from one source to another. Removes all copies if an error occurs. With `links`, the files of
+/// packages become hard links, because a copy of thousands of files takes longer than an installation. See
+/// [`is_package_file`].
+pub fn copy_all(
+    from: &Path,
+    to: &Path,
+    paths: &[PathBuf],
+    links: bool,
+    is_stopped: impl Fn() -> bool,
+) -> io::Result<()> {
+    let copied = paths.iter().try_for_each(|path| copy(&from.join(path), &to.join(path), links, &is_stopped));
     if copied.is_err() {
         remove_all(to, paths)?;
     }
@@ -44,7 +51,7 @@ pub(super) fn is_directory(path: &Path) -> bool {
 
 /// Copies a directory with its modes, modification times and symbolic links. Python and npm use modification times to
 /// detect outdated files.
-fn copy(from: &Path, to: &Path, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
+fn copy(from: &Path, to: &Path, links: bool, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
     // No recursion: a deep tree would overflow the stack of the thread.
     let mut pending = vec![PathBuf::new()];
     let mut directories = Vec::new();
@@ -62,7 +69,7 @@ fn copy(from: &Path, to: &Path, is_stopped: &impl Fn() -> bool) -> io::Result<()
                 std::os::unix::fs::symlink(fs::read_link(entry.path())?, to.join(&path))?;
             } else if kind.is_file() {
                 let (from, to) = (entry.path(), to.join(&path));
-                if !is_package_file(&path) || fs::hard_link(&from, &to).is_err() {
+                if !links || !is_package_file(&path) || fs::hard_link(&from, &to).is_err() {
                     copy_file(&from, &to)?;
                 }
             }
@@ -84,6 +91,7 @@ fn copy(from: &Path, to: &Path, is_stopped: &impl Fn() -> bool) -> io::Result<()
 /// `node_modules` or `venv`.
 ///
 /// Package managers and Python replace these files and do not change them in place: pnpm and uv themselves use hard links.
+/// Scripts of the project can change them in place, as patch-package does.
 /// A change of a hard link in place would change the previous source, too, which is used again if the installation fails.
 /// All other files, such as `node_modules/.package-lock.json`, `venv/pyvenv.cfg` and `venv/bin/activate`, are changed in
 /// place.
@@ -126,7 +134,7 @@ mod tests {
     fn a_copy_preserves_metadata_and_links() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
         let paths = [PathBuf::from("node_modules")];
-        copy_all(from.path(), to.path(), &paths, || false).unwrap();
+        copy_all(from.path(), to.path(), &paths, false, || false).unwrap();
         for name in ["node_modules/left-pad", "node_modules/left-pad/index.js"] {
             let [one, other] = [from.path(), to.path()].map(|root| fs::metadata(root.join(name)).unwrap());
             assert_eq!((one.mode(), one.mtime()), (other.mode(), other.mtime()), "{name}");
@@ -153,18 +161,22 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, file).unwrap();
         }
-        copy_all(from.path(), to.path(), &["node_modules", "venv"].map(PathBuf::from), || false).unwrap();
-        for (file, is_shared) in files {
-            let [one, other] = [from.path(), to.path()].map(|root| fs::metadata(root.join(file)).unwrap());
-            assert_eq!(one.ino() == other.ino(), is_shared, "{file}");
-            assert_eq!(fs::read_to_string(to.path().join(file)).unwrap(), file);
+        for links in [true, false] {
+            let to = to.path().join(links.to_string());
+            fs::create_dir(&to).unwrap();
+            copy_all(from.path(), &to, &["node_modules", "venv"].map(PathBuf::from), links, || false).unwrap();
+            for (file, is_package_file) in files {
+                let [one, other] = [from.path(), &to].map(|root| fs::metadata(root.join(file)).unwrap());
+                assert_eq!(one.ino() == other.ino(), links && is_package_file, "{file}");
+                assert_eq!(fs::read_to_string(to.join(file)).unwrap(), file);
+            }
         }
     }
 
     #[test]
     fn a_canceled_copy_leaves_nothing() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
-        copy_all(from.path(), to.path(), &[PathBuf::from("node_modules")], || true).unwrap_err();
+        copy_all(from.path(), to.path(), &[PathBuf::from("node_modules")], true, || true).unwrap_err();
         assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);
     }
 

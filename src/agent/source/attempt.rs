@@ -225,8 +225,11 @@ impl Source {
         }
         candidate.report("copying the dependencies of the previous source");
         let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
-        let copying =
-            tokio::task::spawn_blocking(move || carry::copy_all(&source, &tree, &trees, || cancel.is_cancelled()));
+        // An installation with unknown inputs, such as the scripts of a project, can change the files of packages in place.
+        let links = plan.never_skipped.is_none();
+        let copying = tokio::task::spawn_blocking(move || {
+            carry::copy_all(&source, &tree, &trees, links, || cancel.is_cancelled())
+        });
         let copied = copying.await.map_err(std::io::Error::other).and_then(|copied| copied);
         if candidate.cancel.is_cancelled() {
             return Err(AttemptError::Stopped);
