@@ -1,5 +1,7 @@
 //! Decides the next action for a Workspace. All functions are pure: they use no client and no clock.
 
+use std::time::Duration;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -138,15 +140,15 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         Agent::NotCalled => Action::Report(Report::starting(&pod.name, observed.warning.as_deref())),
         Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
         Agent::Responded(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
-        Agent::Responded(reply) => responded(observed, &reply.pulumi_version, &desired.source),
+        Agent::Responded(reply) => responded(observed, &reply.pulumi_version, &desired.source, now),
     }
 }
 
 /// Decides about a pod whose agent has responded. If its CLI version is not supported, no source is delivered.
-fn responded(observed: &Observed, cli: &str, source: &DesiredSource) -> Action {
+fn responded(observed: &Observed, cli: &str, source: &DesiredSource, now: Timestamp) -> Action {
     match cli::is_too_old(cli) {
         true => Action::Report(Report::cli_too_old(cli)),
-        false => self::source(observed, source),
+        false => self::source(observed, source, now),
     }
 }
 
@@ -175,12 +177,12 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &Des
 }
 
 /// Decides whether a pod whose agent has responded needs the requested source.
-fn source(observed: &Observed, source: &DesiredSource) -> Action {
+fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action {
     let desired = &source.artifact;
     let is_desired = |found: &ArtifactReference| found.digest == desired.digest && found.dir == desired.dir;
     let candidate = observed.candidate();
     if let Some((_, candidate)) = candidate.as_ref().filter(|(artifact, _)| is_desired(artifact)) {
-        return Action::Report(Report::install_progress(desired, candidate));
+        return Action::Report(Report::install_progress(desired, candidate, installing_for(observed, now)));
     }
     let run = observed.open_run();
     // A candidate, which the agent is still installing, would replace the current source, so the candidate must be
@@ -234,6 +236,14 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
         }
         _ => Action::DeletePod { uid: pod.uid.clone() },
     }
+}
+
+/// Returns how long the Workspace has reported the installation of a source. The time has a resolution of one second.
+fn installing_for(observed: &Observed, now: Timestamp) -> Duration {
+    let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let installing = find(conditions, READY).filter(|ready| ready.reason == reason::INSTALLING);
+    let seconds = installing.map_or(0, |ready| now.as_second() - ready.last_transition_time.0.as_second());
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 
 fn is_unreachable_for_long(observed: &Observed, now: Timestamp) -> bool {

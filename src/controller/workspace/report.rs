@@ -19,8 +19,10 @@ const BACKSTOP: Duration = Duration::from_secs(30);
 pub(super) const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 /// Requeue interval for an unreachable agent or a missing pod.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Poll interval for an agent that is installing a source.
-const INSTALL_POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Limits of the poll interval for an agent that is installing a source.
+const INSTALL_POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+/// Part of the duration of the installation so far that is the poll interval, so that polling delays a run only a little.
+const INSTALL_POLL_PART: u32 = 8;
 
 /// Maximum length of the CLI version in a message, in characters.
 const MAX_VERSION: usize = 64;
@@ -190,12 +192,14 @@ impl Report {
         Self::working(reason::INSTALLING, format!("installing source {}", name(artifact)), BACKSTOP)
     }
 
-    /// Reports the progress of the installation of a source. The agent sends no events, so it is polled.
-    pub(super) fn install_progress(artifact: &ArtifactReference, candidate: &Candidate) -> Self {
+    /// Reports the progress of the installation of a source after `elapsed`. The agent sends no events, so it is polled.
+    pub(super) fn install_progress(artifact: &ArtifactReference, candidate: &Candidate, elapsed: Duration) -> Self {
         let name = name(artifact);
         if candidate.failure.is_empty() {
             let message = format!("installing source {name}: {}", candidate.doing);
-            return Self::working(reason::INSTALLING, message, INSTALL_POLL_INTERVAL);
+            let (shortest, longest) = INSTALL_POLL_INTERVALS;
+            let again = (elapsed / INSTALL_POLL_PART).clamp(shortest, longest);
+            return Self::working(reason::INSTALLING, message, again);
         }
         let message = format!("failed to install the dependencies of source {name}, retrying: {}", candidate.failure);
         Self::failing(reason::INSTALLATION_FAILED, message, POLL_INTERVAL)

@@ -1,8 +1,8 @@
 //! Tests of the decisions about the source of a running pod, and of a pod whose init containers wait for the source.
 
-use super::{Change, Is, check, deleted, now, pod, reference, reply, responded, run, stale, workspace};
+use super::{Change, Is, at_rest, check, deleted, now, pod, reference, reply, responded, run, stale, workspace};
 use crate::api::conditions::workspace_reason as reason;
-use crate::controller::workspace::decide::Action;
+use crate::controller::workspace::decide::{Action, decide};
 use crate::controller::workspace::observe::{Agent, Observed};
 use crate::controller::workspace::pod_state::PodState;
 use crate::controller::workspace::report::State;
@@ -120,6 +120,27 @@ fn the_desired_source_is_awaited_and_another_one_is_replaced() {
             Is::Report(State::Ready, reason::SUCCEEDED, "is ready"),
         ),
     ]);
+}
+
+#[test]
+fn the_poll_interval_grows_with_the_duration_of_the_installation() {
+    let again = |installing_for: Option<i64>| {
+        let mut observed = at_rest();
+        observed.agent = on_its_way("new", "", "old");
+        if let Some(seconds) = installing_for {
+            observed.workspace = workspace(serde_json::json!({}), reason::INSTALLING);
+            let status = observed.workspace.status.as_mut().expect("a status");
+            let since = now() - k8s_openapi::jiff::SignedDuration::from_secs(seconds);
+            status.conditions[0].last_transition_time.0 = since;
+        }
+        match decide(&observed, now()) {
+            Action::Report(report) => report.again.expect("the agent is polled").as_millis(),
+            action => panic!("expected a report, not {action:?}"),
+        }
+    };
+    for (installing_for, expected) in [(None, 250), (Some(0), 250), (Some(4), 500), (Some(8), 1000), (Some(600), 2000)] {
+        assert_eq!(again(installing_for), expected, "{installing_for:?} s");
+    }
 }
 
 /// Sets an init container `fetch` that has been running for this many seconds.
