@@ -270,7 +270,10 @@ async fn long_runs(scene: &Scene) {
     let project = "name: attack\nruntime:\n  name: yaml\n  options: {compiler: sleep 3600}\n";
     source.push(&[File { path: "Pulumi.yaml".to_owned(), content: project.to_owned() }]).await;
     for number in 0..ATTACKERS {
-        scene.start(scene.stack(&format!("attack-{number}"), &source)).await;
+        let mut stack = scene.stack(&format!("attack-{number}"), &source);
+        // The deletion of a Stack waits for its run.
+        stack.spec.timeout = Some("3m".to_owned());
+        scene.start(stack).await;
     }
     std::future::pending().await
 }

@@ -138,7 +138,8 @@ fn the_poll_interval_grows_with_the_duration_of_the_installation() {
             action => panic!("expected a report, not {action:?}"),
         }
     };
-    for (installing_for, expected) in [(None, 250), (Some(0), 250), (Some(4), 500), (Some(8), 1000), (Some(600), 2000)] {
+    for (installing_for, expected) in [(None, 250), (Some(0), 250), (Some(4), 500), (Some(8), 1000), (Some(600), 2000)]
+    {
         assert_eq!(again(installing_for), expected, "{installing_for:?} s");
     }
 }
