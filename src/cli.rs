@@ -93,7 +93,7 @@ pub struct ManagerFlags {
     #[command(flatten)]
     pub log: LogFlags,
 
-    /// Number of concurrent reconciles per kind. The number for Workspaces is fixed.
+    /// Number of concurrent reconciliations per kind. The number for Workspaces is fixed.
     #[arg(long, default_value_t = 4)]
     pub concurrent: u16,
 

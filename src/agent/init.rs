@@ -1,5 +1,5 @@
-//! The first process of the container: starts the agent as its child, reaps orphaned processes, forwards signals, and
-//! exits with the agent. It is a separate process because `waitpid(-1)` in the agent would consume the exit codes of
+//! The first process of the container: starts the agent as its child, reaps orphaned processes, forwards signals,
+//! continues the agent if another process stops it, and exits with the agent. It is a separate process because `waitpid(-1)` in the agent would consume the exit codes of
 //! the agent's own children.
 
 use std::ffi::OsString;
@@ -28,6 +28,10 @@ enum InitError {
     #[error("failed to wait for processes: {0}")]
     Wait(io::Error),
 }
+
+/// Maximum number of times that the agent is continued. A program has the same user as the agent, so it could stop the agent
+/// again and again, and the run would then have no timeout. The agent is then killed, which ends the container and the run.
+const MAX_STOPS: u32 = 100;
 
 /// Argument that makes this executable run as the agent instead of as init.
 const CHILD_FLAG: &str = "--child";
@@ -60,10 +64,11 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
         .ok()
         .and_then(Pid::from_raw)
         .ok_or_else(|| InitError::Start(io::Error::other("invalid process ID")))?;
+    let mut stops = 0;
     for signal in signals.forever() {
         match signal {
             SIGCHLD => {
-                if let Some(code) = reap(agent)? {
+                if let Some(code) = reap(agent, &mut stops)? {
                     return Ok(code);
                 }
             }
@@ -80,11 +85,16 @@ fn forward(agent: Pid, signal: Signal) {
     let _ = rustix::process::kill_process(agent, signal);
 }
 
-/// Reaps all exited processes. Returns the exit code of the agent if it has exited.
-fn reap(agent: Pid) -> Result<Option<ExitCode>, InitError> {
+/// Reaps all exited processes, and continues the agent if it was stopped. Returns the exit code of the agent if it has
+/// exited.
+fn reap(agent: Pid, stops: &mut u32) -> Result<Option<ExitCode>, InitError> {
     let mut code = None;
     loop {
-        match rustix::process::wait(WaitOptions::NOHANG) {
+        match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(Some((pid, status))) if pid == agent && status.stopped() => {
+                *stops += 1;
+                forward(agent, if *stops <= MAX_STOPS { Signal::CONT } else { Signal::KILL });
+            }
             Ok(Some((pid, status))) if pid == agent => code = Some(exit_code(status)),
             Ok(Some(_)) => {}
             Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(code),

@@ -171,8 +171,13 @@ impl TlsAcceptor {
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(stream, greeted));
         match handshake.await.unwrap_or_else(|_| Err(late())) {
             Ok(connection) => Some(connection),
+            // A probe of the port closes the connection without a message.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !greeted.load(Ordering::Relaxed) => {
+                tracing::debug!(%peer, "connection closed before the TLS handshake");
+                None
+            }
             Err(error) => {
-                tracing::info!(%peer, %error, "connection refused");
+                tracing::info!(%peer, %error, "TLS connection rejected");
                 None
             }
         }

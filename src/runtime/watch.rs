@@ -22,7 +22,8 @@ use crate::api::auto::{RunProgress, Update, UpdateStatus};
 use crate::api::conditions::{COMPLETE, PROGRESSING, update_reason};
 use crate::api::names::{
     ANNOTATION_CANCEL, ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST, ANNOTATION_REQUESTED_AT,
-    ANNOTATION_RESET_AT, ANNOTATION_RESOLVE,
+    ANNOTATION_RESET_AT, ANNOTATION_RESOLVE, LABEL_COMPONENT, LABEL_RUN, LABEL_SHARD, LABEL_STACK_COMPONENT,
+    LABEL_STACK_NAME, LABEL_UPDATE_NAME, LABEL_WORKSPACE_NAME,
 };
 use crate::runtime::index::StoreWriter;
 use crate::runtime::reconcile::ReconcileRunner;
@@ -36,6 +37,17 @@ const REQUEST_ANNOTATIONS: [&str; 6] = [
     ANNOTATION_FORCE_AT,
     ANNOTATION_RESET_AT,
     ANNOTATION_RESOLVE,
+];
+
+/// Labels that the controller reads from its caches.
+const CACHED_LABELS: [&str; 7] = [
+    LABEL_STACK_COMPONENT,
+    LABEL_STACK_NAME,
+    LABEL_SHARD,
+    LABEL_COMPONENT,
+    LABEL_WORKSPACE_NAME,
+    LABEL_RUN,
+    LABEL_UPDATE_NAME,
 ];
 
 /// Returns the objects whose change triggers a reconcile, for `Controller::for_stream`. `store` receives all objects, and `runner`
@@ -82,10 +94,14 @@ where
         .predicate_filter(generation.combine(finalizers).combine(deletion).combine(requests), Default::default())
 }
 
-/// Removes the managed fields and all annotations except `REQUEST_ANNOTATIONS`. The annotation of `kubectl apply` contains
-/// the whole object.
+/// Removes the managed fields, all annotations except `REQUEST_ANNOTATIONS`, and all labels except `CACHED_LABELS`. The
+/// annotation of `kubectl apply` contains the whole object, and the number of labels has no limit.
 pub fn strip_metadata<K: Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
+    object.labels_mut().retain(|name, _| CACHED_LABELS.contains(&name.as_str()));
+    if object.labels().is_empty() {
+        object.meta_mut().labels = None;
+    }
     object.annotations_mut().retain(|name, _| REQUEST_ANNOTATIONS.contains(&name.as_str()));
     if object.annotations().is_empty() {
         object.meta_mut().annotations = None;

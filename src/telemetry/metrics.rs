@@ -203,7 +203,7 @@ impl Metrics {
         Ok(text)
     }
 
-    /// Returns the metrics of reconciles.
+    /// Returns the metrics of reconciliations.
     pub fn reconciles(&self) -> &Reconciles {
         &self.reconciles
     }

@@ -1,4 +1,4 @@
-//! Metrics of reconciles, with the names of Flux and controller-runtime.
+//! Metrics of reconciliations, with the names of Flux and controller-runtime.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets_range
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-/// Result of a reconcile, as in controller-runtime.
+/// Result of a reconciliation, as in controller-runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReconcileResult {
     /// Success without a requeue.
@@ -65,7 +65,7 @@ struct QueueLabels {
 
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
-/// Metrics of reconciles. Cheap to clone; all clones share the values.
+/// Metrics of reconciliations. Cheap to clone; all clones share the values.
 #[derive(Clone, Debug)]
 pub struct Reconciles {
     object_duration: Histograms<ObjectLabels>,
@@ -106,12 +106,12 @@ impl Reconciles {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "gotk_reconcile_duration_seconds",
-            "Duration in seconds of the reconciles of an object",
+            "Duration in seconds of the reconciliations of an object",
             self.object_duration.clone(),
         );
         registry.register(
             "controller_runtime_reconcile_time_seconds",
-            "Duration in seconds of reconciles",
+            "Duration in seconds of reconciliations",
             self.duration.clone(),
         );
         registry.register("controller_runtime_reconcile", "Number of completed reconciles", self.results.clone());
@@ -123,39 +123,39 @@ impl Reconciles {
         );
         registry.register(
             "controller_runtime_reconcile_panics",
-            "Number of reconciles that panicked",
+            "Number of reconciliations that panicked",
             self.panics.clone(),
         );
         registry.register(
             "controller_runtime_active_workers",
-            "Number of reconciles in progress",
+            "Number of reconciliations in progress",
             self.active_workers.clone(),
         );
         registry.register(
             "controller_runtime_max_concurrent_reconciles",
-            "Maximum number of concurrent reconciles",
+            "Maximum number of concurrent reconciliations",
             self.max_workers.clone(),
         );
         registry.register(
             "workqueue_work_duration_seconds",
-            "Duration in seconds of reconciles",
+            "Duration in seconds of reconciliations",
             self.queue_duration.clone(),
         );
         registry.register_collector(Box::new(self.activity.clone()));
     }
 
-    /// Sets the maximum number of concurrent reconciles of a controller.
+    /// Sets the maximum number of concurrent reconciliations of a controller.
     pub fn set_max_concurrent(&self, controller: &'static str, max: u16) {
         self.max_workers.get_or_create(&ControllerLabels { controller }).set(i64::from(max));
     }
 
-    /// Records the start of a reconcile. `object` contains the namespace and the name of the object.
+    /// Records the start of a reconciliation. `object` contains the namespace and the name of the object.
     pub fn started(&self, controller: &'static str, object: &(String, String)) {
         self.activity.begin(controller, object);
         self.active_workers.get_or_create(&ControllerLabels { controller }).inc();
     }
 
-    /// Records the end of a reconcile.
+    /// Records the end of a reconciliation.
     pub fn ended(
         &self,
         controller: &'static str,
@@ -176,12 +176,12 @@ impl Reconciles {
         self.active_workers.get_or_create(&ControllerLabels { controller }).dec();
     }
 
-    /// Counts a reconcile that failed and is not retried until the object changes.
+    /// Counts a reconciliation that failed and is not retried until the object changes.
     pub fn stalled(&self, controller: &'static str) {
         self.terminal_errors.get_or_create(&ControllerLabels { controller }).inc();
     }
 
-    /// Counts a reconcile that panicked.
+    /// Counts a reconciliation that panicked.
     pub fn panicked(&self, controller: &'static str) {
         self.panics.get_or_create(&ControllerLabels { controller }).inc();
     }
@@ -195,7 +195,7 @@ impl Reconciles {
 /// Namespace and name of an object.
 type ObjectKey = (String, String);
 
-/// Running reconciles of all controllers, for the metrics that the work queue of controller-runtime has. These metrics show a
+/// Running reconciliations of all controllers, for the metrics that the work queue of controller-runtime has. These metrics show a
 /// reconcile that hangs before it ends. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 struct Activity {

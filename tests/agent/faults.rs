@@ -96,6 +96,22 @@ async fn a_restarted_agent_reports_interrupted_and_finished_runs() {
     assert!(workspace.run(&open).await.unwrap(), "the ID belongs to the interrupted run");
 }
 
+#[tokio::test]
+async fn a_stopped_agent_is_continued_and_killed_if_it_is_stopped_often() {
+    let mut workspace = Workspace::start_with(Some("exit 0"), &[]).await;
+    let agent = workspace.agent_pid();
+    signal(agent, "STOP");
+    workspace.status().await;
+    let stop = async || {
+        while processes().contains_key(&agent) {
+            signal(agent, "STOP");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let (code, ()) = tokio::join!(workspace.ended(), stop());
+    assert_eq!(code, Some(128 + 9), "the agent is killed, which ends the first process");
+}
+
 /// Leaves three orphans: a short-lived one, a long-lived one, and a long-lived one with an empty environment.
 const ORPHANS: &str = "case \"$*\" in *up*)
     (setsid sleep 0.2 &); (setsid sleep 1000 &); (env -i \"$(command -v setsid)\" \"$(command -v sleep)\" 1000 &)

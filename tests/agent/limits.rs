@@ -84,8 +84,8 @@ async fn a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period() {
 }
 
 #[tokio::test]
-async fn a_canceled_run_that_waits_for_its_compiler_ends_before_the_grace_period() {
-    if !has_pulumi("a_canceled_run_that_waits_for_its_compiler_ends_before_the_grace_period") {
+async fn a_canceled_run_that_waits_for_its_compiler_ends_early() {
+    if !has_pulumi("a_canceled_run_that_waits_for_its_compiler_ends_early") {
         return;
     }
     let workspace = Workspace::start_with_grace(600).await;

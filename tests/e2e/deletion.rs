@@ -16,7 +16,7 @@ use crate::harness::{
 };
 
 #[test]
-fn deleting_a_stack_with_destroy_on_finalize_destroys() {
+fn deleting_a_stack_with_destroy_on_finalize_destroys_its_resources() {
     run("destroy", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("destroy").step("step", json!({"value": "one"})).files()).await;

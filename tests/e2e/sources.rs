@@ -102,7 +102,7 @@ async fn until_reported(scene: &Scene, reason: &str, revision: &str, origin: &st
 }
 
 #[test]
-fn new_content_of_a_bucket_runs_in_the_same_pod() {
+fn new_bucket_content_starts_a_run_in_the_same_pod() {
     run("bucket", async |scene| {
         let bucket = scene.bucket("app");
         let first = bucket.put(&with_text("one"), None).await;

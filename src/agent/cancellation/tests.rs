@@ -59,7 +59,7 @@ fn sent_while_idle(idle: std::ops::Range<u32>, calls: &[u32]) -> Vec<(u32, Step)
 }
 
 #[test]
-fn without_operations_in_flight_the_second_interrupt_is_earlier_but_not_the_kill() {
+fn an_idle_engine_gets_the_second_interrupt_earlier_but_not_the_kill() {
     use Step::{Interrupt, Kill};
     for (idle, calls, expected) in [
         (0..200, &[][..], vec![]),

@@ -1,4 +1,4 @@
-//! Recovers a stack from earlier runs: detects and removes pending creates, which an interrupted run leaves in the
+//! Cleans up after interrupted runs: detects and removes the pending creates that an interrupted run left in the
 //! state, and removes the lock of a run that is proven dead. Pending creates are removed only if a user confirms that
 //! the resources do not exist, and the lock only if there is no interactive session in the pod.
 

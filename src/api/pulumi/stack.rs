@@ -133,7 +133,7 @@ pub struct StackSpec {
     pub secrets: BTreeMap<String, String>,
 
     /// Secret configuration values, by key. They are encrypted in the settings of the Pulumi stack, and do not appear in logs, conditions
-    /// and outputs.
+    /// or outputs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets_ref: BTreeMap<String, ResourceRef>,

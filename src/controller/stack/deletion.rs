@@ -99,8 +99,8 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     chosen.ok_or_else(|| no_source(observed))
 }
 
-/// Returns the message about a pending source lookup for which the destroy has to wait. The destroy from the state without the source is
-/// only for a source that is not available.
+/// If the destroy must wait for a pending source lookup, returns the message for the condition. A destroy that uses only the state is
+/// allowed only if the source is unavailable.
 fn awaited(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
     let requested = observed.deletion.as_ref().and_then(|deletion| deletion.requested.as_ref());

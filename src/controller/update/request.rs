@@ -21,7 +21,7 @@ use crate::rpc::protocol::{self, settings_digest};
 /// Maximum length of a label value.
 const MAX_NAME: usize = 63;
 
-/// Maximum number of dead runs in a request. The latest dead runs are selected.
+/// Maximum number of dead runs in a request. If there are more, the request contains the latest.
 const MAX_DEAD_RUNS: usize = 5;
 
 /// Reason why a run cannot be requested.

@@ -163,7 +163,7 @@ impl Act<'_> {
         }
         if stateful_set {
             let applied = writer.apply::<StatefulSet>(&rendered.stateful_set).await?;
-            self.context.memory.applied(&applied);
+            self.context.memory.record_applied(&applied);
         }
         Ok(())
     }

@@ -95,7 +95,7 @@ impl Memory {
         self.lock().entry(key_of(found)).or_insert_with(|| version.clone()) == &version
     }
 
-    pub(super) fn applied(&self, stateful_set: &StatefulSet) {
+    pub(super) fn record_applied(&self, stateful_set: &StatefulSet) {
         self.lock().insert(key_of(stateful_set), Version::of(stateful_set));
     }
 
@@ -229,7 +229,7 @@ mod tests {
         assert!(memory.is_unchanged(&stateful_set("a", 1)));
         assert!(!memory.is_unchanged(&stateful_set("a", 2)), "edited");
         assert!(!memory.is_unchanged(&stateful_set("b", 1)), "recreated by another client");
-        memory.applied(&stateful_set("a", 3));
+        memory.record_applied(&stateful_set("a", 3));
         assert!(memory.is_unchanged(&stateful_set("a", 3)));
         memory.forget("team", "app-workspace");
         assert!(memory.is_unchanged(&stateful_set("b", 1)));

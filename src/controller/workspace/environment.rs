@@ -56,7 +56,7 @@ impl Desired {
     /// Returns the Secrets and ConfigMaps that the environment refers to.
     pub(super) fn mounted(&self) -> BTreeSet<Mounted<'_>> {
         let keys = self.env.iter().filter_map(key_of).map(|reference| reference.mounted);
-        keys.chain(self.env_from.iter().filter_map(all_of)).collect()
+        keys.chain(self.env_from.iter().filter_map(env_from_source)).collect()
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
 pub(super) fn required(spec: &WorkspaceSpec) -> Result<Vec<Reference>, SpecError> {
     let desired = desired(spec)?;
     let from = desired.env_from.iter().filter(|from| !is_optional(from, &OPTIONAL_SOURCES));
-    let from = from.filter_map(all_of).map(|mounted| mounted.referred_to_by("envFrom".to_owned()));
+    let from = from.filter_map(env_from_source).map(|mounted| mounted.referred_to_by("envFrom".to_owned()));
     let variables = desired.env.iter().filter(|variable| !is_optional(variable, &OPTIONAL_KEYS));
     let variables = variables.filter_map(|variable| {
         let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -122,7 +122,10 @@ fn run_variables(from: &Value) -> Option<EnvironmentVariable> {
         return None;
     }
     let prefix = from.get("prefix").and_then(Value::as_str).unwrap_or_default();
-    Some(EnvironmentVariable { name: prefix.to_owned(), source: Some(Source::Directory(all_of(from)?.directory())) })
+    Some(EnvironmentVariable {
+        name: prefix.to_owned(),
+        source: Some(Source::Directory(env_from_source(from)?.directory())),
+    })
 }
 
 fn run_variable(variable: &Value) -> Option<EnvironmentVariable> {
@@ -154,7 +157,7 @@ fn key_of(variable: &Value) -> Option<KeyOf<'_>> {
     secret.or_else(|| config_map().map(|(name, key)| KeyOf { mounted: Mounted::ConfigMap(name), key }))
 }
 
-fn all_of(from: &Value) -> Option<Mounted<'_>> {
+fn env_from_source(from: &Value) -> Option<Mounted<'_>> {
     let named = |pointer| from.pointer(pointer).and_then(Value::as_str);
     named("/secretRef/name").map(Mounted::Secret).or_else(|| named("/configMapRef/name").map(Mounted::ConfigMap))
 }
@@ -180,7 +183,7 @@ fn check_from(from: &Value) -> Result<(), SpecError> {
         return Err(SpecError::VariableName { name: prefix.to_owned() });
     }
     let invalid = |what| SpecError::EnvironmentFrom { what };
-    check_name(all_of(from).ok_or_else(|| invalid("`secretRef.name` or `configMapRef.name` is required"))?)
+    check_name(env_from_source(from).ok_or_else(|| invalid("`secretRef.name` or `configMapRef.name` is required"))?)
         .map_err(invalid)
 }
 

@@ -39,7 +39,7 @@ pub(super) fn desired(spec: &WorkspaceSpec) -> Result<DesiredSource, SpecError> 
     let written = InlineSource::of(spec);
     let resolved = match (&spec.artifact, written.first()) {
         (Some(_), Some(other)) => return Err(InlineSourceError::Two { one: "artifact", other }.into()),
-        (Some(artifact), None) => return given(artifact),
+        (Some(artifact), None) => return from_artifact_reference(artifact),
         (None, _) => written.resolve()?.unwrap_or_else(from_init_containers),
     };
     let artifact = ArtifactReference {
@@ -51,7 +51,7 @@ pub(super) fn desired(spec: &WorkspaceSpec) -> Result<DesiredSource, SpecError> 
 }
 
 /// Returns the source for an artifact that another controller or a user has resolved.
-fn given(artifact: &ArtifactReference) -> Result<DesiredSource, SpecError> {
+fn from_artifact_reference(artifact: &ArtifactReference) -> Result<DesiredSource, SpecError> {
     let origin = InPod::of(&artifact.digest).map(|_| Origin::InPod);
     let dir = Directory::from_str(&artifact.dir)?.as_str().to_owned();
     Ok(DesiredSource { artifact: ArtifactReference { dir, ..artifact.clone() }, origin })

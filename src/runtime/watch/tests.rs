@@ -212,6 +212,7 @@ fn stored_updates_keep_only_metadata_spec_and_run_state() {
         "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
         "metadata": { "name": "app-1", "namespace": "apps", "uid": "u", "resourceVersion": "7", "finalizers": ["ours"],
             "annotations": { requested: "1", "kubectl.kubernetes.io/last-applied-configuration": "all of it" },
+            "labels": { "auto.pulumi.com/workspace-name": "app", "auto.pulumi.com/other": "" },
             "managedFields": [{ "manager": "someone" }] },
         "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "artifact": { "digest": crate::artifact::Digest::of(b"a"), "revision": "r" } },
         "status": { "conditions": [condition("Progressing"), condition("Complete")], "message": "a long story",
@@ -222,6 +223,7 @@ fn stored_updates_keep_only_metadata_spec_and_run_state() {
     });
     let mut kept = whole.clone();
     kept["metadata"]["annotations"] = json!({ requested: "1" });
+    kept["metadata"]["labels"] = json!({ "auto.pulumi.com/workspace-name": "app" });
     kept["metadata"].as_object_mut().unwrap().remove("managedFields");
     let status = &whole["status"];
     kept["status"] = json!({ "conditions": [condition("Complete")], "run": status["run"], "interrupted": true,

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_is_the_reason() {
+    fn the_first_failure_is_reported() {
         let budget = budget();
         budget.allow("the list", 10);
         assert!(budget.spend(10).is_ok());

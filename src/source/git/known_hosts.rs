@@ -8,7 +8,7 @@ use crate::source::git::error::GitError;
 use crate::source::git::url::SshLocation;
 use crate::source::git::wildcards::matches_host;
 
-/// The built-in host keys of large public Git hosts.
+/// The built-in host keys of large public Git providers.
 const BUILT_IN: &str = include_str!("known_hosts.txt");
 
 /// Lists of host keys, in order of precedence.

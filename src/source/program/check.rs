@@ -79,7 +79,7 @@ impl Checker {
             ("program.resources", content.resources.contains_key(RESERVED)),
         ];
         for (section, _) in sections.into_iter().filter(|(_, has_it)| *has_it) {
-            self.problem(format!("{section}.{RESERVED} has a name that the language reserves: rename it"));
+            self.problem(format!("{section}.{RESERVED}: {RESERVED} is a reserved name in Pulumi YAML: rename it"));
         }
         for name in content.variables.keys().filter(|name| content.resources.contains_key(*name)) {
             let place = below("program.variables", name);

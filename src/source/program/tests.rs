@@ -241,7 +241,7 @@ fn problems_of_other_sections_are_reported_with_their_field_path() {
             json!({"resources": {"a": {"type": "a:b"}}, "variables": {"a": 1}}),
             "program.variables.a has the same name as a resource",
         ),
-        (json!({"variables": {"pulumi": 1}}), "program.variables.pulumi has a name that the language reserves"),
+        (json!({"variables": {"pulumi": 1}}), "program.variables.pulumi: pulumi is a reserved name in Pulumi YAML"),
         (json!({"outputs": {"a": "${["}}), "program.outputs.a: invalid reference"),
         (json!({"packages": {"a": {"version": "1"}}}), "program.packages.a must be a string such as source@version"),
         (

@@ -13,7 +13,7 @@ use super::wait::{Look, WaitLimit, api_call, wait_until};
 
 const GROUP: &str = "notification.toolkit.fluxcd.io";
 
-/// A request to the server of `source-faults`, which plays the role of a chat or a Git host.
+/// A request to the server of `source-faults`, which plays the role of a chat or a Git provider.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Call {
     pub method: String,
@@ -69,7 +69,7 @@ impl Scene {
         format!("{}/hooks/{}/{name}", Environment::get().source_faults_url_in_cluster, self.namespace)
     }
 
-    /// Returns the URL of a repository on a Git host that accepts commit statuses.
+    /// Returns the URL of a repository on a Git provider that accepts commit statuses.
     pub fn git_host(&self, repository: &str) -> String {
         format!("{}/{}/{repository}", Environment::get().source_faults_url_in_cluster, self.namespace)
     }

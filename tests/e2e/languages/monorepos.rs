@@ -34,7 +34,7 @@ fn a_python_program_uses_a_changed_local_package() {
 
 /// The project file is in the directory of the program, and the lock file in the root.
 #[test]
-fn a_project_in_a_subdirectory_of_an_npm_workspace_uses_a_changed_local_package() {
+fn a_project_in_an_npm_workspace_directory_uses_a_changed_package() {
     run("monorepo-ts-app", async |scene| {
         let mut files = program("monorepo-typescript");
         files.retain(|file| file.path != "Pulumi.yaml");

@@ -327,7 +327,7 @@ fn a_stale_pod_that_cannot_be_drained_is_replaced_only_when_safe() {
 }
 
 #[test]
-fn a_terminating_pod_is_awaited_and_released_without_open_runs() {
+fn a_terminating_pod_is_released_when_no_run_is_open() {
     fn going(o: &mut Observed, held: bool, running: bool) {
         o.agent = Agent::NotCalled;
         o.pod = Some(PodState { terminating: true, held, running, ready: false, ..pod() });

@@ -142,7 +142,7 @@ async fn repeated_long_tasks_of_many_namespaces_rarely_delay_a_light_namespace()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_unused_namespaces_does_not_delay_a_light_namespace() {
+async fn many_new_namespaces_do_not_delay_a_namespace_with_few_calls() {
     let slots = TaskSlots::new(FETCHES);
     let slot = of_any(&slots, &names(&["victim"]), 0).await.unwrap();
     sleep(SECOND / 2).await;
