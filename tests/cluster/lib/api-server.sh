@@ -19,8 +19,9 @@ stop_api_server() {
     wait_for 10 "the API server to end" "show_log kube-apiserver" api_server_has_ended
 }
 
+# The threads of a killed process can keep its sockets open for a moment after its main thread has ended.
 api_server_has_ended() {
-    ! is_running kube-apiserver
+    ! is_running kube-apiserver && ! (exec 3<>"/dev/tcp/$node_address/6443") 2>/dev/null
 }
 
 start_api_server_again() {
