@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 /// Maximum number of JSON values in an object. A parsed value can need a hundred times the memory of its text, such as the
-/// objects in `[{"":0},{"":0}]`. The largest valid objects have half as many values.
+/// objects in `[{"":0},{"":0}]`. The limit includes the managed fields.
 const MAX_VALUES: usize = 100_000;
 
 /// An object as JSON text with parsed identity. [`Tolerant::parse`] parses the object.

@@ -5,16 +5,22 @@ const GRACE_PERIOD: Duration = Duration::from_secs(60);
 
 /// Returns the signals and their times in seconds, for `Cancel` calls at the seconds `calls` and the engine's first
 /// event at the second `began`.
-fn sent(calls: &[u32], began: Option<u32>, seconds: u32) -> Vec<(u32, Step)> {
+fn sent(calls: &[u32], began: Option<u32>) -> Vec<(u32, Step)> {
+    sent_with(calls, began, |_, _, _| {})
+}
+
+/// Like [`sent`], but calls `observe` in each second.
+fn sent_with(calls: &[u32], began: Option<u32>, observe: impl Fn(&mut Cancellation, u32, Instant)) -> Vec<(u32, Step)> {
     let start = Instant::now();
     let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
     let mut steps = Vec::new();
-    for second in 0..seconds {
+    for second in 0..200 {
         let now = start + SECOND * second;
         calls.iter().filter(|call| **call == second).for_each(|_| cancel_request.escalate(now, GRACE_PERIOD));
         if began == Some(second) {
             cancellation.engine_began();
         }
+        observe(&mut cancellation, second, now);
         while let Some(step) = cancellation.due(&cancel_request, now) {
             steps.push((second, step));
         }
@@ -36,26 +42,13 @@ fn signals_escalate_after_engine_start_and_grace_period() {
         // The second SIGINT was sent automatically, so a further call changes nothing.
         (&[5, 70][..], Some(1), vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
     ] {
-        assert_eq!(sent(calls, began, 200), expected, "{calls:?} {began:?}");
+        assert_eq!(sent(calls, began), expected, "{calls:?} {began:?}");
     }
 }
 
-/// Returns the signals and their times in seconds, for a `Cancel` call at second 5 and an engine without operations in
-/// flight in the given seconds.
-fn sent_while_idle(idle: std::ops::Range<u32>, calls: &[u32]) -> Vec<(u32, Step)> {
-    let start = Instant::now();
-    let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
-    cancellation.engine_began();
-    let mut steps = Vec::new();
-    for second in 0..200 {
-        let now = start + SECOND * second;
-        calls.iter().filter(|call| **call == second).for_each(|_| cancel_request.escalate(now, GRACE_PERIOD));
-        cancellation.observe_operations(!idle.contains(&second), now);
-        while let Some(step) = cancellation.due(&cancel_request, now) {
-            steps.push((second, step));
-        }
-    }
-    steps
+/// Returns the signals and their times in seconds, for an engine without operations in flight in the seconds `idle`.
+fn sent_while_idle(idle: &std::ops::Range<u32>, calls: &[u32]) -> Vec<(u32, Step)> {
+    sent_with(calls, Some(0), |cancellation, second, now| cancellation.observe_operations(!idle.contains(&second), now))
 }
 
 #[test]
@@ -68,7 +61,7 @@ fn an_idle_engine_gets_the_second_interrupt_earlier_but_not_the_kill() {
         (0..30, &[5][..], vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
         (0..200, &[5, 40][..], vec![(5, Interrupt), (35, Interrupt), (70, Kill)]),
     ] {
-        assert_eq!(sent_while_idle(idle.clone(), calls), expected, "{idle:?} {calls:?}");
+        assert_eq!(sent_while_idle(&idle, calls), expected, "{idle:?} {calls:?}");
     }
 }
 
