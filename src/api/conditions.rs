@@ -112,6 +112,9 @@ pub mod update_reason {
     pub const RUN_REFUSED: &str = "RunRefused";
     /// It is unknown whether the run has ended. The run stays open until its end is proven or a user resolves it.
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
+    /// The controller deletes the pod of a run, because the agent has not enforced the timeout of the run. Only events have
+    /// this reason.
+    pub const TIMEOUT_EXCEEDED: &str = "TimeoutExceeded";
 }
 
 /// Maximum length of a condition message that the API server accepts.

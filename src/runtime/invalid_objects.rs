@@ -1,7 +1,10 @@
 //! Reports objects that cannot be parsed, in their conditions and as events. Such an object triggers no reconcile.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::marker::PhantomData;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
@@ -14,41 +17,110 @@ use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::tolerant_watcher::ParseError;
 use crate::runtime::writes::{Object, Writer};
 
-/// Capacity of the queue of reports. Further reports are dropped; the log contains them.
-const CAPACITY: usize = 256;
+/// Maximum number of queued objects of a namespace. The log contains further objects.
+const CAPACITY: usize = 64;
 /// Maximum number of remembered reports.
 const MAX_REPORTED: usize = 4096;
+/// Maximum number of attempts to write the status of an object.
+const MAX_ATTEMPTS: u32 = 5;
+/// Pause after a failed attempt.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// An object that cannot be parsed.
-#[derive(Debug)]
-pub struct InvalidObject {
+#[derive(Clone, Debug)]
+struct InvalidObject {
     metadata: ObjectMeta,
     message: String,
+    /// Number of failed attempts to write the status.
+    attempts: u32,
 }
 
-/// Queue of invalid objects. Never blocks.
+/// Write side of the queue of invalid objects. Never blocks.
 #[derive(Clone, Debug)]
-pub struct InvalidObjects(mpsc::Sender<InvalidObject>);
+pub struct InvalidObjects {
+    waiting: Arc<Mutex<Waiting>>,
+    wake: mpsc::Sender<()>,
+}
+
+/// Read side of the queue of invalid objects, for [`report`].
+#[derive(Debug)]
+pub struct Queue {
+    waiting: Arc<Mutex<Waiting>>,
+    wake: mpsc::Receiver<()>,
+}
+
+/// Queued objects by namespace. The namespaces take turns, so that continuous changes in one namespace do not delay the
+/// reports of another namespace.
+#[derive(Debug, Default)]
+struct Waiting {
+    by_namespace: BTreeMap<String, VecDeque<InvalidObject>>,
+    /// Namespace of the last object that left the queue.
+    last: String,
+}
+
+impl Waiting {
+    /// Adds an object, or replaces the queued version of the object.
+    fn add(&mut self, object: InvalidObject) {
+        let queue = self.by_namespace.entry(object.metadata.namespace.clone().unwrap_or_default()).or_default();
+        match queue.iter_mut().find(|queued| queued.metadata.name == object.metadata.name) {
+            Some(queued) => *queued = object,
+            None if queue.len() < CAPACITY => queue.push_back(object),
+            None => {}
+        }
+    }
+
+    /// Removes and returns the first object of the next namespace.
+    fn next(&mut self) -> Option<InvalidObject> {
+        let later = (Bound::Excluded(self.last.clone()), Bound::Unbounded);
+        let next = self.by_namespace.range(later).next().or_else(|| self.by_namespace.first_key_value());
+        self.last = next?.0.clone();
+        let queue = self.by_namespace.get_mut(&self.last)?;
+        let object = queue.pop_front();
+        if queue.is_empty() {
+            self.by_namespace.remove(&self.last);
+        }
+        object
+    }
+}
 
 impl InvalidObjects {
-    /// Creates a queue and its receiver, for [`report`].
-    pub fn new() -> (Self, mpsc::Receiver<InvalidObject>) {
-        let (sender, receiver) = mpsc::channel(CAPACITY);
-        (InvalidObjects(sender), receiver)
+    /// Creates the write side and the read side of a queue.
+    pub fn new() -> (Self, Queue) {
+        let (sender, receiver) = mpsc::channel(1);
+        let waiting = Arc::new(Mutex::new(Waiting::default()));
+        (InvalidObjects { waiting: waiting.clone(), wake: sender }, Queue { waiting, wake: receiver })
     }
 
     /// Queues an object.
     pub fn add(&self, metadata: &ObjectMeta, error: &ParseError) {
-        let object = InvalidObject { metadata: metadata.clone(), message: error.to_string() };
-        // A dropped report is in the log.
-        drop(self.0.try_send(object));
+        let object = InvalidObject { metadata: metadata.clone(), message: error.to_string(), attempts: 0 };
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).add(object);
+        // If the channel is full, the reader has not handled the previous wake-up yet.
+        drop(self.wake.try_send(()));
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the next object, or `None` after the write side is closed and the queue is empty.
+    async fn next(&mut self) -> Option<InvalidObject> {
+        loop {
+            if let Some(object) = self.lock().next() {
+                return Some(object);
+            }
+            self.wake.recv().await?;
+        }
     }
 }
 
 /// Reports each generation of each queued object once, until the queue is closed.
-pub async fn report<K: Object>(mut queue: mpsc::Receiver<InvalidObject>, writer: Writer, events: Events) {
+pub async fn report<K: Object>(mut queue: Queue, writer: Writer, events: Events) {
     let mut reported: HashMap<Option<String>, Option<i64>> = HashMap::new();
-    while let Some(InvalidObject { metadata, message }) = queue.recv().await {
+    while let Some(object) = queue.next().await {
+        let InvalidObject { metadata, message, attempts } = object.clone();
         if reported.len() >= MAX_REPORTED {
             reported.clear();
         }
@@ -61,6 +133,11 @@ pub async fn report<K: Object>(mut queue: mpsc::Receiver<InvalidObject>, writer:
         {
             tracing::warn!(error = &error as &dyn std::error::Error, "failed to report an invalid object");
             reported.remove(&metadata.uid);
+            if attempts + 1 < MAX_ATTEMPTS && !error.is_not_found() && !queue.wake.is_closed() {
+                queue.lock().add(InvalidObject { attempts: attempts + 1, ..object });
+                tokio::time::sleep(RETRY_INTERVAL).await;
+                continue;
+            }
         }
         let object = PartialObjectMeta::<K> { types: None, metadata, _phantom: PhantomData };
         events.publish(Event::new(&object, EventKind::Warning, stack_reason::SPEC_INVALID, message));
@@ -86,8 +163,6 @@ fn status(kind: &str, message: &str, generation: i64) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use kube::Client;
 
     use super::*;
@@ -101,18 +176,56 @@ mod tests {
         let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), Metrics::default());
         let (events, _task) = Events::new(writer.clone(), "controller", "pod", Metrics::default());
         let (invalid, queue) = InvalidObjects::new();
+        let reports = tokio::spawn(report::<K>(queue, writer, events));
         for generation in generations {
-            let metadata = ObjectMeta {
-                name: Some("web".to_owned()),
-                namespace: Some("apps".to_owned()),
-                uid: Some("u".to_owned()),
-                generation: Some(*generation),
-                ..ObjectMeta::default()
-            };
-            invalid.add(&metadata, &ParseError::TooManyValues(7));
+            invalid.add(&metadata("apps", "web", *generation), &ParseError::TooManyValues(7));
+            while invalid.waiting.lock().unwrap().by_namespace.contains_key("apps") {
+                tokio::task::yield_now().await;
+            }
         }
         drop(invalid);
-        report::<K>(queue, writer, events).await;
+        reports.await.expect("no panic");
+    }
+
+    fn metadata(namespace: &str, name: &str, generation: i64) -> ObjectMeta {
+        ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            uid: Some(format!("uid-of-{name}")),
+            generation: Some(generation),
+            ..ObjectMeta::default()
+        }
+    }
+
+    #[test]
+    fn namespaces_take_turns_and_each_object_is_queued_once() {
+        let mut waiting = Waiting::default();
+        let mut add = |namespace: &str, name: &str, generation: i64| {
+            waiting.add(InvalidObject {
+                metadata: metadata(namespace, name, generation),
+                message: String::new(),
+                attempts: 0,
+            });
+        };
+        for (namespace, name) in [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1"), ("c", "c2")] {
+            add(namespace, name, 1);
+        }
+        add("a", "a1", 2);
+        let order: Vec<String> = std::iter::from_fn(|| waiting.next())
+            .map(|object| {
+                format!(
+                    "{}:{}",
+                    object.metadata.name.unwrap_or_default(),
+                    object.metadata.generation.unwrap_or_default()
+                )
+            })
+            .collect();
+        assert_eq!(order, ["a1:2", "b1:1", "c1:1", "a2:1", "c2:1", "a3:1"]);
+        for number in 0..2 * CAPACITY {
+            let metadata = metadata("a", &number.to_string(), 1);
+            waiting.add(InvalidObject { metadata, message: String::new(), attempts: 0 });
+        }
+        assert_eq!(std::iter::from_fn(|| waiting.next()).count(), CAPACITY);
     }
 
     fn stack() -> FakeResponse {
@@ -128,7 +241,7 @@ mod tests {
             requests.iter().map(|request| &request.body["status"]["observedGeneration"]).collect();
         assert_eq!(generations, [1, 2]);
         assert!(requests[0].path.ends_with("/namespaces/apps/stacks/web/status"), "{}", requests[0].path);
-        assert_eq!(requests[0].body["metadata"]["uid"], "u", "another object of this name is not changed");
+        assert_eq!(requests[0].body["metadata"]["uid"], "uid-of-web", "another object of this name is not changed");
         let conditions = requests[0].body["status"]["conditions"].as_array().expect("conditions");
         let states: Vec<(&Value, &Value, &Value)> = conditions
             .iter()
@@ -139,11 +252,25 @@ mod tests {
         assert_eq!(states, [ready, stalled]);
     }
 
-    #[tokio::test]
-    async fn a_failed_report_is_repeated_with_the_next_event() {
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_report_is_repeated_a_few_times() {
         let (client, log) = client(|_| FakeResponse::refusal(500, "InternalError"));
-        reported::<Stack>(client, &[1, 1]).await;
-        assert_eq!(log.all().len(), 2);
+        let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), Metrics::default());
+        let (events, _task) = Events::new(writer.clone(), "controller", "pod", Metrics::default());
+        let (invalid, queue) = InvalidObjects::new();
+        let reports = tokio::spawn(report::<Stack>(queue, writer, events));
+        invalid.add(&metadata("apps", "web", 1), &ParseError::TooManyValues(7));
+        tokio::time::sleep(RETRY_INTERVAL * (MAX_ATTEMPTS + 5)).await;
+        drop(invalid);
+        reports.await.expect("no panic");
+        assert_eq!(log.all().len(), 5);
+    }
+
+    #[tokio::test]
+    async fn the_report_of_a_deleted_object_is_not_repeated() {
+        let (client, log) = client(|_| FakeResponse::refusal(404, "NotFound"));
+        reported::<Stack>(client, &[1]).await;
+        assert_eq!(log.all().len(), 1);
     }
 
     #[tokio::test]

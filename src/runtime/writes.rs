@@ -176,22 +176,41 @@ impl Writer {
             name: name.to_owned(),
         };
         let preconditions = uid.map(|uid| Preconditions { uid: Some(uid.to_owned()), resource_version: None });
-        self.delete_if::<K>(&attempt, preconditions).await
+        self.delete_if::<K>(&attempt, preconditions, None).await
+    }
+
+    /// Deletes the object with this UID, with a termination grace period in seconds.
+    pub async fn delete_within<K: Object>(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        grace_seconds: u32,
+    ) -> Result<(), WriteError> {
+        let attempt = Attempt {
+            verb: "delete",
+            kind: K::kind(&()).into_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        self.delete_if::<K>(&attempt, Some(preconditions), Some(grace_seconds)).await
     }
 
     /// Deletes an object if it has not changed since it was read; otherwise returns a conflict.
     pub async fn delete_if_unchanged<K: Object>(&self, object: &K) -> Result<(), WriteError> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
-        self.delete_if::<K>(&attempt("delete", object), Some(preconditions)).await
+        self.delete_if::<K>(&attempt("delete", object), Some(preconditions), None).await
     }
 
     async fn delete_if<K: Object>(
         &self,
         attempt: &Attempt,
         preconditions: Option<Preconditions>,
+        grace_period_seconds: Option<u32>,
     ) -> Result<(), WriteError> {
         let (api, name) = self.target::<K>(attempt)?;
-        let parameters = DeleteParams { preconditions, ..DeleteParams::background() };
+        let parameters = DeleteParams { preconditions, grace_period_seconds, ..DeleteParams::background() };
         let request = async { api.delete(name, &parameters).await };
         match self.call(attempt, request).await {
             Err(error) if !error.is_not_found() => Err(error),

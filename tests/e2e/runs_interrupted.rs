@@ -224,6 +224,32 @@ fn an_out_of_memory_run_reports_the_memory_limit() {
     });
 }
 
+/// A program can prevent its agent from enforcing the timeout. The test moves the start of the run into the past instead.
+#[test]
+fn the_controller_deletes_the_pod_of_a_run_that_exceeds_its_deadline() {
+    run("deadline", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&slow("deadline", 300).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        let pod = main.pod().await.uid();
+        let name = running_update(scene, &main).await.name_any();
+        let patch = Patch::Merge(json!({"status": {"startTime": "2026-01-01T00:00:00Z"}}));
+        let (api, parameters) = (scene.api::<Update>(), PatchParams::default());
+        api_call("changing the start time", api.patch_status(&name, &parameters, &patch)).await;
+        request_reconcile(scene, &name, "1").await;
+        let ended = until_update(scene, &name, "to have ended", WaitLimit::Run, Update::is_complete).await;
+        let message = ended.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
+        assert_eq!(failure(&ended), Some(update_reason::ABORTED), "{message}");
+        for part in ["exceeded its timeout of 3h0m0s", "the controller deleted its pod"] {
+            assert!(message.contains(part), "{part} is missing in {message}");
+        }
+        let second = source.push(&slow("deadline", 1).files()).await;
+        main.until_applied(&second).await;
+        assert_ne!(main.pod().await.uid(), pod);
+    });
+}
+
 /// The kubelet checks disk usage about every ten seconds and evicts a pod above its limit without a grace period.
 #[test]
 fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {

@@ -16,6 +16,7 @@ use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::stack::stack_of;
 use crate::controller::update::attachments::{RunState, Target};
 use crate::controller::update::context::Context;
+use crate::controller::update::deadline;
 use crate::controller::update::decide::Action;
 use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
@@ -40,6 +41,9 @@ const REPORTED_RETRY: Duration = Duration::from_secs(120);
 const UNKNOWN_OUTCOME_RETRY: Duration = Duration::from_secs(30);
 /// Retry interval for canceling a run whose agent is unreachable.
 const CANCEL_RETRY: Duration = Duration::from_secs(5);
+/// Grace period for the deletion of a pod whose agent has not ended the run. The time for the graceful cancellation has
+/// passed.
+const DELETION_GRACE_SECONDS: u32 = 60;
 /// Retry interval after the API server has rejected a write as forbidden. No watch event signals that the write has become
 /// allowed.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
@@ -76,7 +80,7 @@ pub async fn act(
         }
         Action::AwaitReferences(message) => await_references(observed, &message, context, now).await,
         Action::Announce(binding) => announce(observed, &binding, context, now).await,
-        Action::Attach(binding) => attach(observed, &binding, context),
+        Action::Attach(binding) => attach(observed, &binding, context, now),
         Action::Await(message) => {
             let status = status::running(update, observed.progress.as_ref(), &message, now);
             context.writer.status(update, &status).await?;
@@ -90,6 +94,7 @@ pub async fn act(
         }
         Action::OutcomeUnknown(cause) => report_unknown_outcome(observed, &cause, context, now).await,
         Action::Cancel => cancel(observed, context, now).await,
+        Action::DeletePod(why) => delete_pod(observed, &why, context, now).await,
         Action::Record(outcome) => record(observed, &outcome, context, now).await,
         Action::Release => release(observed, context).await,
         Action::Abandon => {
@@ -229,7 +234,12 @@ async fn patch_pod(
 }
 
 /// Attaches a task to the announced run. The task starts the run only if the agent has no record of it.
-fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Result<Next, ReconcileError> {
+fn attach(
+    observed: &Observed,
+    binding: &RunBinding,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let (Some(workspace), Some(pod), Some(address)) = (&observed.workspace, &observed.pod, address(observed)) else {
         return Ok(Next::Done(Some(WATCHED_RETRY)));
@@ -242,7 +252,8 @@ fn attach(observed: &Observed, binding: &RunBinding, context: &Context) -> Resul
     let request = request::run(update, workspace, binding, dead_runs, context.timeouts)
         .map_err(|e| ReconcileError::stalled(e.to_string()))?;
     let is_kept = update.metadata.deletion_timestamp.is_none() || observed.stack == Owner::Deleting;
-    let may_start = is_kept && !is_cancel_requested(update);
+    let is_expired = deadline::start_expired(update, context.timeouts, now).is_some();
+    let may_start = is_kept && !is_cancel_requested(update) && !is_expired;
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
     Ok(Next::Done(Some(WATCHED_RETRY)))
 }
@@ -272,6 +283,24 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     }
     let status = status::canceling(update, observed.progress.as_ref(), "canceling the run", now);
     context.writer.status(update, &status).await?;
+    Ok(Next::Done(Some(WATCHED_RETRY)))
+}
+
+/// Deletes the pod of a run that its agent has not ended. The end of the container then proves the end of the run.
+async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
+    let update = &observed.update;
+    let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_RETRY))) };
+    let message = format!("{why}; deleting pod {}", pod.name_any());
+    let status = status::canceling(update, observed.progress.as_ref(), &message, now);
+    context.writer.status(update, &status).await?;
+    let left = pod.metadata.deletion_grace_period_seconds;
+    if pod.metadata.deletion_timestamp.is_none() || left.is_none_or(|left| left > i64::from(DELETION_GRACE_SECONDS)) {
+        let event = Event::new(update, EventKind::Warning, update_reason::TIMEOUT_EXCEEDED, message);
+        context.events.publish(with_revision(update, event));
+        let namespace = pod.namespace().unwrap_or_default();
+        let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
+        context.writer.delete_within::<Pod>(&namespace, &name, &uid, DELETION_GRACE_SECONDS).await?;
+    }
     Ok(Next::Done(Some(WATCHED_RETRY)))
 }
 

@@ -90,8 +90,8 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
     let live = context.writer.take_over(&live).await?.unwrap_or(live);
     let mut update = Box::new(live);
     for _ in 0..STEPS {
-        let observed = observe(*update, &context).await?;
         let now = Timestamp::now();
+        let observed = observe(*update, &context, now).await?;
         let action = decide(&observed, now);
         tracing::debug!(action = action.name(), "decided");
         match act(&observed, action, &context, now).await? {

@@ -11,6 +11,7 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names, resolve};
 use crate::artifact::Directory;
 use crate::controller::update::attachments::RunState;
+use crate::controller::update::deadline;
 use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::pod_termination::{self, End, Recorded};
@@ -46,6 +47,8 @@ pub enum Action {
     OutcomeUnknown(String),
     /// Cancel the run.
     Cancel,
+    /// Delete the pod of the run, for this reason, because the agent has not ended the run.
+    DeletePod(String),
     /// Record the result of the ended run in the status.
     Record(Box<RunOutcome>),
     /// Release the pod and the Update, because the result is recorded.
@@ -72,6 +75,7 @@ impl Action {
             Action::Hold(_) => "Hold",
             Action::OutcomeUnknown(_) => "OutcomeUnknown",
             Action::Cancel => "Cancel",
+            Action::DeletePod(_) => "DeletePod",
             Action::Record(_) => "Record",
             Action::Release => "Release",
             Action::Abandon => "Abandon",
@@ -140,9 +144,11 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
         Some(RunState::Ended(result)) if awaits_termination_reason(observed, binding, result, now) => {
             return Action::Await("run ended with its pod; waiting for the cluster to report the reason".to_owned());
         }
-        Some(RunState::Ended(result)) => return Action::Record(Box::new(outcome_of_result(observed, binding, result))),
+        Some(RunState::Ended(result)) => {
+            return Action::Record(Box::new(outcome_of_result(observed, binding, result, now)));
+        }
         // The report of the agent takes precedence over other evidence.
-        Some(RunState::Running | RunState::Held(_)) => return from_agent_report(observed, binding, None),
+        Some(RunState::Running | RunState::Held(_)) => return from_agent_report(observed, binding, None, now),
         _ => {}
     }
     let id = observed.update.uid().unwrap_or_default();
@@ -152,26 +158,36 @@ fn announced(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Actio
         End::Proven(outcome) if is_end_requested(observed) => Action::Record(outcome),
         End::Proven(outcome) => {
             let cause = pod_termination::cause(binding, observed.pod.as_ref());
-            Action::Record(Box::new(outcome.terminated_with_pod().with_cause(cause)))
+            let outcome = outcome.terminated_with_pod().with_cause(cause);
+            Action::Record(Box::new(with_deadline(observed, outcome, now)))
         }
         End::Unknown(cause) => outcome_unknown(&observed.update, &cause),
-        End::Open(known) => from_agent_report(observed, binding, known.as_deref()),
+        End::Open(known) => from_agent_report(observed, binding, known.as_deref(), now),
     }
 }
 
 /// Combines the result that the agent reports with the cause that the cluster reports.
-fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::Result) -> RunOutcome {
+fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: Timestamp) -> RunOutcome {
     let pod = observed.pod.as_ref();
     let spec = &observed.update.spec;
     let outcome = RunOutcome::of(result).of_stack(&spec.stack_name, spec.applied_stack.as_ref());
     let is_ending = result.pod_terminated || pod_termination::is_pod_ending(binding, pod);
     let with_its_pod = !is_end_requested(observed) && is_ending;
-    let outcome = if with_its_pod { outcome.terminated_with_pod() } else { outcome };
+    let outcome = if with_its_pod { with_deadline(observed, outcome.terminated_with_pod(), now) } else { outcome };
     let outcome = match timeout_that_ended(observed, result) {
         Some(source) => outcome.with_timeout_advice(source),
         None => outcome,
     };
     outcome.with_cause(pod_termination::cause(binding, pod))
+}
+
+/// States in the outcome of an interrupted run that the controller deleted the pod, if the run ended after its deadline.
+fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> RunOutcome {
+    let (pod, ended) = (observed.pod.as_ref(), outcome.ended.unwrap_or(now));
+    match deadline::end_expired(&observed.update, observed.timeouts, pod, ended) {
+        Some(timeout) if outcome.failure == Some(update_reason::ABORTED) => outcome.after_deadline(&timeout),
+        _ => outcome,
+    }
 }
 
 /// Returns the source of the timeout that ended the run, or `None` if no timeout ended it.
@@ -227,13 +243,24 @@ fn outcome_unknown(update: &Update, cause: &str) -> Action {
 }
 
 /// Decides about a run that may be in progress from the state that the attached task reports.
-fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&str>) -> Action {
+fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&str>, now: Timestamp) -> Action {
     let cancels = is_end_requested(observed);
+    let (update, timeouts) = (&observed.update, observed.timeouts);
+    let start_expired = deadline::start_expired(update, timeouts, now);
+    let is_open =
+        matches!(observed.run_state, Some(RunState::Connecting | RunState::Running | RunState::Unreachable(_)));
+    if is_open && let Some(timeout) = deadline::end_expired(update, timeouts, observed.pod.as_ref(), now) {
+        return Action::DeletePod(format!("the run exceeded its timeout of {timeout}, and the agent did not end it"));
+    }
     match &observed.run_state {
         None => Action::Attach(binding.clone()),
-        Some(RunState::NeverStarted) => {
-            Action::Record(Box::new(RunOutcome::failed(update_reason::CANCELED, "canceled before it started")))
-        }
+        Some(RunState::NeverStarted) => Action::Record(Box::new(match start_expired {
+            Some(timeout) if !cancels => {
+                let message = format!("failed to start the run within its timeout of {timeout}");
+                RunOutcome::failed(update_reason::RUN_REFUSED, &message)
+            }
+            _ => RunOutcome::failed(update_reason::CANCELED, "canceled before it started"),
+        })),
         Some(RunState::Rejected(why)) => {
             let message = format!("run rejected by the agent: {why}");
             Action::Record(Box::new(RunOutcome::failed(update_reason::UPDATE_FAILED, &message)))
@@ -243,7 +270,7 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
             Action::Record(Box::new(RunOutcome::failed(update_reason::RUN_REFUSED, &message)))
         }
         // The run must no longer start. The new task attaches to the run without starting it.
-        Some(RunState::Held(_)) if cancels => Action::Attach(binding.clone()),
+        Some(RunState::Held(_)) if cancels || start_expired.is_some() => Action::Attach(binding.clone()),
         Some(RunState::Held(why)) => Action::Hold(why.clone()),
         Some(RunState::Unreachable(_) | RunState::Connecting) if has_moved(observed) => Action::Attach(binding.clone()),
         Some(RunState::Running | RunState::Unreachable(_)) if cancels => Action::Cancel,

@@ -8,6 +8,7 @@ mod act;
 mod attachments;
 mod context;
 mod controller;
+mod deadline;
 mod decide;
 mod observe;
 mod outcome;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
@@ -12,6 +13,7 @@ use crate::api::pulumi::Stack;
 use crate::controller::references::Checked;
 use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
+use crate::controller::update::deadline;
 use crate::controller::update::pod_termination::{self, NodeState};
 use crate::controller::update::request::{RunTimeouts, names_workspace};
 use crate::controller::workspace::references;
@@ -68,11 +70,13 @@ pub fn is_of_stack(update: &Update) -> bool {
 }
 
 /// Reads only the state that the pass needs.
-pub async fn observe(update: Update, context: &Context) -> Result<Observed, ReadError> {
+pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Result<Observed, ReadError> {
     let namespace = update.namespace().unwrap_or_default();
     let name = update.spec.workspace_name.clone();
     let snapshot = context.attachments.snapshot(&update.uid().unwrap_or_default());
-    let (workspace, pod) = match is_agent_reporting(&update, snapshot.as_ref()) || !names_workspace(&update) {
+    let is_on_time = deadline::end_expired(&update, context.timeouts, None, now).is_none();
+    let needs_no_pod = is_on_time && is_agent_reporting(&update, snapshot.as_ref());
+    let (workspace, pod) = match needs_no_pod || !names_workspace(&update) {
         true => (None, None),
         false => (
             context.reader.get_opt::<Workspace>(&namespace, &name).await?,

@@ -186,6 +186,16 @@ impl RunOutcome {
         self
     }
 
+    /// States that the controller deleted the pod, because the agent did not enforce the timeout of the run.
+    pub fn after_deadline(mut self, timeout: &str) -> Self {
+        self.message = format!(
+            "the run exceeded its timeout of {timeout}, and the controller deleted its pod because the agent did not end the \
+             run; {}",
+            self.message
+        );
+        self
+    }
+
     /// Adds advice about the timeout that ended the run.
     pub fn with_timeout_advice(mut self, source: TimeoutSource) -> Self {
         if let Some(advice) = source.advice() {

@@ -15,6 +15,8 @@ use crate::api::names::{
 
 /// Directories of the share volume in which the agent creates and removes files.
 const AGENT_DIRECTORIES: [&str; 7] = ["bin", "operations", "previous", "settings", "source", "staging", "workspace"];
+/// Maximum termination grace period of a workspace pod, in seconds. A run can keep its run slot for this time after its timeout.
+pub(super) const MAX_GRACE_SECONDS: u64 = 4 * 60 * 60;
 /// Fields of the `pulumi` container that the agent depends on.
 const CONTAINER_FIELDS: [&str; 5] =
     ["args", "command", "terminationMessagePath", "terminationMessagePolicy", "workingDir"];
@@ -60,8 +62,11 @@ fn check_pod(merged: &Value) -> Result<(), SpecError> {
             return unsupported(name);
         }
     }
-    match field("restartPolicy") {
-        Some(policy) if policy != "Always" => unsupported("restartPolicy"),
+    if field("restartPolicy").is_some_and(|policy| policy != "Always") {
+        return unsupported("restartPolicy");
+    }
+    match field("terminationGracePeriodSeconds").and_then(Value::as_u64) {
+        Some(seconds) if seconds > MAX_GRACE_SECONDS => Err(SpecError::GracePeriod { seconds }),
         _ => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 //! Errors in the spec of a Workspace.
 
+use super::guard::MAX_GRACE_SECONDS;
 use super::pod_security::Violation;
 use crate::controller::merge::{MergeError, TooLarge};
 use crate::source::inline::InlineSourceError;
@@ -36,6 +37,12 @@ pub enum SpecError {
 
     #[error("podTemplate must not change {field}: the controller manages it")]
     Protected { field: String },
+
+    #[error(
+        "podTemplate.spec.terminationGracePeriodSeconds: {seconds} is more than the maximum of {} (4 hours)",
+        MAX_GRACE_SECONDS
+    )]
+    GracePeriod { seconds: u64 },
 
     #[error("serviceTemplate: {0}")]
     ServiceMerge(MergeError),

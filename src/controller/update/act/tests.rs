@@ -1,11 +1,11 @@
-//! Tests that a result which the API server rejects is recorded without its details, and that the run is then complete.
+//! Tests of the writes of an Update reconciliation.
 
 use std::sync::{Arc, Mutex, Once};
 
 use futures::channel::mpsc;
 use serde_json::{Value, json};
 
-use crate::api::auto::{RunBinding, Update};
+use crate::api::auto::RunBinding;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update::act::{Next, act};
 use crate::controller::update::attachments::Attachments;
@@ -85,14 +85,11 @@ fn hostile() -> proto::Result {
     }
 }
 
-async fn recorded(times: usize, response: FakeResponse) -> (Result<Next, ReconcileError>, Value) {
-    let (client, object) = rejecting(times, response);
-    let parts = TestParts::new(client);
-    let update: Update = serde_json::from_value(stored()).unwrap();
-    let observed = Observed {
-        update,
+fn observed(update: Value, pod: Option<Value>) -> Observed {
+    Observed {
+        update: serde_json::from_value(update).unwrap(),
         workspace: None,
-        pod: None,
+        pod: pod.map(|pod| serde_json::from_value(pod).unwrap()),
         node: NodeState::NotRead,
         ahead: None,
         timeouts: RunTimeouts::default(),
@@ -101,7 +98,13 @@ async fn recorded(times: usize, response: FakeResponse) -> (Result<Next, Reconci
         agent_ip: None,
         stack: Owner::Lives,
         references: None,
-    };
+    }
+}
+
+async fn recorded(times: usize, response: FakeResponse) -> (Result<Next, ReconcileError>, Value) {
+    let (client, object) = rejecting(times, response);
+    let parts = TestParts::new(client);
+    let observed = observed(stored(), None);
     let now = "2026-01-01T12:10:00Z".parse().unwrap();
     let action = Action::Record(Box::new(RunOutcome::of(&hostile())));
     let next = act(&observed, action, &context(&parts), now).await;
@@ -147,4 +150,35 @@ async fn an_accepted_result_keeps_its_details_and_plausible_times() {
     assert!(next.is_err() && status.get("message").is_none(), "the status write is retried");
     let (next, _) = Box::pin(recorded(1, FakeResponse::refusal(503, "ServiceUnavailable"))).await;
     assert!(next.is_err(), "the full status is retried after an API server outage");
+}
+
+#[tokio::test]
+async fn the_pod_of_an_expired_run_is_deleted_after_the_status_is_written() {
+    let grace_periods = [(None, true), (Some(600), true), (Some(60), false)];
+    for (grace, is_deleted) in grace_periods {
+        let mut metadata = json!({"name": "app-workspace-0", "namespace": "apps", "uid": "pod-uid"});
+        if let Some(grace) = grace {
+            metadata["deletionTimestamp"] = json!("2026-01-01T12:00:00Z");
+            metadata["deletionGracePeriodSeconds"] = json!(grace);
+        }
+        let (client, log) = client(|request: &RecordedRequest| match request.method.as_str() {
+            "DELETE" => FakeResponse::Json(200, json!({"kind": "Status", "status": "Success"})),
+            _ => FakeResponse::Json(200, stored()),
+        });
+        let parts = TestParts::new(client);
+        let observed = observed(stored(), Some(json!({ "metadata": metadata })));
+        let now = "2026-01-01T12:10:00Z".parse().unwrap();
+        let action = Action::DeletePod("too late".to_owned());
+        act(&observed, action, &context(&parts), now).await.unwrap();
+        let requests = log.all();
+        let message = &requests[0].body["status"]["conditions"][0]["message"];
+        assert_eq!((requests[0].path.as_str(), message), (PATH, &json!("too late; deleting pod app-workspace-0")));
+        let deletion = requests.iter().find(|request| request.method == "DELETE");
+        assert_eq!(deletion.is_some(), is_deleted, "{grace:?}");
+        if let Some(deletion) = deletion {
+            assert!(deletion.path.ends_with("/namespaces/apps/pods/app-workspace-0"), "{}", deletion.path);
+            assert_eq!(deletion.body["gracePeriodSeconds"], 60);
+            assert_eq!(deletion.body["preconditions"]["uid"], "pod-uid");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Tests of the next actions for Updates.
 
+mod deadline;
 mod start;
 
 use super::*;

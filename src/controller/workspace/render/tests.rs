@@ -357,3 +357,14 @@ fn the_agent_gets_the_effective_termination_grace_period() {
         assert_eq!(values, [expected], "{spec}");
     }
 }
+
+#[test]
+fn a_termination_grace_period_has_a_maximum() {
+    let grace = |seconds: u64| with_template(json!({"spec": {"terminationGracePeriodSeconds": seconds}}));
+    assert!(grace(14_400).is_ok());
+    let error = grace(14_401).expect_err("more than the maximum").to_string();
+    assert_eq!(
+        error,
+        "podTemplate.spec.terminationGracePeriodSeconds: 14401 is more than the maximum of 14400 (4 hours)"
+    );
+}

@@ -1,0 +1,104 @@
+//! Deadline of a run. Normally, the agent enforces the timeout of a run. A program has the same user as the agent and can
+//! prevent this, so the controller deletes the pod of a run that exceeds its deadline. All functions are pure.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::api::auto::Update;
+use crate::api::{duration, names};
+use crate::controller::update::request::{self, RunTimeouts};
+
+/// Time in which the agent reports the end of a canceled run, in addition to the termination grace period of the pod.
+const REPORT_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
+
+/// Returns the timeout of the run, such as `3h0m0s`, if the run must not start anymore because this time has passed since
+/// its announcement. Otherwise, an interactive session in the pod could keep the run slot.
+pub fn start_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> Option<String> {
+    let (announced, timeout) = limit(update, timeouts)?;
+    (now.duration_since(announced) > timeout).then(|| duration::display(timeout))
+}
+
+/// Returns the timeout of the run, such as `3h0m0s`, if the agent should have reported the end of the run before `now`. The
+/// run starts within its timeout. When the timeout has passed again, the agent cancels the run within the termination grace
+/// period of `pod`.
+pub fn end_expired(update: &Update, timeouts: RunTimeouts, pod: Option<&Pod>, now: Timestamp) -> Option<String> {
+    let (announced, timeout) = limit(update, timeouts)?;
+    let grace = pod.and_then(|pod| pod.spec.as_ref()?.termination_grace_period_seconds);
+    let grace = grace.unwrap_or(names::TERMINATION_GRACE_SECONDS.cast_signed());
+    let allowed = [timeout, SignedDuration::from_secs(grace), REPORT_TIMEOUT]
+        .into_iter()
+        .fold(timeout, SignedDuration::saturating_add);
+    (now.duration_since(announced) > allowed).then(|| duration::display(timeout))
+}
+
+/// Returns the time of the announcement and the timeout of an announced run, or `None` for a run without a timeout.
+fn limit(update: &Update, timeouts: RunTimeouts) -> Option<(Timestamp, SignedDuration)> {
+    let status = update.status.as_ref().filter(|status| status.run.is_some())?;
+    let announced = status.start_time.as_ref()?.0;
+    let (spec, _) = request::limits(update).ok()?;
+    let timeout = timeouts.of(spec).duration;
+    let timeout = SignedDuration::try_from(timeout).unwrap_or(SignedDuration::MAX);
+    timeout.is_positive().then_some((announced, timeout))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use k8s_openapi::api::core::v1::PodSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+    use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("timestamp in range")
+    }
+
+    /// Returns an Update that was announced at second 1,000.
+    fn announced(timeout: Option<&str>) -> Update {
+        let spec = UpdateSpec { timeout: timeout.map(str::to_owned), ..UpdateSpec::default() };
+        let mut update = Update::new("web-1", spec);
+        let (run, start_time) = (Some(RunBinding::default()), Some(Time(second(1000))));
+        update.status = Some(UpdateStatus { run, start_time, ..UpdateStatus::default() });
+        update
+    }
+
+    fn pod(grace: Option<i64>) -> Pod {
+        let spec = PodSpec { termination_grace_period_seconds: grace, ..PodSpec::default() };
+        Pod { spec: Some(spec), ..Pod::default() }
+    }
+
+    #[test]
+    fn a_run_must_start_within_its_timeout() {
+        let timeouts = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::from_secs(600) };
+        for (timeout, last) in [(None, 1060), (Some("20s"), 1020), (Some("0s"), 1600), (Some("1h"), 1600)] {
+            let update = announced(timeout);
+            assert_eq!(start_expired(&update, timeouts, second(last)), None, "{timeout:?}");
+            assert!(start_expired(&update, timeouts, second(last + 1)).is_some(), "{timeout:?}");
+        }
+        let expired = start_expired(&announced(Some("90s")), timeouts, second(5000));
+        assert_eq!(expired.as_deref(), Some("1m30s"));
+    }
+
+    #[test]
+    fn the_deadline_includes_the_termination_grace_period() {
+        let timeouts = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::ZERO };
+        let update = announced(None);
+        for (pod, last) in [(Some(pod(Some(30))), 1450), (Some(pod(None)), 2020), (None, 2020)] {
+            assert_eq!(end_expired(&update, timeouts, pod.as_ref(), second(last)), None, "{pod:?}");
+            assert!(end_expired(&update, timeouts, pod.as_ref(), second(last + 1)).is_some(), "{pod:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_without_a_timeout_or_an_announcement_has_no_deadline() {
+        let without = RunTimeouts::default();
+        assert_eq!(end_expired(&announced(None), without, None, Timestamp::MAX), None);
+        assert_eq!(start_expired(&announced(None), without, Timestamp::MAX), None);
+        let timeouts = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::ZERO };
+        let mut waiting = announced(None);
+        waiting.status = Some(UpdateStatus::default());
+        assert_eq!(end_expired(&waiting, timeouts, None, Timestamp::MAX), None);
+    }
+}

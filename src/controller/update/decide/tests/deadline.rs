@@ -1,0 +1,103 @@
+//! Tests of runs that exceed their deadline.
+
+use super::*;
+use k8s_openapi::api::core::v1::PodSpec;
+
+/// Returns an Update whose run was announced 700 seconds ago and has this timeout.
+fn announced_before(timeout: &str) -> Update {
+    let mut update = update(Some(bound()));
+    update.spec.timeout = Some(timeout.to_owned());
+    let announced = jiff::Timestamp::from_second(300).expect("timestamp in range");
+    update.status.as_mut().expect("there").start_time = Some(Time(announced));
+    update
+}
+
+fn pod_with_grace(seconds: i64) -> Pod {
+    let mut pod = pod("pod-uid");
+    pod.spec = Some(PodSpec { termination_grace_period_seconds: Some(seconds), ..PodSpec::default() });
+    pod
+}
+
+#[test]
+fn the_pod_of_a_run_is_deleted_if_the_agent_does_not_enforce_the_timeout() {
+    let unreachable = || RunState::Unreachable("no route".to_owned());
+    let at = |run_state: RunState, timeout: &str, grace: i64| {
+        let pod = Some(pod_with_grace(grace));
+        decide(&Observed { run_state: Some(run_state), pod, ..observed(announced_before(timeout)) })
+    };
+    let message = "the run exceeded its timeout of 2m0s, and the agent did not end it".to_owned();
+    for state in [unreachable(), RunState::Running, RunState::Connecting] {
+        assert_eq!(at(state, "120s", 30), Action::DeletePod(message.clone()));
+    }
+    assert!(matches!(at(unreachable(), "120s", 600), Action::Await(_)), "the agent has time to cancel the run");
+    assert!(matches!(at(unreachable(), "200s", 30), Action::Await(_)), "the run may have started later");
+    assert!(matches!(at(unreachable(), "0s", 30), Action::Await(_)), "the run has no timeout");
+    let result = proto::Result { outcome: proto::Outcome::Succeeded.into(), ..proto::Result::default() };
+    assert!(matches!(at(RunState::Ended(Box::new(result)), "120s", 30), Action::Record(_)));
+}
+
+#[test]
+fn the_deadline_also_applies_to_a_canceled_run() {
+    let mut canceled = announced_before("120s");
+    canceled.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
+    let run_state = Some(RunState::Unreachable("no route".to_owned()));
+    let at = |grace| {
+        decide(&Observed {
+            run_state: run_state.clone(),
+            pod: Some(pod_with_grace(grace)),
+            ..observed(canceled.clone())
+        })
+    };
+    assert_eq!(at(600), Action::Cancel);
+    assert!(matches!(at(30), Action::DeletePod(_)));
+}
+
+#[test]
+fn a_run_whose_pod_the_controller_deleted_is_interrupted() {
+    let ended = ContainerStateTerminated {
+        exit_code: 137,
+        reason: Some("Error".to_owned()),
+        container_id: Some("c1".to_owned()),
+        ..ContainerStateTerminated::default()
+    };
+    let mut pod = pod_with("Failed", ContainerState { terminated: Some(ended), ..ContainerState::default() });
+    pod.spec = pod_with_grace(30).spec;
+    let expired = Observed { pod: Some(pod), ..observed(announced_before("120s")) };
+    let Action::Record(outcome) = decide(&expired) else { panic!("expected Action::Record") };
+    assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::ABORTED), true));
+    assert_eq!(
+        outcome.message,
+        "the run exceeded its timeout of 2m0s, and the controller deleted its pod because the agent did not end the run; run \
+         interrupted: pod ended during the run (Error, exit code 137)"
+    );
+    let message = |outcome: proto::Outcome, ended: i64| {
+        let result = proto::Result {
+            outcome: outcome.into(),
+            ended: ended * 1000,
+            pod_terminated: true,
+            ..proto::Result::default()
+        };
+        let Action::Record(outcome) =
+            decide(&Observed { run_state: Some(RunState::Ended(Box::new(result))), ..expired.clone() })
+        else {
+            panic!("expected Action::Record")
+        };
+        outcome.message.contains("the controller deleted its pod")
+    };
+    assert!(message(proto::Outcome::Canceled, 871), "the agent ended the run when its pod was deleted");
+    assert!(!message(proto::Outcome::Canceled, 870), "the run ended in time, and the controller recorded it late");
+    assert!(!message(proto::Outcome::Succeeded, 871));
+}
+
+#[test]
+fn a_held_run_is_not_started_after_its_timeout() {
+    let at = |run_state: RunState, timeout: &str| {
+        decide(&Observed { run_state: Some(run_state), ..observed(announced_before(timeout)) })
+    };
+    let held = || RunState::Held("alice runs `pulumi import`".to_owned());
+    assert!(matches!(at(held(), "700s"), Action::Hold(_)));
+    assert_eq!(at(held(), "699s"), Action::Attach(bound()), "to end the attempt to start it");
+    let Action::Record(outcome) = at(RunState::NeverStarted, "600s") else { panic!("expected Action::Record") };
+    assert_eq!(outcome.failure, Some(update_reason::RUN_REFUSED), "the Stack retries the run");
+    assert_eq!(outcome.message, "failed to start the run within its timeout of 10m0s");
+}
