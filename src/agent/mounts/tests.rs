@@ -103,7 +103,7 @@ fn files_are_read_again_only_after_a_change() {
     let files = [place.0.path().join("key").display().to_string()];
     let hash = || inputs.hashes(&files, &[]).files.unwrap();
     let before = hash();
-    // A change that no watch detects shows that the file is not read.
+    // The watch cannot detect this change, so an unchanged hash proves that the file was not read again.
     std::fs::write(&target, "two").unwrap();
     assert_eq!(hash(), before);
     place.write("other", "");

@@ -8,7 +8,7 @@ use crate::artifact::{Digest, pack};
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{Artifact, PutSourceRequest, SourceHeader};
 
-/// A call that sends the given messages.
+/// A call with these messages.
 struct Call(VecDeque<PutSourceRequest>);
 
 impl Parts for Call {
@@ -37,7 +37,7 @@ impl Place {
     async fn put(&self, archive: &[u8], directory: &str) -> Result<bool, Refusal> {
         let put =
             self.source.put(call(archive, &Digest::of(archive).to_string(), directory, archive.len() as u64)).await;
-        // The old source is removed after the reply.
+        // Waits for the tasks, because the agent removes the old source after the reply.
         self.source.tasks.close();
         self.source.tasks.wait().await;
         put
