@@ -85,7 +85,8 @@ fn a_long_message_is_truncated() {
 #[test]
 fn secrets_are_masked_before_truncation() {
     let secret = "s3cr3t-".repeat(20);
-    // The secret spans each position at which a message is truncated, with and without color tags inside the secret.
+    // Places the secret across each position at which a message is truncated, with and without color tags inside the
+    // secret.
     for (length, output) in [
         (MAX_MESSAGE / 2, secret.clone()),
         (2 * MAX_MESSAGE, secret.clone()),

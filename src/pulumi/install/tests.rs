@@ -13,7 +13,7 @@ fn planned(project: &str, directory: &str, contents: &[(&str, &str)], cli: &str)
     let subject = Subject { project: &project, directory: Path::new(directory) };
     let expected = files(subject);
     let contents = contents.iter().map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
-    // Passes only the requested files, as the agent does.
+    // As in the agent, passes only the requested files.
     plan(subject, &contents.filter(|(path, _)| expected.contains(path)).collect(), &BTreeSet::new(), cli)
 }
 
