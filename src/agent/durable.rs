@@ -18,7 +18,7 @@ const SYNCS_AT_ONCE: usize = 8;
 /// the file.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory =
-        path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a file without a directory"))?;
+        path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "path has no parent directory"))?;
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
     file.write_all(content)?;
     file.as_file().sync_all()?;

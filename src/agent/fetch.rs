@@ -182,7 +182,7 @@ impl Agent for Fetch {
 
 fn not_started() -> Status {
     Refusal::Precondition(
-        "the init containers have not finished: until then, the pod accepts only its source".to_owned(),
+        "the init containers are running: until they have finished, the pod accepts only a source".to_owned(),
     )
     .into()
 }

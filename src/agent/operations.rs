@@ -217,7 +217,7 @@ impl Operations {
                 // The panic has already been logged.
                 run.end_processes().await;
                 let message =
-                    "internal error in the agent: the run was interrupted, and no process of it is left".to_owned();
+                    "internal error in the agent: the run was interrupted; no process of the run is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
                 let (started, ended) = (request.started, journal::now());
                 proto::Result { outcome, message, started, ended, interrupted: true, ..reported_stack(request) }
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_admitted_before_termination_but_opened_later_is_also_ended() {
+    fn a_run_admitted_before_termination_is_canceled_if_it_starts_later() {
         let directory = tempfile::tempdir().unwrap();
         let operations = operations(directory.path());
         operations.terminate();

@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn base64_around_a_secret_reveals_little_of_it(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
+        fn base64_text_around_a_secret_reveals_little_of_the_secret(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
             for engine in [STANDARD, URL_SAFE_NO_PAD] {
                 let shown = Redactor::new([value.as_str()]).redact(&engine.encode(format!("{before}{value}{after}")));
                 prop_assert!(shown.contains(REPLACEMENT), "{}", shown);

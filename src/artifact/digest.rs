@@ -74,7 +74,7 @@ pub struct Digest {
 /// The reason why a string is not a valid digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    #[error("digest is empty: it is required to verify the artifact")]
+    #[error("digest is empty: a digest is required to verify the artifact")]
     Empty,
     #[error("digest {text} has no algorithm: must have the form algorithm:hex, for example sha256:1f40...")]
     NoAlgorithm { text: String },

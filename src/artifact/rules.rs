@@ -68,7 +68,7 @@ pub enum NameError {
     Parent,
     #[error("must not exceed {limit} bytes, has {length}")]
     TooLong { length: usize, limit: usize },
-    #[error("must not have a component of more than {limit} bytes, has one of {length}")]
+    #[error("must not have a component of more than {limit} bytes, has a component of {length}")]
     ComponentTooLong { length: usize, limit: usize },
     #[error("must not be more than {limit} levels deep, has {depth}")]
     TooDeep { depth: usize, limit: usize },

@@ -117,7 +117,7 @@ async fn wait_until_listed(mut listed: watch::Receiver<bool>, end: CancellationT
         _ = listed.wait_for(|listed| *listed) => {}
         () = end.cancelled() => {}
         () = tokio::time::sleep(FIRST_LIST_TIMEOUT) => {
-            tracing::warn!("StackReceivers not listed yet, webhook calls are refused until then");
+            tracing::warn!("no list of StackReceivers yet: refusing webhook calls until the list is available");
         }
     }
 }

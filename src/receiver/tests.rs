@@ -343,7 +343,7 @@ async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_calls() {
 }
 
 #[tokio::test]
-async fn a_failed_run_request_does_not_block_others_and_returns_500() {
+async fn a_failed_run_request_returns_500_and_does_not_block_other_requests() {
     let resources = json!([{"name": "web"}, {"name": "gone"}, {"matchLabels": {"tier": "back"}}]);
     let mut world = world(vec![receiver("many", json!({"type": "generic", "resources": resources}))]);
     world.read_only = Some("api");
@@ -374,7 +374,7 @@ async fn an_oversized_body_is_rejected_for_known_and_unknown_paths() {
 }
 
 #[tokio::test]
-async fn slow_clients_are_disconnected_and_do_not_block_others() {
+async fn slow_clients_are_disconnected_and_do_not_block_other_clients() {
     let (header, all) = (Duration::from_millis(300), Duration::from_millis(1500));
     let limits = Limits { connections: 1, waiting_per_peer: 1, header, all };
     let server = Server::start_with(world(vec![receiver("plain", json!({"type": "generic"}))]), limits).await;

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_error_names_an_address_in_use() {
+    async fn the_error_contains_the_address_that_is_in_use() {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let taken = listen("a test", address).await.unwrap().local_addr().unwrap();
         let _listener = listen("a test", taken).await.unwrap();

@@ -67,7 +67,7 @@ fn an_idle_engine_gets_the_second_interrupt_earlier_but_not_the_kill() {
 }
 
 #[test]
-fn an_interrupt_counts_as_hard_only_after_the_grace_period() {
+fn an_interrupt_is_forced_only_after_the_grace_period() {
     let start = Instant::now();
     let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
     cancellation.engine_began();

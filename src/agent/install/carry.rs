@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canceled_copy_leaves_nothing() {
+    fn a_canceled_copy_leaves_no_files() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
         copy_all(from.path(), to.path(), &[PathBuf::from("node_modules")], true, || true).unwrap_err();
         assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);

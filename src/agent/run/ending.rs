@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_creates_are_named() {
+    fn the_message_names_pending_creates() {
         let one = Ending::pending_creates(vec!["urn:a".into()]);
         assert!(one.message.contains("created a resource, ") && one.message.contains(": urn:a; nothing was run"));
         let many = Ending::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());

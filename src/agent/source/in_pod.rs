@@ -25,7 +25,7 @@ impl Source {
         if let Some(archive) = &self.lock().current_source {
             let digest = &archive.digest;
             return Err(Refusal::Precondition(format!(
-                "source {digest} is installed: a source inside the pod requires another pod"
+                "source {digest} is installed: a source that is part of the pod requires another pod"
             )));
         }
         let project = match source {
@@ -61,7 +61,7 @@ impl Source {
         let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
         match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
             Some(_) => Err(Refusal::Precondition(
-                "the pod contains its source: another source requires another pod".to_owned(),
+                "the source is part of the pod: another source requires another pod".to_owned(),
             )),
             None => Ok(()),
         }

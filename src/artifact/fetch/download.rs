@@ -204,7 +204,7 @@ fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
         Some(path) => {
             let (_, refused) = roots.add_parsable_certificates(read_certificates(path)?);
             if refused > 0 || roots.is_empty() {
-                let why = format!("no certificates in {}, or invalid ones ({refused})", path.display());
+                let why = format!("no valid certificates in {} ({refused})", path.display());
                 return Err(FetchError::Settings { why });
             }
         }

@@ -39,7 +39,7 @@ pub enum FetchError {
     /// digest of the artifact.
     #[error("failed to verify {url}: its {bytes} bytes do not match the digest {expected}")]
     DigestMismatch { url: String, expected: Digest, bytes: u64 },
-    #[error("failed to fetch {url}: it exceeds the limit of {limit} bytes (--artifact-max-size)")]
+    #[error("failed to fetch {url}: artifact exceeds the limit of {limit} bytes (--artifact-max-size)")]
     TooLarge { url: String, limit: u64 },
     #[error("failed to fetch {url}: connection failed: {cause}")]
     Connect { url: String, cause: String },

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_host_is_allowed_on_any_port_unless_one_is_given() {
+    fn a_named_host_is_allowed_on_any_port_unless_a_port_is_given() {
         let hosts = AllowedHosts::none().and("artifacts.example.com").unwrap();
         let hosts = hosts.and("127.0.0.1:8080").unwrap().and("[::1]:80").unwrap().and("::2").unwrap();
         for (url, host) in [

@@ -357,7 +357,7 @@ async fn callers_of_a_shared_download_share_its_failure() {
 }
 
 #[tokio::test]
-async fn a_canceled_caller_leaves_the_download_to_the_others() {
+async fn a_canceled_caller_does_not_cancel_the_shared_download() {
     let server = Server::start(|_| Response::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
@@ -419,7 +419,7 @@ async fn unreadable_certificates_are_reported_at_startup() {
     let store = Store::open(directory.path(), 5).unwrap();
     let empty = directory.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
-    for (path, message) in [(empty, "no certificates in"), ("/not/there.pem".into(), "/not/there.pem")] {
+    for (path, message) in [(empty, "no valid certificates in"), ("/not/there.pem".into(), "/not/there.pem")] {
         let settings =
             FetchSettings { certificate_authorities: Some(path), ..FetchSettings::new(AllowedHosts::none()) };
         let error = Fetcher::new(settings, store.clone()).unwrap_err().to_string();

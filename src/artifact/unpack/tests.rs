@@ -256,7 +256,7 @@ fn entries_depth_and_name_length_are_limited() {
             "limit of 4 entries",
         ),
         (Tar::default().file("a/b/c/d", b""), "more than 3 levels deep, has 4"),
-        (Tar::default().file("abcdefghijk", b""), "more than 10 bytes, has one of 11"),
+        (Tar::default().file("abcdefghijk", b""), "more than 10 bytes, has a component of 11"),
         (Tar::default().file("abcdefghij/abcdefghij", b""), "exceed 20 bytes, has 21"),
         (Tar::default().link("a", &"b/".repeat(11)), "exceed 20 bytes, has 22"),
     ];

@@ -108,7 +108,7 @@ async fn peers_that_do_not_read_responses_do_not_block_other_peers() {
 }
 
 #[tokio::test]
-async fn a_request_sent_in_chunks_is_answered() {
+async fn a_request_in_chunks_receives_a_response() {
     let server = Server::start(2, 2).await;
     let mut stream = server.connect(2, "POST /echo HTTP/1.1\r\nHost: test\r\n").await;
     stream.write_all(b"Content-Length: 6\r\n\r\nab").await.unwrap();

@@ -337,7 +337,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn long_patterns_of_one_stack_do_not_crowd_out_short_ones() {
+    fn long_patterns_of_one_stack_do_not_displace_short_patterns() {
         let paths = |count: usize, length: usize| Paths::parse(&vec!["a".repeat(length); count]).unwrap().unwrap();
         let long: Vec<Paths> = (0..20).map(|more| paths(100, 1000 + more)).collect();
         let short = paths(3, 10);

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_reference_is_reported_with_the_existing_ones() {
+    fn a_missing_reference_is_reported_with_the_existing_references() {
         let message = |entries: &[(&str, &str)]| name("dev").missing(listed(entries)).to_string();
         assert_eq!(
             message(&[("HEAD", A), ("refs/heads/main", A)]),

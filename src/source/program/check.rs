@@ -132,7 +132,7 @@ impl Checker {
         }
         if resource.get.is_some() && resource.properties.as_ref().is_some_and(|value| !is_empty_object(value)) {
             self.problem(format!(
-                "{path} must not have both properties, which create a resource, and get, which reads one"
+                "{path} must not have both properties, which create a resource, and get, which reads a resource"
             ));
         }
         self.plain(&format!("{path}.type"), Some(kind));

@@ -45,7 +45,7 @@ pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> 
         true => problems.extend(own_problems(&path, kind, given("items"), given("default"))),
         false if given("type").is_some() || given("default").is_some() || given("value").is_none() => {
             problems.push(format!(
-                "{path} belongs to the namespace of another project: it must have value, and neither type nor default"
+                "{path} is in the namespace of another project: set value, and remove type and default"
             ))
         }
         false => {}

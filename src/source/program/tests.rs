@@ -263,7 +263,7 @@ fn problems_of_other_sections_are_reported_with_their_field_path() {
         (config(json!({"secret": "yes"})), "program.config.key.secret must be a boolean"),
         (
             json!({"config": {"aws:region": {"type": "string"}}}),
-            "program.config[\"aws:region\"] belongs to the namespace of another project",
+            "program.config[\"aws:region\"] is in the namespace of another project",
         ),
     ]);
 }

@@ -55,7 +55,7 @@ fn the_documented_metrics_match_the_code() {
 }
 
 #[test]
-fn metric_names_match_those_used_by_dashboards() {
+fn metric_names_match_the_names_in_dashboards() {
     let text = filled().encode().unwrap();
     for line in [
         r#"gotk_reconcile_duration_seconds_count{kind="Stack",name="web",namespace="apps"} 1"#,

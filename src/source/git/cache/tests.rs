@@ -174,7 +174,7 @@ fn one_fetch_yields_a_digest_per_path_selection() {
 }
 
 #[test]
-fn a_changed_reference_is_followed_and_unused_ones_are_forgotten() {
+fn a_changed_reference_is_followed_and_unused_references_are_forgotten() {
     let (mut cache, main) = (settled(), main());
     let dev = spec(json!({"branch": "dev"}));
     assert!(cache.add_follower(&name("a"), &dev, &lookup()));

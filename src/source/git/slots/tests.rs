@@ -188,7 +188,7 @@ async fn simultaneous_tasks_of_many_namespaces_are_not_ended_early() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_tasks_complete_while_other_namespaces_repeat_longer_ones() {
+async fn long_tasks_complete_while_other_namespaces_repeat_longer_tasks() {
     let slots = TaskSlots::new(FETCHES);
     let mut others = JoinSet::new();
     for namespace in ["a", "b", "c"] {
