@@ -174,7 +174,7 @@ enum Sent {
 #[derive(Debug, Default)]
 pub struct Cancellation {
     engine_began: bool,
-    /// Time since which the engine has had no operation in flight.
+    /// Start of the current period in which the engine has no resource operation in flight.
     idle_since: Option<Instant>,
     sent: Sent,
 }

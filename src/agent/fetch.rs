@@ -55,7 +55,7 @@ pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
         .build()
         .context("failed to start the async runtime")?;
     let fetched = runtime.block_on(run(config));
-    // A blocking task must not delay the exit for longer.
+    // Limits the time for which blocking tasks can delay the exit.
     runtime.shutdown_timeout(CLOSE_LIMIT);
     fetched
 }

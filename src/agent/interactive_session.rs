@@ -64,7 +64,7 @@ fn interactive_command(process: &Process, space: Space, share: &Path) -> Option<
     let command = cli::command_in_words(given.iter().map(String::as_str))?;
     let directory = processes::working_directory(process.pid);
     let is_here = space == Space::Own || directory.is_some_and(|from| works_in(share, &from, given));
-    // `belongs_to_operation` is checked last, because it is the most expensive check.
+    // Calls `belongs_to_operation` last, because it is the most expensive check.
     (is_here && !processes::belongs_to_operation(process.pid)).then_some(command)
 }
 

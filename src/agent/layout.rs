@@ -8,8 +8,8 @@ use crate::api::names;
 /// Name of the directory with the unpacked source.
 pub const SOURCE_DIRECTORY: &str = "source";
 
-/// The paths of one workspace. All paths except those of mounted Secrets and ConfigMaps are on one file system, so that
-/// renames are atomic.
+/// The paths of one workspace. All paths, except the paths of mounted Secrets and ConfigMaps, are on one file system,
+/// so that renames are atomic.
 #[derive(Clone, Debug)]
 pub struct Layout {
     root: PathBuf,

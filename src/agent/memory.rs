@@ -47,7 +47,7 @@ fn kills_in(control_group: &Path) -> u64 {
     counts.filter_map(count).next().unwrap_or_default()
 }
 
-/// Returns the memory limit in bytes, if there is one.
+/// Returns the memory limit in bytes, if any.
 fn limit_in(control_group: &Path) -> Option<u64> {
     let limits = FILES.iter().filter_map(|(_, limit)| std::fs::read_to_string(control_group.join(limit)).ok());
     limits.filter_map(|text| text.trim().parse().ok()).find(|limit| *limit < NO_LIMIT)
@@ -62,7 +62,7 @@ fn quantity(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the description for a control group with these files, if one process had been killed before.
+    /// Returns the description for a control group with these files. The previous number of killed processes is 1.
     fn of(files: &[(&str, &str)]) -> Option<String> {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in files {

@@ -132,7 +132,7 @@ enum End {
     Output,
 }
 
-/// Reads up to the end of the line, the maximum length or the end of the output.
+/// Reads until the line ends, has the maximum length, or the output ends.
 async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Vec<u8>) -> End {
     loop {
         let Ok(bytes) = reader.fill_buf().await else { return End::Output };

@@ -41,7 +41,7 @@ struct Written {
     digest: String,
     /// Path of the settings file, relative to the project.
     file: PathBuf,
-    /// Digest of all configuration values, including those from Secrets and ConfigMaps.
+    /// Digest of all configuration values, including values from Secrets and ConfigMaps.
     #[serde(default)]
     values: String,
     /// Digests of the secret values by key.
@@ -252,7 +252,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApplyE
     move |source| ApplyError::File { action, path, source }
 }
 
-/// Returns all configuration entries with their values, including those in mounted Secrets and ConfigMaps. Adds secret
+/// Returns all configuration entries with their values, including values in mounted Secrets and ConfigMaps. Adds secret
 /// values to the secrets of `environment`, so that they are redacted.
 pub fn resolve_config(
     layout: &Layout,

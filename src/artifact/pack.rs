@@ -208,7 +208,7 @@ impl<W: Write> Archive<W> {
     /// Adds a directory. The caller must add parent directories first.
     ///
     /// # Errors
-    /// Fails if the name is not allowed in an archive, if there are too many entries, or if writing fails.
+    /// Fails if the name is not allowed in an archive, if the archive has too many entries, or if writing fails.
     pub fn directory(&mut self, name: &[u8]) -> Result<(), PackError> {
         let name = self.name(name)?;
         let written = self.builder.append_data(&mut header(EntryType::Directory, 0o750, 0), name.path(), io::empty());
@@ -235,7 +235,8 @@ impl<W: Write> Archive<W> {
     /// Adds a symbolic link.
     ///
     /// # Errors
-    /// Fails if the name or the target is not allowed in an archive, if there are too many entries, or if writing fails.
+    /// Fails if the name or the target is not allowed in an archive, if the archive has too many entries, or if writing
+    /// fails.
     pub fn link(&mut self, name: &[u8], target: &[u8]) -> Result<(), PackError> {
         let name = self.name(name)?;
         let refused = |why: LinkError| PackError::Link {

@@ -79,8 +79,7 @@ impl Reference {
     }
 }
 
-/// Returns the group in an `apiVersion`. Rejects the core group, whose `apiVersion` contains no group, because it
-/// contains no sources.
+/// Returns the group in an `apiVersion`. Rejects the core group, which contains no sources.
 fn parse_group(api_version: &str) -> Result<&str, Unavailable> {
     match api_version.split_once('/') {
         Some((group, version)) if !group.is_empty() && !version.is_empty() && !version.contains('/') => Ok(group),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::agent::durable;
 
-/// Returns those of `paths` that are directories in the source.
+/// Returns the elements of `paths` that are directories in the source.
 pub fn present(source: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| is_directory(&source.join(path))).cloned().collect()
 }
@@ -92,7 +92,7 @@ fn copy(from: &Path, to: &Path, links: bool, is_stopped: &impl Fn() -> bool) -> 
 ///
 /// A hard link to a file of the previous source is safe only if nothing changes the file in place, because the agent
 /// restores the previous source if the installation fails. Package managers and Python replace the files of packages:
-/// pnpm and uv even create hard links. They change all other files in place, for example
+/// pnpm and uv even create hard links. Package managers and Python change all other files in place, for example
 /// `node_modules/.package-lock.json`, `venv/pyvenv.cfg` and `venv/bin/activate`. Scripts of a project, for example
 /// patch-package, can also change the files of packages in place.
 fn is_package_file(path: &Path) -> bool {

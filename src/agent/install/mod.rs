@@ -1,4 +1,4 @@
-//! Installs the dependencies of a project, or reuses those of the previous source.
+//! Installs the dependencies of a project, or reuses the dependencies of the previous source.
 
 pub mod carry;
 mod go_imports;

@@ -23,7 +23,7 @@ use crate::pulumi::failure::{self, Failure, FailureKind};
 use crate::pulumi::run_summary::RunSummary;
 use crate::rpc::proto::{self, StepState, progress};
 
-/// Interval at which the event log is read.
+/// Interval at which the agent reads the event log.
 const POLL: Duration = Duration::from_millis(50);
 /// Maximum time that the output can stay open after the last process has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ pub(super) struct Attempt {
     pub(super) stderr: Tail,
     pub(super) summary: RunSummary,
     pub(super) permalink: Option<String>,
-    /// Whether the CLI received a signal to abandon the operations in flight.
+    /// Whether the CLI received a signal after which it abandons the resource operations in flight.
     was_forced: bool,
 }
 

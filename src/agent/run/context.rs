@@ -40,9 +40,9 @@ pub struct Run {
     pub record: Arc<JournalRecord>,
     pub parameters: OperationRequest,
     pub desired: proto::Settings,
-    /// The configuration values, including those from Secrets and ConfigMaps.
+    /// The configuration values, including values from Secrets and ConfigMaps.
     pub config: Vec<Entry>,
-    /// Keyed hash of the files from which the values are read.
+    /// Keyed hash of the files that contain the values.
     pub config_inputs: String,
     pub current_source: CurrentSource,
     pub environment: Environment,

@@ -126,8 +126,8 @@ impl Ending {
 /// Returns the outcome of an operation after a failure.
 pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome {
     match kind {
-        // A CLI that is killed by SIGKILL has neither saved the state nor unlocked the stack, whatever the cause of the
-        // signal.
+        // A CLI that is killed by SIGKILL has neither saved the state nor unlocked the stack, regardless of the cause
+        // of the signal.
         FailureKind::Killed { signal } if *signal == SIGKILL => proto::Outcome::Interrupted,
         _ if is_cancelled => proto::Outcome::Canceled,
         FailureKind::Killed { .. } => proto::Outcome::Interrupted,

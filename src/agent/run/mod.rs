@@ -70,7 +70,7 @@ impl Run {
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
 
-    /// Returns whether this operation would destroy a stack other than the stack that contains the resources.
+    /// Returns whether this operation would destroy a Pulumi stack other than the stack that manages the resources.
     fn destroys_another(&self) -> bool {
         let project = Project::read(&self.directory()).ok();
         let backend = environment::backend_url(&self.environment, project.as_ref());
@@ -147,7 +147,7 @@ impl Run {
         if !first.is_locked_out() || self.is_cancelled() || !self.removed_dead_lock(&first.stderr.text()).await {
             return Ok(first);
         }
-        // If the run has been canceled, the result is that of the first attempt, including the lock that blocked it.
+        // A canceled run returns the first attempt, including the lock that blocked it.
         if self.is_cancelled() { Ok(first) } else { self.attempt().await }
     }
 

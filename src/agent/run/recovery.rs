@@ -18,7 +18,7 @@ use crate::pulumi::{arguments, state};
 use crate::rpc::proto::PendingCreates;
 
 impl Run {
-    /// Handles pending creates as requested. Returns an ending if the operation must not run.
+    /// Handles pending creates according to the request. Returns an ending if the operation must not run.
     pub(super) async fn settle_pending_creates(&self) -> Result<Option<Ending>, RunError> {
         let settled = match self.parameters.pending_creates {
             PendingCreates::Unspecified | PendingCreates::Keep => return Ok(None),

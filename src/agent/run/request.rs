@@ -53,7 +53,7 @@ impl OperationRequest {
         !self.options.stack_must_exist && matches!(self.kind, OperationKind::Up | OperationKind::Preview)
     }
 
-    /// Returns whether this operation would destroy a Pulumi stack other than the one that manages the resources.
+    /// Returns whether this operation would destroy a Pulumi stack other than the stack that manages the resources.
     pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
         let is_another = |applied: &proto::PulumiStack| {
             let project = Some(applied.project.as_str()).filter(|project| !project.is_empty());

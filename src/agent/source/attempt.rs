@@ -34,7 +34,7 @@ enum AttemptError {
     /// The controller requests another source, or the agent is shutting down.
     #[error("the source is no longer requested")]
     Stopped,
-    /// The previous source could not be restored, so there is no current source.
+    /// The agent could not restore the previous source, so the pod has no current source.
     #[error("failed to restore the previous source: {0}")]
     Lost(std::io::Error),
 }

@@ -68,7 +68,8 @@ impl Source {
         })
     }
 
-    /// Disables the installation of dependencies. The agent installs them after it starts.
+    /// Disables the installation of dependencies, for the `fetch` role. The agent installs the dependencies after it
+    /// starts.
     pub fn without_installing(self) -> Self {
         Source { installs: false, ..self }
     }

@@ -98,8 +98,7 @@ pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> i
     Ok(())
 }
 
-/// Restores the previous source with all its directories, after whichever step of the trial failed. A repeated call has
-/// no effect.
+/// Restores the previous source with all its directories, after any step of the trial. A repeated call has no effect.
 pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
     let (source, staged) = (layout.source(), layout.root().join(&trial.staged));
     let is_there = std::fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.ino() == trial.inode);

@@ -25,7 +25,7 @@ use target::Target;
 pub struct Fetched {
     /// The artifact in the store.
     pub artifact: Pinned,
-    /// Whether this call added the artifact to the store: by a download that it started or joined, or by
+    /// Whether this call added the artifact to the store: by a download that the call started or joined, or by
     /// [`Fetcher::keep`].
     pub downloaded: bool,
 }
@@ -69,7 +69,7 @@ impl Fetcher {
         }
         let target = Target::aim(url, &self.shared.settings)?;
         target.check_owner(namespace, &self.shared.settings)?;
-        // A digest alone does not give access: the URL of a source in the namespace must serve the artifact.
+        // A digest alone does not grant access: the URL of a source in the namespace must serve the artifact.
         let stored = match store.was_downloaded_from(digest, target.url.as_str()) {
             true => self.shared.stored(digest).await?,
             false => None,

@@ -12,8 +12,8 @@ use super::super::rules::Limits;
 pub struct FetchSettings {
     /// Hosts from which artifacts may be fetched.
     pub allowed_hosts: AllowedHosts,
-    /// Host and port that replace the host and port of all URLs except those of source-watcher. A controller outside
-    /// the cluster needs this setting. Flux reads it from `SOURCE_CONTROLLER_LOCALHOST`.
+    /// Host and port that replace the host and port of all URLs, except the URLs of source-watcher. A controller
+    /// outside the cluster needs this setting. Flux reads it from `SOURCE_CONTROLLER_LOCALHOST`.
     pub source_controller_host: Option<String>,
     /// Host and port that replace the host and port of the URLs of source-watcher. Flux reads this setting from
     /// `SOURCE_WATCHER_LOCALHOST`.

@@ -234,7 +234,7 @@ impl Grants {
         self.namespaces.iter().any(|granted| granted == namespace)
     }
 
-    /// Adds a namespace to the file and then in memory.
+    /// Adds a namespace, first to the file and then in memory.
     pub(super) fn add(&mut self, namespace: &str) -> io::Result<()> {
         if self.has(namespace) {
             return Ok(());

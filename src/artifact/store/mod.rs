@@ -1,7 +1,7 @@
 //! A content-addressed store of verified artifacts on disk, with a limited capacity.
 //!
-//! The store writes a file to `incoming/` and moves it to `complete/` after verification, so each file in `complete/`
-//! had the digest in its name. To make space, the store evicts the least recently used artifacts that no reader has
+//! The store writes a file to `incoming/` and moves it to `complete/` after verification. The name of a file in
+//! `complete/` is its digest. To make space, the store evicts the least recently used artifacts that no reader has
 //! pinned. `grants/` records which namespaces may read which artifact.
 
 mod incoming;

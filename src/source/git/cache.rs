@@ -51,7 +51,7 @@ struct Repository {
     followers: HashMap<Follower, Following>,
     /// Number of requests to query the server immediately instead of at the next poll.
     requests: u64,
-    /// Number of these requests that the last response answers.
+    /// Number of these requests that the last response covers.
     completed_requests: u64,
     tip: Option<Result<Tip, Unavailable>>,
     content: Option<Fetched>,

@@ -120,7 +120,7 @@ impl AccessReader {
         Self { client, clients: Clients::from_environment(), tokens: Tokens::default(), trust, local_addresses }
     }
 
-    /// Reads the Secrets that `key` refers to, and the host keys or certificates that are trusted for all Stacks.
+    /// Reads the Secrets to which `key` refers, and the host keys or certificates that are trusted for all Stacks.
     pub async fn read(&self, key: &Key) -> Result<Access, GitError> {
         let Credentials { login, known_hosts, authorities } = read(&self.client, key).await?;
         match (login, key.repository.location()) {
@@ -178,7 +178,7 @@ async fn read_file(path: &Path) -> Result<Option<String>, GitError> {
 
 type Data = BTreeMap<String, ByteString>;
 
-/// Reads the Secrets that `key` refers to.
+/// Reads the Secrets to which `key` refers.
 async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
     let mut secrets: BTreeMap<String, Data> = BTreeMap::new();
     for name in key.auth.secrets() {

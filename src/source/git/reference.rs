@@ -32,7 +32,7 @@ pub struct Listed {
     pub commit: String,
 }
 
-/// The commit that a reference resolves to.
+/// The commit to which a reference resolves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tip {
     /// The short name of a branch or tag, or the full name of another reference. `None` if the reference is a commit hash.
