@@ -165,7 +165,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "35s", value_name = "DURATION")]
     pub leader_election_lease_duration: String,
 
-    /// Time in which the leader must renew the Lease. If the renewal fails, the leader stops writing and exits.
+    /// Time in which the leader must renew the Lease. If the leader does not renew the Lease in this time, it stops
+    /// writing and exits.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub leader_election_renew_deadline: String,
 
@@ -212,7 +213,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", env = "AGENT_IMAGE", value_name = "IMAGE")]
     pub agent_image: String,
 
-    /// Default image of workspace pods. With the security profile `baseline`, the suffix `-nonroot` is removed.
+    /// Default image of workspace pods. For the security profile `baseline`, the controller removes the suffix
+    /// `-nonroot`.
     #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
     pub default_workspace_image: String,
 
@@ -224,7 +226,8 @@ pub struct ManagerFlags {
     #[arg(long)]
     pub max_concurrent_runs_per_namespace: Option<usize>,
 
-    /// Maximum number of concurrent runs per node. A namespace uses at most half of them. A run uses about one CPU for most of its duration.
+    /// Maximum number of concurrent runs per node. A namespace may use at most half of them. A run uses about one CPU
+    /// for most of its duration.
     #[arg(long, default_value_t = 6)]
     pub max_concurrent_runs_per_node: usize,
 

@@ -53,8 +53,8 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let (store, fetcher) = artifacts(&config)?;
     let receivers_known = take_webhooks(&config, &client, &metrics, &tasks, &end).await?;
     let subprocess = Subprocess::of_this_binary();
-    // Checks the definitions before the replica becomes ready. If they do not match, the rollout keeps the old replica,
-    // which matches them.
+    // Waits for matching CustomResourceDefinitions before the replica becomes ready. Until then, a rollout keeps the
+    // old replica, which matches the installed definitions.
     tokio::select! {
         () = served_schemas::until_complete(&client, API_TIMEOUT, &subprocess) => {}
         () = end.cancelled() => return Ok(()),

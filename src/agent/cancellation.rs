@@ -3,9 +3,9 @@
 //! The CLI handles a signal as a cancellation request only while its engine is running. Before the engine starts, a
 //! signal kills the CLI, and the lock of the stack remains. The agent therefore waits for the engine's first event, at
 //! most [`MAX_SIGINT_DELAY`], before it sends the first SIGINT. After the second SIGINT, the CLI abandons the resource
-//! operations in flight, and their outcome is unknown. The agent sends the second SIGINT if the client calls `Cancel`
-//! again, if the time for the graceful cancellation has passed, or if no resource operation has been in flight for
-//! [`IDLE_GRACE`]. In the last case, the CLI waits for a program or a compiler that ignores the cancellation.
+//! operations in flight, and their outcome is unknown. The agent sends the second SIGINT after a second `Cancel` call,
+//! after the time for the graceful cancellation, or after [`IDLE_GRACE`] without a resource operation in flight. In the
+//! last case, the CLI waits for a program or a compiler that ignores the cancellation.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

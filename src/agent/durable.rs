@@ -26,8 +26,8 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_directory(directory)
 }
 
-/// Syncs all files and directories of a tree to the disk: one by one in a small tree, with a sync of the whole file
-/// system for a large tree, which is faster.
+/// Syncs all files and directories of a tree to the disk. For a large tree, syncs the whole file system, which is
+/// faster than a sync of each file.
 pub fn sync_tree(tree: &Path) -> io::Result<()> {
     let Some(paths) = few_paths(tree)? else { return sync_filesystem(tree) };
     let share = paths.len().div_ceil(SYNCS_AT_ONCE).max(1);

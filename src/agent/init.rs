@@ -52,7 +52,7 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
     // Each new source replaces the project directory, which is the working directory of the container. The child
     // therefore inherits `/` instead.
     std::env::set_current_dir("/").map_err(InitError::Directory)?;
-    // Registers the handlers before the child starts, so that no SIGCHLD is lost.
+    // Registers the handlers before the child starts, because a SIGCHLD without a handler would be lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).map_err(InitError::Signals)?;
     let own = rustix::process::getpid();
     if own != Pid::INIT {

@@ -69,8 +69,8 @@ impl Layout {
     }
 
     /// Returns the directory in which programs run and dependencies are installed. For a project in a subdirectory of
-    /// the source, this is the path in the source and not the symbolic link, because package managers search for files
-    /// such as `../library` and `../package.json` relative to this path.
+    /// the source, this is the path in the source instead of the symbolic link. Package managers search for files such
+    /// as `../library` and `../package.json` relative to this path.
     pub fn program(&self) -> PathBuf {
         let (workspace, source) = (self.workspace(), self.source());
         match (workspace.canonicalize(), source.canonicalize()) {

@@ -112,7 +112,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         .with_context(|| format!("failed to listen on {}", config.health_address))?;
     let workspace_lock = operations.workspace_lock.clone();
     let health = serve_readiness(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
-    // Uses a separate tracker, so that the shutdown does not wait for the version query.
+    // Uses a separate tracker, because the shutdown must not wait for the version query.
     let (source, after) = (operations.source.clone(), config.version_after);
     TaskTracker::new().spawn(async move { source.version.find_later(after).await });
     let service = AgentServer::new(Service {

@@ -64,8 +64,8 @@ pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
     Ok(packing.packed)
 }
 
-/// Packs one file from memory. Does not compress the archive, so that the digest does not depend on the version of the
-/// compressor.
+/// Packs one file from memory. Does not compress the archive, because a compressed archive, and therefore its digest,
+/// depends on the version of the compressor.
 ///
 /// # Errors
 /// Fails if the name is not valid in a tar archive.

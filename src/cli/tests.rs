@@ -86,8 +86,8 @@ const FLUXS: [(&str, &str); 30] = [
     ("watch-label-selector", ""),
     ("storage-adv-addr", ""),
 ];
-/// Flux flags without an equivalent in this controller. The API server throttles requests, the next reconciliation
-/// retries a failed fetch, the controller caches tokens per repository, does not access other clusters, and does not
+/// Flux flags without an equivalent in this controller. The API server throttles requests, and the next reconciliation
+/// retries a failed fetch. The controller caches tokens per repository. It does not access other clusters, and does not
 /// serve artifacts to other programs.
 const NOT_OURS: [&str; 8] = [
     "http-retry",

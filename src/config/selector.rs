@@ -15,7 +15,7 @@ pub fn parse(text: &str) -> Result<Selector, String> {
     })
 }
 
-/// Splits a selector at the commas outside of parentheses.
+/// Splits a selector at the commas outside parentheses.
 fn parts(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let is_border = |c: char| {

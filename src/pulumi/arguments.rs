@@ -1,5 +1,5 @@
-//! Command lines of the Pulumi CLI. Each value has the form `--flag=value`, so that the CLI never parses a value as a
-//! flag.
+//! Command lines of the Pulumi CLI. Each flag has the form `--flag=value`, because the CLI could parse a separate value
+//! as a flag.
 
 use std::ffi::OsString;
 use std::path::Path;

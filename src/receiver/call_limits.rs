@@ -129,7 +129,7 @@ impl TokenReads {
 }
 
 /// Maximum number of refused calls that wait for their response simultaneously. Equals half of the connections of the
-/// listener, so that refused calls never prevent the acceptance of other calls.
+/// listener, so refused calls cannot occupy all connections.
 const MAX_DELAYED_REFUSALS: usize = 64;
 
 /// Delays the responses to refused calls. If too many refused calls wait, refuses further calls immediately.

@@ -116,7 +116,7 @@ impl Handler {
             self.refuse(&entry, &fault.to_string());
             return WebhookResult::Refused;
         }
-        // Checks the rate limit after the authentication, so that callers without the token cannot exhaust it.
+        // Checks the rate limit after the authentication, because callers without the token must not exhaust it.
         if !entry.limits.may_call(Instant::now()) {
             self.refuse(&entry, "rate limit exceeded: 1 call per second with a burst of 20");
             return WebhookResult::Refused;

@@ -18,7 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::telemetry::chain;
 use crate::telemetry::redact::{Redacting, url_credentials};
 
-/// Crates whose debug and info messages are suppressed, because they are not about Stacks.
+/// Crates whose debug and info messages are suppressed, because they do not concern Stacks.
 const QUIET: [&str; 7] = ["h2", "hyper", "hyper_util", "rustls", "tonic", "tower", "reqwest"];
 
 /// Minimum level of logs.
@@ -53,7 +53,7 @@ pub enum LogEncoding {
     Console,
 }
 
-/// Error while setting up logging.
+/// Error from setting up logging.
 #[derive(Debug, Error)]
 pub enum LoggingError {
     #[error("failed to set up logging: {reason}")]

@@ -90,8 +90,8 @@ fn copy(from: &Path, to: &Path, links: bool, is_stopped: &impl Fn() -> bool) -> 
 /// Returns whether a file is part of an installed package. `path` is relative to the directory of the dependencies,
 /// such as `node_modules` or `venv`.
 ///
-/// A hard link to a file of the previous source is safe only if nothing changes the file in place, because the agent
-/// restores the previous source if the installation fails. Package managers and Python replace the files of packages:
+/// If the installation fails, the agent restores the previous source. A hard link to a file of the previous source is
+/// therefore safe only if nothing changes the file in place. Package managers and Python replace the files of packages:
 /// pnpm and uv even create hard links. Package managers and Python change all other files in place, for example
 /// `node_modules/.package-lock.json`, `venv/pyvenv.cfg` and `venv/bin/activate`. Scripts of a project, for example
 /// patch-package, can also change the files of packages in place.

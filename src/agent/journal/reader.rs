@@ -1,5 +1,5 @@
-//! Reads the progress of an operation during and after the run. Each reader has its own position in the files, so that
-//! a slow reader does not block others.
+//! Reads the progress of an operation during and after the run. Each reader has its own position in the files, so a
+//! slow reader does not block other readers.
 
 use std::fs::File;
 use std::io::{self, Read};

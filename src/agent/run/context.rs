@@ -145,7 +145,7 @@ pub(super) enum RunError {
     Attempt(#[from] AttemptError),
     #[error("failed to {action}: {error}")]
     Call { action: &'static str, error: CallError },
-    #[error("failed to process pending creates, nothing was run: {0}")]
+    #[error("failed to process pending creates; nothing was run: {0}")]
     State(StateFileError),
 }
 

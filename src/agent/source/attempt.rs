@@ -143,7 +143,7 @@ impl Source {
                 None
             }
             AttemptError::Lost(error) => {
-                tracing::error!(%error, "failed to restore the previous source: a source must be delivered again");
+                tracing::error!(%error, "failed to restore the previous source; the controller must deliver a source");
                 candidate.reply(Err(Refusal::system("failed to restore the previous source")(error)));
                 None
             }

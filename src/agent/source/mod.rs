@@ -192,7 +192,7 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     if let Some(trial) = &trial {
         tracing::warn!(?trial, "an earlier agent ended during the trial of a source: restoring the previous source");
         if let Err(error) = swap::restore(layout, current_source.as_ref(), trial) {
-            tracing::error!(%error, "failed to restore the previous source: a source must be delivered again");
+            tracing::error!(%error, "failed to restore the previous source; the controller must deliver a source");
             return None;
         }
     }
@@ -201,7 +201,7 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
         if !is_of_this_boot {
             tracing::warn!(
                 digest = current_source.digest,
-                "the node was rebooted after the source was installed: a source must be delivered again"
+                "the node was rebooted after the source was installed; the controller must deliver a source"
             );
         }
         is_of_this_boot

@@ -75,7 +75,7 @@ fn explain(status: u16, retry_after: Option<Duration>) -> String {
     }
 }
 
-/// Maximum value of `Retry-After`, so that a server cannot block downloads for days.
+/// Maximum value of `Retry-After`. Prevents a server from blocking downloads for days.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 /// Maximum number of recorded URLs. A further URL replaces the URL with the earliest retry time.

@@ -105,7 +105,7 @@ impl Incoming {
         let index = Arc::clone(&reservation.index);
         let path = index.complete.join(file_name(&digest));
         let failed = |cause| StoreError::Write { path: path.clone(), cause };
-        // Syncs the content before the rename, so that a crash cannot leave an incomplete file with the final name.
+        // Syncs the content before the rename: otherwise, a crash could leave an incomplete file with the final name.
         file.as_file().sync_all().map_err(failed)?;
         let mut state = index.lock();
         if let Some(entry) = state.entries.get(&digest).filter(|entry| entry.verified) {

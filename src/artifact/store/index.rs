@@ -175,8 +175,7 @@ impl State {
     pub(super) fn remove(&mut self, digest: &Digest) -> Result<(), StoreError> {
         let Some(entry) = self.entries.remove(digest) else { return Ok(()) };
         self.complete_bytes = self.complete_bytes.saturating_sub(entry.blob.size);
-        // Removes the grants before the file, so that a crash between these steps leaves a file that no namespace may
-        // read.
+        // Removes the grants before the file: after a crash between these steps, no namespace may read the file.
         let failed = |cause| StoreError::Remove { path: entry.blob.path.clone(), cause };
         entry.grants.remove().map_err(failed)?;
         match fs::remove_file(&entry.blob.path) {

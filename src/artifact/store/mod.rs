@@ -2,7 +2,7 @@
 //!
 //! The store writes a file to `incoming/` and moves it to `complete/` after verification. The name of a file in
 //! `complete/` is its digest. To make space, the store evicts the least recently used artifacts that no reader has
-//! pinned. `grants/` records which namespaces may read which artifact.
+//! pinned. `grants/` records for each artifact the namespaces that may read it.
 
 mod incoming;
 mod index;

@@ -32,7 +32,7 @@ impl Place {
         let result = unpack(archive, &self.destination(), limits);
         let mut around: Vec<_> = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         around.sort();
-        assert_eq!(around, ["into", "sentinel"], "a file was written outside of the directory");
+        assert_eq!(around, ["into", "sentinel"], "a file was written outside the directory");
         assert_eq!(fs::read_to_string(self.0.path().join("sentinel")).unwrap(), "untouched");
         result
     }

@@ -10,9 +10,9 @@ const LAST_LINES: usize = 20;
 /// Prefix that the gRPC server of a Python program adds to the message of an exception.
 const SERVER_EXCEPTION: &str = "Exception calling application: ";
 
-/// Returns the causes of a failure from the first non-empty source: errors of the engine, errors of the CLI, the
-/// standard error of the program, the exit code of the program, generic errors of the engine, or the last lines of the
-/// output.
+/// Returns the causes of a failure from the first non-empty source. In order of precedence, the sources are: errors of
+/// the engine, errors of the CLI, standard error of the program, exit code of the program, generic errors of the
+/// engine, last lines of the output.
 pub(super) fn lines(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunSummary) -> Vec<String> {
     let (generic, causes): (Vec<_>, Vec<_>) =
         run.errors().into_iter().partition(|error| is_verdict(error) || reports_exit(error));

@@ -2,8 +2,8 @@
 //! dependencies.
 //!
 //! A new source reuses the dependencies of the previous source without an installation only if all inputs of the
-//! installation are known and unchanged: see [`Plan::carry`]. Otherwise, the installation runs, so that no dependency
-//! is outdated.
+//! installation are known and unchanged: see [`Plan::carry`]. Otherwise, the installation runs, because a dependency
+//! could be outdated.
 
 pub mod go;
 mod nodejs;

@@ -50,7 +50,7 @@ fn install_is_skipped_only_with_a_complete_cache_key() {
         (PIP, vec![("requirements.txt", "six>=1")], Some("does not pin")),
         (PIP, vec![("requirements.txt", "-e .")], Some("local path")),
         (PIP, vec![], Some("no lock file")),
-        ("name: a\nruntime: python", vec![("requirements.txt", "six==1.16.0")], Some("outside of the source")),
+        ("name: a\nruntime: python", vec![("requirements.txt", "six==1.16.0")], Some("outside the source")),
         ("name: a\nruntime: python", vec![pyproject, uv], None),
         ("name: a\nruntime: python", vec![pyproject, ("poetry.lock", "[[package]]")], None),
         ("name: a\nruntime: python", vec![pyproject, ("uv.lock", "source = { editable = \".\" }")], Some("local path")),

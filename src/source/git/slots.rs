@@ -361,8 +361,9 @@ impl Common {
         preempted.or_else(|| if others.is_empty() { None } else { self.slow(limits.slow_limits, now) })
     }
 
-    /// Returns the task that must end for a waiting light namespace if all slots are in use: the last started task
-    /// whose namespace has used slots for longer than the waiting namespace, by at least `excess`.
+    /// Returns the task that must end for a waiting light namespace if all slots are in use. Of the tasks whose
+    /// namespaces have used slots for at least `excess` longer than the waiting namespace, this is the last started
+    /// task.
     fn preempted(&self, waiting: &str, limits: &Limits, excess: Duration, now: Instant) -> Option<u64> {
         let limit = self.used(waiting, now) + excess.as_secs_f64();
         let exceeds = |(_, held): &(&u64, &Held)| {
