@@ -1,4 +1,4 @@
-//! Defines the command line. [`crate::config`] validates the values.
+//! Defines the command line. The module [`crate::config`] validates the values.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub struct CommandLine {
 }
 
 impl CommandLine {
-    /// Returns the specified role, or the manager by default.
+    /// Returns the specified role. Default: the manager.
     pub fn into_role(self) -> Role {
         self.role.unwrap_or(Role::Manager(self.manager))
     }
@@ -28,33 +28,34 @@ impl CommandLine {
 
 /// Role of the process.
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one in the life of a process")]
+#[expect(clippy::large_enum_variant, reason = "a process creates only one value of this type")]
 pub enum Role {
     /// Run the controllers of Stacks, Workspaces, Updates, Programs and StackReceivers (default).
     Manager(ManagerFlags),
-    /// Run the first process of a workspace pod, which starts the agent as its child.
+    /// Run the first process of a workspace pod. It starts the agent as its child.
     Agent(AgentFlags),
-    /// Copy this binary to the share volume, in an init container of a workspace pod.
+    /// Copy this binary to the share volume. Runs in an init container of a workspace pod.
     Bootstrap(BootstrapFlags),
-    /// Receive the source before user-defined init containers start, in an init container of a workspace pod.
+    /// Receive the source before user-defined init containers start. Runs in an init container of a workspace pod.
     Fetch(FetchFlags),
-    /// Start a program for the agent, in a workspace pod. Internal.
+    /// Start a program for the agent in a workspace pod. Internal.
     #[command(hide = true)]
     Launch(LaunchFlags),
-    /// Evaluate an expression from stdin, in a child process of the manager. Internal.
+    /// Evaluate a CEL expression from stdin. Runs in a child process of the manager. Internal.
     #[command(hide = true)]
     Evaluate,
-    /// Communicate with a Git server or pack fetched commits, in a child process of the manager. Internal.
+    /// Communicate with a Git server or pack a fetched commit. Runs in a child process of the manager. Internal.
     #[command(hide = true)]
     Git,
-    /// Compare the served schemas with the schemas of this version, in a child process of the manager. Internal.
+    /// Compare the schemas that the API server serves with the schemas of this version. Runs in a child process of the
+    /// manager. Internal.
     #[command(hide = true)]
     CompareSchemas,
     /// Print the CustomResourceDefinitions.
     Crds,
 }
 
-/// Flags of the log.
+/// Flags for logging.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LogFlags {
     /// Log level.
@@ -69,24 +70,25 @@ pub struct LogFlags {
 /// Flags of the manager, with the names that Flux uses.
 #[derive(Clone, Debug, Args)]
 pub struct ManagerFlags {
-    /// Address of the metrics endpoint. `0` disables it.
+    /// Address of the metrics endpoint. `0` disables the endpoint.
     #[arg(long, default_value = ":8080", value_name = "HOST:PORT")]
     pub metrics_addr: String,
 
-    /// Address of the health endpoint. `0` disables it.
+    /// Address of the health endpoint. `0` disables the endpoint.
     #[arg(long, default_value = ":9440", value_name = "HOST:PORT")]
     pub health_addr: String,
 
-    /// Serve CPU profiles of the controller at `/debug/pprof/profile` of the metrics endpoint, without authentication.
+    /// Serve CPU profiles of the controller, without authentication, at the path `/debug/pprof/profile` of the metrics
+    /// endpoint.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub enable_pprof: bool,
 
-    /// URL of the Flux notification-controller, which receives the events.
+    /// URL of the Flux notification-controller, to which the controller sends its events.
     #[arg(long, default_value = "", value_name = "URL")]
     pub events_addr: String,
 
-    /// Address of the webhook endpoint for StackReceivers. `0` disables it.
+    /// Address of the webhook endpoint for StackReceivers. `0` disables the endpoint.
     #[arg(long, default_value = "0", value_name = "HOST:PORT")]
     pub receiver_addr: String,
 
@@ -97,7 +99,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = 4)]
     pub concurrent: u16,
 
-    /// Watch all namespaces. If `false`, watch only one namespace.
+    /// Watch all namespaces. If `false`, watch only the namespace in `--watch-namespace`.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub watch_all_namespaces: bool,
@@ -106,7 +108,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "NAMESPACE")]
     pub watch_namespace: String,
 
-    /// Label selector of the Stacks, Workspaces, Updates, Programs and StackReceivers to watch. Default: all.
+    /// Label selector of the Stacks, Workspaces, Updates, Programs and StackReceivers to watch. Default: all objects.
     #[arg(long, default_value = "")]
     pub watch_label_selector: String,
 
@@ -119,7 +121,8 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,
 
-    /// Maximum random deviation of the interval of a Stack, in percent, to distribute the runs over time. `0` disables it.
+    /// Maximum random deviation of the interval of a Stack, in percent. It distributes the runs over time. `0` disables
+    /// the deviation.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..100), value_name = "PERCENT")]
     pub interval_jitter_percentage: u8,
 
@@ -127,12 +130,13 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "NAME")]
     pub default_service_account: String,
 
-    /// ServiceAccounts that workspace pods may use: `NAME` in every namespace, or `NAMESPACE/NAME` in one namespace. Default: all.
+    /// ServiceAccounts that workspace pods may use: `NAME` in every namespace, or `NAMESPACE/NAME` in one namespace.
+    /// Default: all ServiceAccounts.
     #[arg(long, value_delimiter = ',', value_name = "[NAMESPACE/]NAME")]
     pub allowed_service_accounts: Vec<String>,
 
-    /// Reject Workspaces whose pods, with `podTemplate` applied, do not meet the Pod Security Standard `restricted` or have labels that
-    /// network policies commonly select, such as `app`.
+    /// Reject a Workspace whose pod violates the Pod Security Standard `restricted`, or has a label that network
+    /// policies commonly select, such as `app`. The check includes `podTemplate`.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub restrict_workspace_pods: bool,
@@ -142,9 +146,9 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub no_cross_namespace_refs: bool,
 
-    /// Source kinds whose artifacts have the same content if they have the same revision, so that a new digest of the same revision does
-    /// not start a run. Use `KIND` for the source kinds of Flux, and `KIND.GROUP` for other kinds. The revision must contain a checksum.
-    /// With an empty list, every new digest starts a run.
+    /// Source kinds whose artifacts have the same content if they have the same revision. A new digest of the same
+    /// revision then does not start a run. The format is `KIND` for the source kinds of Flux, and `KIND.GROUP` for
+    /// other kinds. The revision must contain a checksum. If the list is empty, every new digest starts a run.
     #[arg(long, value_delimiter = ',', default_value = "GitRepository", value_name = "KINDS")]
     pub same_revision_kinds: Vec<String>,
 
@@ -152,16 +156,17 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub requeue_dependency: String,
 
-    /// Enable leader election, so that only one replica writes at a time.
+    /// Enable leader election. Only the leader reconciles objects.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub enable_leader_election: bool,
 
-    /// Time for which a replica waits after the last observed renewal before it takes over the Lease of the leader.
+    /// Time that a replica waits after the last observed renewal of the Lease before it takes over the Lease.
     #[arg(long, default_value = "35s", value_name = "DURATION")]
     pub leader_election_lease_duration: String,
 
-    /// Time within which the leader must renew its Lease. Otherwise, the leader stops writing and exits.
+    /// Time in which the leader must renew the Lease. If the leader does not renew the Lease in this time, it stops
+    /// writing and exits.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub leader_election_renew_deadline: String,
 
@@ -169,16 +174,16 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "5s", value_name = "DURATION")]
     pub leader_election_retry_period: String,
 
-    /// Release the Lease on shutdown, so that another replica can take over immediately.
+    /// Release the Lease on shutdown, so that another replica can become the leader immediately.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub leader_election_release_on_cancel: bool,
 
-    /// Delay after the first failed reconcile of an object. It doubles with each further failure.
+    /// Delay after the first failed reconciliation of an object. The delay doubles with each further failure.
     #[arg(long, default_value = "750ms", value_name = "DURATION")]
     pub min_retry_delay: String,
 
-    /// Maximum delay after a failed reconcile of an object.
+    /// Maximum delay after a failed reconciliation of an object.
     #[arg(long, default_value = "15m", value_name = "DURATION")]
     pub max_retry_delay: String,
 
@@ -186,12 +191,12 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "/data")]
     pub storage_path: PathBuf,
 
-    /// Maximum size of the artifact storage, in bytes. The volume also contains up to three Git repositories that are being fetched. Each
-    /// of them requires 592 MiB plus the maximum artifact size.
+    /// Maximum size of the artifact storage, in bytes. In addition, the volume must have space for three concurrent Git
+    /// fetches. Each fetch requires 592 MiB plus the maximum artifact size.
     #[arg(long, default_value_t = 1024 * 1024 * 1024, value_name = "BYTES")]
     pub storage_size: u64,
 
-    /// Maximum size of an artifact, in bytes. The limit applies to fetched artifacts and to artifacts of Git repositories.
+    /// Maximum size of an artifact, in bytes. Applies to fetched artifacts and to artifacts of Git repositories.
     #[arg(long, default_value_t = 256 * 1024 * 1024, value_name = "BYTES")]
     pub artifact_max_size: u64,
 
@@ -208,7 +213,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", env = "AGENT_IMAGE", value_name = "IMAGE")]
     pub agent_image: String,
 
-    /// Default image of workspace pods. With the security profile `baseline`, the suffix `-nonroot` is removed.
+    /// Default image of workspace pods. For the security profile `baseline`, the controller removes the suffix
+    /// `-nonroot`.
     #[arg(long, default_value = "pulumi/pulumi:latest-nonroot", value_name = "IMAGE")]
     pub default_workspace_image: String,
 
@@ -220,16 +226,18 @@ pub struct ManagerFlags {
     #[arg(long)]
     pub max_concurrent_runs_per_namespace: Option<usize>,
 
-    /// Maximum number of concurrent runs per node. A namespace uses at most half of them. A run uses about one CPU for most of its duration.
+    /// Maximum number of concurrent runs per node. A namespace may use at most half of them. A run uses about one CPU
+    /// for most of its duration.
     #[arg(long, default_value_t = 6)]
     pub max_concurrent_runs_per_node: usize,
 
-    /// Default timeout of a run, for Stacks and Updates without `spec.timeout`. After the timeout, the controller cancels the run
-    /// gracefully. `0` disables the timeout.
+    /// Default timeout of a run, for Stacks and Updates without `spec.timeout`. A run that exceeds the timeout is
+    /// canceled gracefully. `0` disables the timeout.
     #[arg(long, default_value = "3h", value_name = "DURATION")]
     pub default_run_timeout: String,
 
-    /// Maximum timeout of a run. It also applies if `spec.timeout` is longer or `0s`. `0` disables the maximum.
+    /// Maximum timeout of a run. Replaces a longer `spec.timeout`, and a `spec.timeout` of `0s`. `0` disables the
+    /// maximum.
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub max_run_timeout: String,
 
@@ -241,11 +249,12 @@ pub struct ManagerFlags {
     #[arg(long, env = "RUNTIME_NAMESPACE", default_value = "", hide_default_value = true)]
     pub runtime_namespace: String,
 
-    /// Host that replaces the host in artifact URLs, except those of source-watcher, for a controller outside of the cluster.
+    /// Host that replaces the host in artifact URLs, except the URLs of source-watcher. For a controller outside the
+    /// cluster.
     #[arg(long, env = "SOURCE_CONTROLLER_LOCALHOST", value_name = "HOST:PORT")]
     pub source_controller_localhost: Option<String>,
 
-    /// Host that replaces the host in the artifact URLs of source-watcher, for a controller outside of the cluster.
+    /// Host that replaces the host in the artifact URLs of source-watcher. For a controller outside the cluster.
     #[arg(long, env = "SOURCE_WATCHER_LOCALHOST", value_name = "HOST:PORT")]
     pub source_watcher_localhost: Option<String>,
 }
@@ -257,7 +266,7 @@ pub struct PodFlags {
     #[arg(long, default_value = names::SHARE_DIRECTORY)]
     pub share: PathBuf,
 
-    /// Directory with the certificate and key of the agent and its CA bundle.
+    /// Directory with the certificate, the key and the CA bundle of the agent.
     #[arg(long, default_value = names::TLS_DIRECTORY)]
     pub tls_directory: PathBuf,
 
@@ -273,7 +282,7 @@ pub struct PodFlags {
 /// Flags of the agent.
 #[derive(Clone, Debug, Args)]
 pub struct AgentFlags {
-    /// Run as the agent process itself instead of its parent process.
+    /// Run the agent itself instead of its parent process.
     #[arg(long)]
     pub child: bool,
 
@@ -284,7 +293,7 @@ pub struct AgentFlags {
     #[arg(long, default_value_t = format!(":{}", names::AGENT_HEALTH_PORT), value_name = "HOST:PORT")]
     pub health_address: String,
 
-    /// File for the termination message, which the kubelet reads.
+    /// Path of the file with the termination message, which the kubelet reads.
     #[arg(long, default_value = "/dev/termination-log")]
     pub termination_log: PathBuf,
 
@@ -297,7 +306,7 @@ pub struct AgentFlags {
           value_name = "SECONDS")]
     pub termination_grace_seconds: u64,
 
-    /// Delay before the agent determines the version of the CLI, in seconds.
+    /// Delay in seconds before the agent determines the version of the CLI.
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     pub version_after_seconds: u64,
 
@@ -312,7 +321,7 @@ pub struct BootstrapFlags {
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
 
-    /// Path of the project directory. It is created as an empty directory if it does not exist.
+    /// Path of the project directory. If the directory does not exist, the role creates it.
     #[arg(long, value_name = "DIRECTORY")]
     pub project: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Validated settings of the manager, and limits that are not configurable.
+//! Validated settings of the manager, and fixed limits.
 
 mod selector;
 
@@ -19,23 +19,24 @@ use crate::telemetry::logging::{LogEncoding, LogLevel};
 
 /// Timeout of a request to the API server.
 pub const API_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of a reconcile. A reconcile never waits for a run.
+/// Timeout of a reconciliation. A reconciliation never waits for a run.
 pub const RECONCILE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Interval at which the controller polls the status of an idle agent.
 pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
-/// Time for which reconciles in progress may continue after the start of the shutdown. Reconciles never wait for a run, and the next leader
-/// completes the work of an aborted reconcile.
+/// Time for which reconciliations may continue after the shutdown starts. The time is short, because a reconciliation
+/// never waits for a run, and the next leader repeats an aborted reconciliation.
 pub const RECONCILES_END: Duration = Duration::from_secs(4);
-/// Time for which events may be written and requests may complete after the reconciles have ended.
+/// Time after the end of the reconciliations in which the controller still writes events and completes requests.
 pub const TASKS_END: Duration = Duration::from_secs(2);
-/// Maximum jitter of the retry period, as a fraction, so that the candidates for the Lease do not send their requests at the same time.
+/// Maximum jitter of the retry period, as a fraction. The jitter prevents simultaneous requests of the candidates for
+/// the Lease.
 pub const LEASE_RETRY_JITTER: f64 = 0.2;
-/// Name of the Lease of controllers without a label selector.
+/// Name of the Lease if the controller has no label selector.
 const LEASE: &str = "pulumi-controller-leader-election";
 /// Minimum size of the artifact storage, in bytes.
 const SMALLEST_STORAGE: u64 = 16 * 1024 * 1024;
 
-/// Invalid flag or environment variable. The message contains its name and its valid values.
+/// Invalid flag or environment variable. The message contains its name and the valid values.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct ConfigError(String);
@@ -53,9 +54,10 @@ fn invalid(flag: &str, value: impl Display, valid: impl Display) -> ConfigError 
 pub struct LeaderElection {
     /// Name of the Lease in the namespace of the controller. Each shard has a separate Lease.
     pub lease_name: String,
-    /// Time for which other replicas wait before they take over the Lease, in whole seconds.
+    /// Time that other replicas wait before they take over the Lease, in whole seconds.
     pub lease_duration: Duration,
-    /// Time for which the leader may write after the start of its last successful renewal. It is shorter than `lease_duration`.
+    /// Time for which the leader may write after the start of its last successful renewal. Shorter than
+    /// `lease_duration`.
     pub renew_deadline: Duration,
     /// Interval between attempts to acquire or renew the Lease.
     pub retry_period: Duration,
@@ -78,23 +80,24 @@ pub struct ManagerConfig {
     pub receiver_address: Option<SocketAddr>,
     pub log_level: LogLevel,
     pub log_encoding: LogEncoding,
-    /// Number of concurrent reconciles per kind.
+    /// Number of concurrent reconciliations per kind.
     pub concurrent: u16,
     /// Namespace of the controller.
     pub runtime_namespace: String,
-    /// Namespace to watch. `None` for all namespaces.
+    /// Namespace to watch. `None` means all namespaces.
     pub watch_namespace: Option<String>,
-    /// Label selector of the Stacks, Workspaces, Updates, Programs and StackReceivers to watch. `None` for all.
+    /// Label selector of the Stacks, Workspaces, Updates, Programs and StackReceivers to watch. `None` means all
+    /// objects.
     pub watch_label_selector: Option<String>,
     /// Label selector of the Secrets and ConfigMaps whose changes start a run. `None` if disabled.
     pub watched_inputs: Option<Selector>,
-    /// Settings of the leader election. `None` for a single replica.
+    /// Settings of the leader election. `None` if leader election is disabled.
     pub leader_election: Option<LeaderElection>,
     /// Maximum deviation of an interval, in percent.
     pub interval_jitter: u8,
     /// Default ServiceAccount of workspace pods.
     pub default_service_account: Option<String>,
-    /// ServiceAccounts that pods may use, as `name` or `namespace/name`. Empty for all.
+    /// ServiceAccounts that pods may use, as `name` or `namespace/name`. Empty means all ServiceAccounts.
     pub allowed_service_accounts: Vec<String>,
     /// Whether pods must meet the Pod Security Standard `restricted` and must not have labels that network policies commonly select.
     pub restrict_workspace_pods: bool,
@@ -104,7 +107,7 @@ pub struct ManagerConfig {
     pub same_revision_kinds: Vec<String>,
     /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: Duration,
-    /// Minimum and maximum delay after a failed reconcile.
+    /// Minimum and maximum delay after a failed reconciliation.
     pub retry_delays: (Duration, Duration),
     pub storage_path: PathBuf,
     /// Maximum size of the artifact storage, in bytes.
@@ -123,13 +126,13 @@ pub struct ManagerConfig {
     pub max_concurrent_runs_per_namespace: usize,
     /// Maximum number of concurrent runs per node.
     pub max_concurrent_runs_per_node: usize,
-    /// Default timeout of a run, in whole seconds. Zero for no timeout.
+    /// Default timeout of a run, in whole seconds. Zero disables the timeout.
     pub default_run_timeout: Duration,
-    /// Maximum timeout of a run, in whole seconds. Zero for no maximum.
+    /// Maximum timeout of a run, in whole seconds. Zero disables the maximum.
     pub max_run_timeout: Duration,
     /// Additional hosts of artifacts, in lower case. Services in the namespace of the controller are always allowed.
     pub artifact_hosts: Vec<String>,
-    /// Host that replaces the host in artifact URLs, except those of source-watcher.
+    /// Host that replaces the host in artifact URLs, except the URLs of source-watcher.
     pub source_controller_localhost: Option<String>,
     /// Host that replaces the host in the artifact URLs of source-watcher.
     pub source_watcher_localhost: Option<String>,
@@ -147,7 +150,7 @@ impl ManagerConfig {
         at_least("concurrent", 1, u64::from(flags.concurrent))?;
         at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
         at_least("max-concurrent-runs-per-node", 1, flags.max_concurrent_runs_per_node as u64)?;
-        // By default, one namespace cannot occupy all run slots.
+        // The default prevents a namespace from occupying all run slots.
         let runs_per_namespace =
             flags.max_concurrent_runs_per_namespace.unwrap_or_else(|| flags.max_concurrent_runs.div_ceil(2));
         at_least("max-concurrent-runs-per-namespace", 1, runs_per_namespace as u64)?;
@@ -224,7 +227,8 @@ fn accounts(given: Vec<String>) -> Result<Vec<String>, ConfigError> {
     trimmed.map(check).collect()
 }
 
-/// Parses an address in the format of Go: `:8080` is the port on all addresses, `0` or an empty value is `None`.
+/// Parses an address in the format of Go. `:8080` means the port on all addresses. Returns `None` for `0` or an empty
+/// value.
 pub fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, ConfigError> {
     if value.is_empty() || value == "0" {
         return Ok(None);
@@ -320,7 +324,7 @@ fn run_timeouts(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigErro
     Ok((default, run_timeout("max-run-timeout", &flags.max_run_timeout)?))
 }
 
-/// Parses a run timeout and rounds it up to whole seconds, because the agent counts seconds and treats zero as no timeout.
+/// Parses a run timeout and rounds it up to whole seconds: the agent counts seconds, and zero disables the timeout.
 fn run_timeout(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     if value == "0" {
         return Ok(Duration::ZERO);
@@ -350,7 +354,7 @@ fn at_least(flag: &'static str, minimum: u64, value: u64) -> Result<(), ConfigEr
     if value < minimum { Err(invalid(flag, value, format!("at least {minimum}"))) } else { Ok(()) }
 }
 
-/// Valid form of a host, for error messages.
+/// Valid formats of a host, for error messages.
 const HOST: &str = "HOST or HOST:PORT without scheme and path";
 
 fn artifact_host(value: &str) -> Result<String, ConfigError> {
@@ -359,7 +363,7 @@ fn artifact_host(value: &str) -> Result<String, ConfigError> {
     if is_host(&host) { Ok(host) } else { Err(error()) }
 }
 
-/// Validates a host that replaces other hosts. An empty value is `None`.
+/// Validates a host that replaces other hosts. Returns `None` for an empty value.
 fn localhost(variable: &'static str, value: Option<String>) -> Result<Option<String>, ConfigError> {
     match value.filter(|host| !host.is_empty()) {
         Some(value) if !is_host(&value) => Err(ConfigError(format!("invalid {variable}={value:?}: must be {HOST}"))),

@@ -1,10 +1,11 @@
 //! Detects changes of mounted files, such as TLS certificates, known hosts, and the keys of Secrets and ConfigMaps.
 //!
-//! The kubelet replaces the files of a volume with a rename in the directory of the volume, so a watch on the directory detects each
-//! change. Network file systems do not report the changes of other hosts, so nothing is kept for longer than a minute.
+//! The kubelet replaces the files of a volume by a rename in the directory of the volume, so a watch on the directory
+//! detects each change. Network file systems do not report the changes of other hosts, so a cached value is valid for
+//! at most a minute.
 //!
-//! All pods of a node that run as the same user share a small number of inotify instances. If no instance or watch is left, nothing is
-//! kept and each use reads the files.
+//! All pods of a node that run as the same user share a small number of inotify instances. If no instance or watch is
+//! available, nothing is cached, and each use reads the files.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use notify::event::{Event, EventKind};
 use notify::{Config, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::time::Instant;
 
-/// Time after which a value is derived again without a detected change. Network file systems do not report the changes of other hosts.
+/// Maximum age of a cached value. Limited because network file systems do not report the changes of other hosts.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// Watches directories of mounted files. Clones share the watches.
@@ -24,13 +25,13 @@ pub struct FileWatch(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// `None` if the process cannot get an inotify instance.
+    /// `None` if no inotify instance is available.
     watcher: Option<Mutex<RecommendedWatcher>>,
     /// Number of changes in all directories.
     changes: Arc<AtomicU64>,
 }
 
-/// State of watched directories. Two equal values mean that no file has changed in between.
+/// State of watched directories. If two values are equal, no file has changed between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(u64);
 
@@ -50,12 +51,13 @@ impl FileWatch {
         Self(Arc::new(Shared { watcher: watcher.ok().map(Mutex::new), changes }))
     }
 
-    /// Returns the version of these directories and watches them from then on. A caller gets the version before it reads the files, and
-    /// may use the result until the version changes. Returns `None` if a directory cannot be watched.
+    /// Watches these directories and returns their version. The caller must get the version before it reads the files,
+    /// and may use the result until the version changes. Returns `None` if a directory cannot be watched.
     pub fn version<'a>(&self, directories: impl IntoIterator<Item = &'a Path>) -> Option<Version> {
         let mut watcher = self.0.watcher.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         for directory in directories {
-            // Also watches a directory that replaced one with the same path. The call is cheap if the directory is watched already.
+            // Repeats the call, because another directory may have replaced the watched directory. The call is cheap
+            // for a watched directory.
             let added = watcher.watch(directory, RecursiveMode::NonRecursive);
             if let Err(error) = added {
                 tracing::debug!(directory = %directory.display(), %error, "failed to watch the directory");
@@ -72,12 +74,13 @@ impl Default for FileWatch {
     }
 }
 
-/// Whether a file may have changed. Reading a file is an event too, and an error means that events were lost.
+/// Returns whether a file may have changed. A read of a file is not a change. After an error, a file may have changed,
+/// because events are lost.
 fn may_be_change(event: &notify::Result<Event>) -> bool {
     event.as_ref().map_or(true, |event| event.need_rescan() || !matches!(event.kind, EventKind::Access(_)))
 }
 
-/// A value that was derived from mounted files.
+/// Cache of a value that is derived from mounted files.
 #[derive(Debug)]
 pub struct Cached<V>(Mutex<Option<Entry<V>>>);
 
@@ -95,14 +98,14 @@ impl<V> Default for Cached<V> {
 }
 
 impl<V: Clone> Cached<V> {
-    /// Returns the value if it was derived from this version of the files, for at most [`MAX_AGE`].
+    /// Returns the value if it was derived from this version of the files and is not older than [`MAX_AGE`].
     pub fn find(&self, version: Option<Version>) -> Option<V> {
         let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = |entry: &&Entry<V>| Some(entry.version) == version && entry.since.elapsed() < MAX_AGE;
         cached.as_ref().filter(is_current).map(|entry| entry.value.clone())
     }
 
-    /// Keeps a value, unless the files are not watched. `version` is the version before the files were read.
+    /// Caches a value if the files are watched. `version` is the version from before the files were read.
     pub fn keep(&self, version: Option<Version>, value: V) {
         let entry = version.map(|version| Entry { version, since: Instant::now(), value });
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = entry;

@@ -1,7 +1,7 @@
 //! Flux-native Kubernetes controller that runs Pulumi programs from Flux artifacts in workspace pods.
 //!
-//! The modules are listed in reading order. `ARCHITECTURE.md` describes the allowed dependencies between them, and `tests/modules.rs`
-//! checks these dependencies.
+//! The order of the modules is the recommended reading order. `ARCHITECTURE.md` describes the allowed dependencies
+//! between the modules, and `tests/modules.rs` checks them.
 
 #![forbid(unsafe_code)]
 

@@ -44,7 +44,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
             logging::install(config.log_level, config.log_encoding)?;
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             let ended = runtime.block_on(manage(config));
-            // Blocking file operations must not delay the exit, in particular after another replica has become the leader.
+            // Does not wait for blocking file operations, because another replica may already be the leader.
             runtime.shutdown_background();
             ended?;
         }
@@ -52,7 +52,7 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
             logging::install(flags.log.log_level, flags.log.log_encoding)?;
             agent::serve(&agent_config(flags)?)?;
         }
-        // The first process starts the same role as its child.
+        // The first process starts its child with the same role.
         Role::Agent(_) => return Ok(agent::run_as_init(&std::env::args_os().skip(1).collect::<Vec<_>>())),
         Role::Bootstrap(flags) => {
             agent::bootstrap(&flags.to)?;
@@ -71,11 +71,12 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Disables core dumps of this process and its children, and prevents other processes of the same user from reading the memory of this
-/// process. The memory of child processes is not protected, because the kernel resets this attribute when they execute a program.
+/// Disables core dumps of this process and its children, and prevents other processes of the same user from reading the
+/// memory of this process. Does not protect the memory of child processes, because the kernel resets this attribute
+/// when a child executes a program.
 fn disable_core_dumps() -> std::io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    // The limit does not apply if the kernel passes core dumps to a program.
+    // The limit has no effect if the kernel passes core dumps to a program.
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 

@@ -1,4 +1,4 @@
-//! The role `manager`: builds the shared components and runs the controllers while this process is the leader, until shutdown.
+//! The `manager` role: builds the shared components, and runs the controllers while this process is the leader.
 
 mod controllers;
 
@@ -30,7 +30,7 @@ const COMPONENT: &str = "pulumi-controller";
 /// DNS domain of the cluster.
 const CLUSTER_DOMAIN: &str = "cluster.local";
 
-/// Components that exist in every replica, whether it is the leader or not.
+/// Components of every replica, including replicas that are not the leader.
 struct Shared {
     client: Client,
     leadership: Leadership,
@@ -38,12 +38,12 @@ struct Shared {
     store: Store,
     fetcher: Fetcher,
     tasks: TaskTracker,
-    /// Canceled when no component emits events anymore.
+    /// Canceled when all components have stopped emitting events.
     last_events: CancellationToken,
 }
 
-/// Runs the controllers while this process is the leader, until `end` is canceled. Returns an error if the leadership is lost: the
-/// process must exit and restart, which discards its pending writes.
+/// Runs the controllers while this process is the leader, until `end` is canceled. Returns an error if this process
+/// loses the leadership. The process must then exit, which discards its pending writes.
 pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Result<()> {
     let metrics = Metrics::default();
     let (ready, is_ready) = watch::channel(false);
@@ -53,13 +53,14 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let (store, fetcher) = artifacts(&config)?;
     let receivers_known = take_webhooks(&config, &client, &metrics, &tasks, &end).await?;
     let subprocess = Subprocess::of_this_binary();
-    // This check precedes readiness, so that a rollout does not replace the old replica, which matches the installed definitions.
+    // Waits for matching CustomResourceDefinitions before the replica becomes ready. Until then, a rollout keeps the
+    // old replica, which matches the installed definitions.
     tokio::select! {
         () = served_schemas::until_complete(&client, API_TIMEOUT, &subprocess) => {}
         () = end.cancelled() => return Ok(()),
     }
-    // A replica that is not the leader must also become ready: during a rollout, the old replica releases its Lease only after the new one
-    // is ready.
+    // A replica must become ready before it is the leader, because during a rollout, the old replica releases the Lease
+    // only after the new replica is ready.
     tasks.spawn(async move {
         receivers_known.await;
         ready.send_replace(true);
@@ -121,12 +122,12 @@ async fn lead(
     };
     tokio::select! {
         () = Box::pin(controllers::run(config, &parts)) => {}
-        () = late => tracing::warn!("reconciles still in progress after the shutdown timeout; the next leader repeats them"),
+        () = late => tracing::warn!("shutdown timed out with reconciliations in progress; the next leader repeats them"),
     }
     last_events.cancel();
     tasks.close();
     if tokio::time::timeout(TASKS_END, tasks.wait()).await.is_err() {
-        tracing::warn!("tasks still running after the shutdown timeout");
+        tracing::warn!("shutdown timed out with tasks in progress");
     }
     Ok(())
 }
@@ -151,7 +152,7 @@ async fn serve_endpoints(
     Ok(())
 }
 
-/// Serves webhooks if enabled. The returned future completes when this replica can accept webhook calls.
+/// Serves webhooks if they are enabled. The returned future completes when this replica can accept webhook calls.
 async fn take_webhooks(
     config: &ManagerConfig,
     client: &Client,
@@ -186,7 +187,7 @@ fn scope(config: &ManagerConfig) -> Scope {
     Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone())
 }
 
-/// Opens the artifact store and creates its fetcher.
+/// Opens the artifact store and creates the fetcher that uses it.
 fn artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     let store = Store::open(&config.storage_path, config.storage_size)?;
     git::prepare(&git_work(config))?;

@@ -1,11 +1,11 @@
-//! Runs work on untrusted input in a short-lived child process of this binary, with limits on memory, CPU time,
-//! wall-clock time and files.
+//! Processes untrusted input in a short-lived child process of this binary, with limits on memory, CPU time, wall-clock
+//! time and files.
 //!
-//! The parent starts the child with a role as its argument, without environment variables, and with three pipes as
-//! the only file descriptors. It writes the limits and then the input to the child's stdin. The child applies the
-//! limits to itself before it reads the input ([`confined_input`]), and writes its response to stdout. The parent reads
-//! a response of limited size. It kills the child when the wall-clock time is exceeded or the caller no longer waits
-//! for the response. A child that exceeds a limit does not affect the parent; [`Failure`] reports the limit.
+//! The parent starts the child with a role as its argument, without environment variables, and with three pipes as the
+//! only file descriptors. The parent writes the limits and then the input to the stdin of the child. The child applies
+//! the limits to itself ([`confined_input`]), reads the input, and writes its response to stdout. The parent limits the
+//! size of the response. The parent kills the child if the child exceeds the wall-clock time or if the caller no longer
+//! waits for the response. A child that exceeds a limit does not affect the parent, and [`Failure`] reports the limit.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -19,18 +19,19 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-/// The running binary, even if its file has been replaced.
+/// Path of the running binary. Remains valid after the file has been replaced.
 const OWN_BINARY: &str = "/proc/self/exe";
-/// Maximum number of bytes of the child's stderr that are kept.
+/// Maximum size in bytes of the stored stderr output of the child.
 const MAX_ERROR_OUTPUT: usize = 4 * 1024;
 /// Maximum time for a killed child to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of the header in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
-/// OOM score adjustment that makes the kernel kill the child process before the parent.
+/// OOM score adjustment of the child. The kernel kills the child before the parent.
 const FIRST_TO_BE_KILLED: &str = "1000";
 
-/// Resource limits of a child process. The kernel enforces all except `wall` and `response`, which the parent enforces.
+/// Resource limits of a child process. The parent enforces `wall` and `response`, and the kernel enforces all other
+/// limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Maximum private writable memory in bytes: heap and thread stacks. Files mapped for reading do not count.
@@ -41,16 +42,17 @@ pub struct Limits {
     pub stack: u64,
     /// Maximum CPU time in whole seconds.
     pub cpu: Duration,
-    /// Nice value, from 0 (normal priority) to 19 (lowest priority). A high value is intended for work that takes
-    /// many seconds.
+    /// Nice value, from 0 (normal priority) to 19 (lowest priority). Work that takes many seconds should have a high
+    /// value.
     pub nice: u8,
     /// Maximum time from the start to the response.
     pub wall: Duration,
-    /// Maximum size of a written file in bytes; 0 to forbid writing files.
+    /// Maximum size of a written file in bytes. 0 forbids writing files.
     pub file_size: u64,
     /// Maximum number of open file descriptors, including the three pipes.
     pub open_files: u64,
-    /// Whether the child can start threads. Without threads it cannot start processes either, unless it runs as root.
+    /// Whether the child can start threads. If `false`, the child cannot start processes either, unless it runs as
+    /// root.
     pub threads: bool,
     /// Maximum size of the response in bytes.
     pub response: u64,
@@ -75,7 +77,7 @@ pub struct Subprocess {
     program: PathBuf,
 }
 
-/// Reason why the child has returned no response.
+/// Reason why the child did not return a response.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("memory limit of {} exceeded", quantity(*limit))]
@@ -88,8 +90,8 @@ pub enum Failure {
     Response { limit: u64 },
     #[error("timed out after {} s", limit.as_secs())]
     Time { limit: Duration },
-    /// The child was killed, but neither by the parent nor by one of its limits: most likely by the kernel, because the
-    /// container or the node ran out of memory.
+    /// A SIGKILL ended the child, but neither the parent nor a limit caused it. The most likely sender is the kernel,
+    /// because the container or the node ran out of memory.
     #[error("the process was killed, probably because the controller's container or its node ran out of memory")]
     Killed,
     #[error("failed to start the process: {0}")]
@@ -99,7 +101,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the same input would exceed the same limit again. Other failures may be temporary.
+    /// Returns whether the same input would exceed the same limit again. Other failures can be temporary.
     pub fn is_of_input(&self) -> bool {
         matches!(
             self,
@@ -109,12 +111,13 @@ impl Failure {
 }
 
 impl Subprocess {
-    /// Starts children from the running binary.
+    /// Creates an instance that starts children from the running binary.
     pub fn of_this_binary() -> Self {
         Self { program: OWN_BINARY.into() }
     }
 
-    /// Starts children from another binary. For tests, whose own binary does not implement the roles.
+    /// Creates an instance that starts children from another binary. For tests, because a test binary does not
+    /// implement the roles.
     pub fn of(program: PathBuf) -> Self {
         Self { program }
     }
@@ -151,15 +154,15 @@ impl Subprocess {
     fn start(&self, role: &str) -> io::Result<Child> {
         let mut command = Command::new(&self.program);
         command.arg(role).env_clear().current_dir("/");
-        // The child has a separate process group, so that signals to the parent's group do not reach it.
+        // The child has a separate process group and does not receive signals to the process group of the parent.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn()
     }
 }
 
-/// Writes the input and reads the response concurrently, then waits for the exit. Returns `None` if the response is too
-/// large.
+/// Writes the input and reads the response concurrently, then waits until the child exits. Returns `None` if the
+/// response is too large.
 async fn communicate(
     child: &mut Child,
     input: &[u8],
@@ -170,7 +173,8 @@ async fn communicate(
         return Err(io::Error::other("child process has no pipes"));
     };
     let write = async move {
-        // A child that exits early does not read all of its input; its exit status reports the cause.
+        // An error is ignored: a child that exits early does not read all of its input, and its exit status reports the
+        // cause.
         let _ = stdin.write_all(&limits.header()).await;
         let _ = stdin.write_all(input).await;
         Ok(())
@@ -191,7 +195,7 @@ async fn communicate(
     }
 }
 
-/// Reads all bytes, or returns `None` if there are more than `max_bytes` bytes.
+/// Reads all bytes. Returns `None` if the input has more than `max_bytes` bytes.
 async fn read(from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::new();
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
@@ -199,7 +203,7 @@ async fn read(from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Opti
     Ok((read.len() <= max_bytes).then_some(read))
 }
 
-/// Returns the first `max_bytes` bytes. Reads and discards the rest, so that the writer does not block.
+/// Returns the first `max_bytes` bytes. Reads and discards the rest, because a full pipe would block the writer.
 async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     let mut buffer = [0; 1024];
@@ -213,7 +217,7 @@ async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, max_bytes: usiz
     }
 }
 
-/// Kills a child and waits for its exit, so that its resources are free.
+/// Kills a child and waits until it exits, so that its resources are free.
 async fn end(child: &mut Child, role: &str) {
     match tokio::time::timeout(KILL_TIMEOUT, child.kill()).await {
         Ok(Ok(())) => {}
@@ -252,8 +256,8 @@ fn quantity(bytes: u64) -> String {
     if bytes.is_multiple_of(MEBIBYTE) { format!("{}Mi", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }
 }
 
-/// Applies the limits that the parent has sent, and returns the input that follows them. Call this function first,
-/// while the process has one thread.
+/// Applies the limits that the parent has sent, and returns the input after them. Must be called first, while the
+/// process has only one thread.
 ///
 /// # Errors
 ///
@@ -272,13 +276,13 @@ pub fn confined_input() -> io::Result<impl Read> {
 fn apply_limits(limits: &Limits) -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", FIRST_TO_BE_KILLED)?;
     set_no_new_privs(true)?;
-    // Debuggers and core dumps are disabled, because the memory can contain credentials.
+    // Disables debuggers and core dumps, because the memory can contain credentials.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     nice(i32::from(limits.nice))?;
     set_limit(Resource::Stack, limits.stack)?;
     set_limit(Resource::Data, limits.memory)?;
     set_limit(Resource::As, limits.address_space)?;
-    // One second later, the kernel kills a process that ignores SIGXCPU.
+    // The kernel kills a process that ignores SIGXCPU one second later.
     let cpu = limits.cpu.as_secs();
     setrlimit(Resource::Cpu, Rlimit { current: Some(cpu), maximum: Some(cpu + 1) })?;
     set_limit(Resource::Fsize, limits.file_size)?;

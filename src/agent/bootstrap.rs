@@ -25,13 +25,13 @@ pub enum BootstrapError {
     Project { path: PathBuf, source: io::Error },
 }
 
-/// Copies this executable to `to`. Does nothing if `to` is already identical and executable.
+/// Copies this executable to `to`. Keeps `to` if it already has the same content and is executable.
 pub fn bootstrap(to: &Path) -> Result<(), BootstrapError> {
     copy(Path::new(OWN_EXECUTABLE), to)
 }
 
-/// Creates `project` as a symbolic link to an empty directory, unless `project` is already a directory or a link to
-/// one. Replaces a dangling link, which would prevent the container from starting.
+/// Creates `project` as a symbolic link to an empty directory. Keeps `project` if it is already a directory or a link
+/// to a directory. Replaces a dangling link, because the container cannot start with it.
 pub fn make_project(project: &Path) -> Result<(), BootstrapError> {
     let make = || {
         if project.is_dir() {
@@ -62,8 +62,8 @@ fn copy(from: &Path, to: &Path) -> Result<(), BootstrapError> {
     durable::sync_directory(directory).map_err(written)
 }
 
-/// Returns whether `to` is executable and has the content of `executable`. Returns `false` if `to` cannot be read, so
-/// that the caller replaces it.
+/// Returns whether `to` is executable and has the content of `executable`. Returns `false` if `to` is unreadable: the
+/// caller then replaces the file.
 fn is_same(executable: &mut File, to: &Path) -> io::Result<bool> {
     let Ok(mut there) = File::open(to) else { return Ok(false) };
     let Ok(metadata) = there.metadata() else { return Ok(false) };

@@ -1,11 +1,11 @@
-//! Cancels a run: gracefully first, then forcefully, following the signal handling of the CLI.
+//! Cancels a run gracefully, then forcefully. The steps depend on how the CLI handles signals.
 //!
 //! The CLI handles a signal as a cancellation request only while its engine is running. Before the engine starts, a
-//! signal kills the CLI, which leaves the lock of the stack in place. The agent therefore delays the first SIGINT until
-//! the engine's first event, for at most [`MAX_SIGINT_DELAY`]. The second SIGINT makes the CLI abandon the operations in
-//! flight, whose outcome is then unknown. The agent sends the second SIGINT only if the client calls `Cancel` again, the
-//! time for the graceful cancellation has passed, or no operation is in flight for [`IDLE_GRACE`]. In the last case, the
-//! CLI waits for a program or a compiler, which does not react to the cancellation.
+//! signal kills the CLI, and the lock of the stack remains. The agent therefore waits for the engine's first event, at
+//! most [`MAX_SIGINT_DELAY`], before it sends the first SIGINT. After the second SIGINT, the CLI abandons the resource
+//! operations in flight, and their outcome is unknown. The agent sends the second SIGINT after a second `Cancel` call,
+//! after the time for the graceful cancellation, or after [`IDLE_GRACE`] without a resource operation in flight. In the
+//! last case, the CLI waits for a program or a compiler that ignores the cancellation.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -16,18 +16,19 @@ use tokio::time::Instant;
 use super::journal;
 use crate::pulumi::failure::CANCELED;
 
-/// Maximum time that the agent delays the first SIGINT until the engine's first event.
+/// Maximum time that the agent waits for the engine's first event before it sends the first SIGINT.
 pub const MAX_SIGINT_DELAY: Duration = Duration::from_secs(15);
-/// Time without an operation in flight, after the first SIGINT, until the agent sends the second SIGINT.
+/// Time without a resource operation in flight after which the agent sends the second SIGINT. Starts after the first
+/// SIGINT.
 pub const IDLE_GRACE: Duration = Duration::from_secs(30);
-/// Time between the second SIGINT and the SIGKILL for the CLI and all its descendants. The SIGKILL is not sent before the
-/// time for the graceful cancellation has passed, because the CLI may be writing the state.
+/// Time between the second SIGINT and the SIGKILL for the CLI and all its descendants. The agent never sends SIGKILL
+/// before the time for the graceful cancellation has passed, because the CLI may be writing the state.
 pub const KILL_GRACE: Duration = Duration::from_secs(30);
-/// Part of the termination grace period that is reserved for reporting the result, waiting until the controller has
-/// recorded the result, and exiting. A period of the same length before this part is reserved for the forced
-/// cancellation: from the second SIGINT until all descendants of the CLI have ended.
+/// Last part of the termination grace period. In this time, the agent reports the result, waits until the controller
+/// has recorded the result, and exits. The period of the same length before this part is reserved for the forced
+/// cancellation, from the second SIGINT until all descendants of the CLI have exited.
 const RESERVE: Duration = Duration::from_secs(60);
-/// Divisor that limits the reserved part to a quarter of a short termination grace period.
+/// Divisor that limits [`RESERVE`] to a quarter of the termination grace period.
 const RESERVED_PART: u32 = 4;
 
 /// Returns the part of the termination grace period that is reserved for reporting the result.
@@ -89,7 +90,7 @@ impl fmt::Display for HumanDuration {
 pub struct CancelRequest {
     /// Time of the graceful cancellation.
     pub graceful_at: Option<Instant>,
-    /// Time of the forced cancellation, which makes the CLI abandon the operations in flight.
+    /// Time of the forced cancellation, after which the CLI abandons the resource operations in flight.
     pub forced_at: Option<Instant>,
     /// Cause of the first request.
     pub cause: Option<Cause>,
@@ -106,8 +107,8 @@ impl CancelRequest {
         self.end(Cause::Requested, now, forced_at);
     }
 
-    /// Cancels gracefully at `now` and forcefully at `forced_at`. Keeps the cause and the time of an earlier graceful
-    /// cancellation, and the earlier of two times of a forced cancellation.
+    /// Cancels gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled gracefully, its
+    /// cause and time do not change. Of two times of a forced cancellation, the earlier applies.
     pub fn end(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);
@@ -133,14 +134,14 @@ impl Limits {
         Limits { timeout: limit(timeout), idle: limit(idle) }
     }
 
-    /// Returns the timeout that a run has exceeded, if any, given the times since its start and since its last
-    /// activity.
+    /// Returns the timeout that a run has exceeded, if any. `since_begin` is the time since the start of the run,
+    /// `silent` the time since its last activity.
     pub fn exceeded(&self, since_begin: Duration, silent: Duration) -> Option<Cause> {
         let timeout = self.timeout.filter(|limit| since_begin >= *limit).map(Cause::Timeout);
         timeout.or_else(|| self.idle.filter(|limit| silent >= *limit).map(Cause::Idle))
     }
 
-    /// Returns whether a run is reported as idle, which is the case after half of the idle timeout without activity.
+    /// Returns whether a run is reported as idle: after half of the idle timeout without activity.
     pub fn is_idle(&self, silent: Duration) -> bool {
         self.idle.is_some_and(|limit| silent >= limit / 2)
     }
@@ -149,9 +150,9 @@ impl Limits {
 /// Signal to send to the CLI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// SIGINT, sent only to the process of the CLI, which forwards the signal to its children as needed.
+    /// SIGINT for the process of the CLI only. The CLI forwards the signal to its children if necessary.
     Interrupt,
-    /// SIGKILL, sent to all processes of the run.
+    /// SIGKILL for all processes of the run.
     Kill,
 }
 
@@ -173,7 +174,7 @@ enum Sent {
 #[derive(Debug, Default)]
 pub struct Cancellation {
     engine_began: bool,
-    /// Time since which the engine has had no operation in flight.
+    /// Start of the current period in which the engine has no resource operation in flight.
     idle_since: Option<Instant>,
     sent: Sent,
 }
@@ -192,12 +193,13 @@ impl Cancellation {
         }
     }
 
-    /// Returns whether the CLI has received the second SIGINT, which makes the CLI abandon the operations in flight.
+    /// Returns whether the second SIGINT or a SIGKILL has been sent, so that the outcome of resource operations can be
+    /// unknown.
     pub fn was_forced(&self) -> bool {
         matches!(self.sent, Sent::Second { .. } | Sent::Kill)
     }
 
-    /// Returns the signal to send now, if any, and records that it has been sent.
+    /// Returns the signal that the caller must send now, if any, and records it as sent.
     pub fn due(&mut self, cancel_request: &CancelRequest, now: Instant) -> Option<Step> {
         let has_passed = |at: Option<Instant>, grace: Duration| at.is_some_and(|at| now >= at + grace);
         let (sent, step) = match self.sent {
@@ -225,7 +227,7 @@ impl Cancellation {
     }
 }
 
-/// Time of the last activity of a run. The readers of the output and of the events update it; the check of the idle
+/// Time of the last activity of a run. The readers of output and events update the time, and the check of the idle
 /// timeout reads it.
 #[derive(Debug)]
 pub struct Liveness {

@@ -1,4 +1,5 @@
-//! Starts the Pulumi CLI in its own session, or runs it to completion, and queries its version.
+//! Starts the Pulumi CLI in a new process session, runs calls of the CLI to completion, and queries the version of the
+//! CLI.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,12 +28,13 @@ const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const CLI: &str = "pulumi";
 /// Maximum number of bytes read from a captured standard output.
 const MAX_CAPTURE: u64 = 16 * 1024 * 1024;
-/// Maximum time that the output can stay open after the last process of the call has ended.
+/// Maximum time that the output can stay open after the last process of the call has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the version query.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum time that a caller waits for the version. If the CLI is slower, a later call returns the version. Without the version,
-/// the next source installs its dependencies again, which takes longer than the query on a busy node.
+/// Maximum time that a caller waits for the version. If the CLI is slower, only later calls return the version. The
+/// limit is long, because a source whose CLI version is unknown installs its dependencies again, which takes longer
+/// than a slow query.
 const VERSION_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -45,8 +47,8 @@ pub enum CallError {
     Timeout(Duration),
 }
 
-/// Starts the CLI in its own session, with its output in pipes. Marks the CLI and all its descendants with the ID
-/// `operation`. The CLI and the programs use `directory` as it is, even if it contains symbolic links.
+/// Starts the CLI in a new process session, with its output in pipes. Marks the CLI and all its descendants with the ID
+/// `operation`. The CLI and the programs use the path `directory` unchanged, even if the path contains symbolic links.
 pub fn spawn(
     arguments: &[OsString],
     directory: &Path,
@@ -75,7 +77,7 @@ pub fn exit(status: ExitStatus) -> Exit {
 /// Destination of the standard output of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdout {
-    /// The pod's log.
+    /// The log of the pod.
     Logged,
     /// Only the caller, because the output is data and can contain secrets.
     Captured,
@@ -86,7 +88,7 @@ pub struct Call<'a> {
     pub arguments: Vec<OsString>,
     pub directory: &'a Path,
     pub environment: &'a BTreeMap<OsString, OsString>,
-    /// Mark of the processes of this call.
+    /// ID that marks the processes of this call.
     pub operation: &'a str,
     pub limit: Duration,
     pub log: PodLog,
@@ -118,7 +120,7 @@ impl Ended {
 }
 
 impl Call<'_> {
-    /// Runs the call until all its processes have ended. Kills them when `limit` is exceeded.
+    /// Runs the call until all its processes have exited. Kills the processes if the call exceeds `limit`.
     pub async fn run(&self) -> Result<Ended, CallError> {
         match tokio::time::timeout(self.limit, self.run_unlimited()).await {
             Ok(ended) => ended,
@@ -129,7 +131,7 @@ impl Call<'_> {
         }
     }
 
-    /// Kills all processes of the call and waits for their end.
+    /// Kills all processes of the call and waits until they have exited.
     pub async fn end(&self) -> io::Result<()> {
         let family = Family::new(self.operation, Vec::new());
         family.signal(Signal::KILL)?;
@@ -144,7 +146,7 @@ impl Call<'_> {
         let family = Family::new(self.operation, child.id().into_iter().collect());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
-            // A write error is ignored: if the CLI does not read its input, it reports its own error.
+            // A write error is ignored: a CLI that does not read its input reports its own error.
             if let (Some(mut pipe), Some(input)) = (stdin, &self.stdin) {
                 let _ = pipe.write_all(input).await;
             }
@@ -172,7 +174,7 @@ impl Call<'_> {
             (out, err)
         });
         let mut ending = std::pin::pin!(ending);
-        // The process is awaited and its output read concurrently, because a full pipe would block the CLI.
+        // Reads the output while the process runs, because a full pipe would block the CLI.
         let (status, read) = tokio::select! {
             status = &mut ending => (status, None),
             read = &mut reading => (ending.await, Some(read)),
@@ -189,13 +191,13 @@ impl Call<'_> {
 async fn capture(stdout: ChildStdout) -> Vec<u8> {
     let mut captured = Vec::new();
     let mut limited = stdout.take(MAX_CAPTURE);
-    // A read error is ignored: the caller parses the partial output and reports an error if it is incomplete.
+    // A read error is ignored: the caller parses the output and rejects incomplete output.
     let _ = limited.read_to_end(&mut captured).await;
     captured
 }
 
-/// The version of the CLI. The agent queries the version once: when it is needed or some time after the start of the
-/// pod.
+/// The version of the CLI. The agent queries the version once: at the first use of the version, or after a delay if
+/// nothing has used the version by then.
 #[derive(Clone)]
 pub struct CliVersion {
     layout: Layout,
@@ -208,28 +210,27 @@ impl CliVersion {
         CliVersion { layout, tasks, found: Arc::default() }
     }
 
-    /// Returns the version as the CLI printed it; empty if the image has no working CLI or the CLI has not been queried
-    /// yet.
+    /// Returns the version as the CLI printed it, without a query. Returns an empty string if the version is unknown.
     pub fn known(&self) -> String {
         self.found.get().cloned().unwrap_or_default()
     }
 
-    /// Queries the version after a random delay between `after` and twice `after`: the query is about a third as
-    /// expensive as a small run, so it must neither slow down a new pod nor run in all pods at the same time.
+    /// Queries the version after a random delay between `after` and twice `after`. The query costs about a third of a
+    /// small run, so it must neither slow down a new pod nor run in all pods simultaneously.
     pub async fn find_later(&self, after: Duration) {
         tokio::time::sleep(after.mul_f64(1.0 + fastrand::f64())).await;
         self.get().await;
     }
 
-    /// Returns the version as the CLI prints it; empty if the image has no working CLI or the CLI does not respond in
-    /// time.
+    /// Returns the version as the CLI prints it. Returns an empty string if the image has no working CLI or the CLI
+    /// does not respond in time.
     pub async fn get(&self) -> String {
         if let Some(version) = self.found.get() {
             return version.clone();
         }
         let finder = self.clone();
-        // The query runs in a separate task, which continues after the caller's timeout. The cell permits one query at
-        // a time.
+        // The query runs in a separate task, so that it continues after the timeout of the caller. The cell runs only
+        // one query at a time.
         let finding = self.tasks.spawn(async move { finder.found.get_or_try_init(|| finder.find()).await.cloned() });
         match tokio::time::timeout(VERSION_ANSWER_TIMEOUT, finding).await {
             Ok(Ok(Ok(version))) => version,

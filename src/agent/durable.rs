@@ -6,19 +6,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 
-/// Mode bits with which the owner can list, add and remove entries of a directory.
+/// Mode bits that permit the owner of a directory to list, add and remove entries.
 const OWNER_ALL: u32 = 0o700;
-/// Maximum number of files and directories that are synced one by one. For a larger tree, the whole file system is
-/// synced.
+/// Maximum number of files and directories in a tree that are synced one by one. For a larger tree, the agent syncs the
+/// whole file system.
 const MAX_SYNCS: usize = 256;
-/// Number of concurrent syncs. The journal of a file system commits concurrent syncs together.
+/// Number of concurrent syncs. A file system with a journal combines concurrent syncs into one commit.
 const SYNCS_AT_ONCE: usize = 8;
 
-/// Replaces a file atomically: the content is synced to the disk before the file is renamed to `path`. Only the owner
-/// can read the file.
+/// Replaces a file atomically: writes and syncs a temporary file, then renames it to `path`. Only the owner can read
+/// the file.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory =
-        path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a file without a directory"))?;
+        path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "path has no parent directory"))?;
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
     file.write_all(content)?;
     file.as_file().sync_all()?;
@@ -26,8 +26,8 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_directory(directory)
 }
 
-/// Makes the content of all files and the entries of all directories in a tree durable. Syncs the files of a small tree
-/// one by one; for a large tree, syncing the whole file system is faster.
+/// Syncs all files and directories of a tree to the disk. For a large tree, syncs the whole file system, which is
+/// faster than a sync of each file.
 pub fn sync_tree(tree: &Path) -> io::Result<()> {
     let Some(paths) = few_paths(tree)? else { return sync_filesystem(tree) };
     let share = paths.len().div_ceil(SYNCS_AT_ONCE).max(1);
@@ -41,13 +41,13 @@ pub fn sync_tree(tree: &Path) -> io::Result<()> {
     })
 }
 
-/// Writes all unwritten data of the file system that contains `path` to the disk.
+/// Syncs the whole file system that contains `path` to the disk.
 pub fn sync_filesystem(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(File::open(path)?)?)
 }
 
-/// Returns the files and directories of a tree, or `None` if there are more than [`MAX_SYNCS`]. Omits symbolic links,
-/// which are synced with their directory.
+/// Returns the files and directories of a tree, or `None` if the tree has more than [`MAX_SYNCS`]. Omits symbolic
+/// links, because a sync of their directory includes them.
 fn few_paths(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     let mut paths = vec![tree.to_owned()];
     let mut directories = vec![tree.to_owned()];
@@ -70,7 +70,7 @@ fn few_paths(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     Ok(Some(paths))
 }
 
-/// Makes the entries of a directory durable.
+/// Syncs the entries of a directory to the disk.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
@@ -87,10 +87,9 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives the owner permission to list and remove the entries of every directory in a tree. Does not follow symbolic
-/// links.
+/// Permits the owner to list and remove the entries of every directory in a tree. Does not follow symbolic links.
 fn permit_removal(path: &Path) -> io::Result<()> {
-    // No recursion: a deep tree would overflow the stack of the thread.
+    // Iterative, because recursion into a deep tree would overflow the stack of the thread.
     let mut directories = vec![path.to_owned()];
     while let Some(directory) = directories.pop() {
         let metadata = std::fs::symlink_metadata(&directory)?;
@@ -190,8 +189,7 @@ mod tests {
         for (closed, mode) in [(tree.join("closed/inner"), 0o555), (tree.join("closed"), 0o000), (outside, 0o555)] {
             std::fs::set_permissions(closed, Permissions::from_mode(mode)).unwrap();
         }
-        // The root user can remove the tree without additional permissions, so this test calls `permit_removal`
-        // directly.
+        // The root user can remove the tree even without `permit_removal`, so the test calls this function directly.
         permit_removal(&tree).unwrap();
         let mode = |path: &str| directory.path().join(path).metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!((mode("tree/closed"), mode("tree/closed/inner"), mode("outside")), (0o700, 0o755, 0o555));

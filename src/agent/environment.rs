@@ -1,6 +1,5 @@
-//! Environment of the CLI: its variables, including those from mounted files and init containers, and the state backend
-//! that they select. The environment is built for each run, so that the next run in the same pod uses rotated
-//! credentials.
+//! Environment of the CLI: its variables, including variables from mounted files and init containers, and the selected
+//! state backend. Each run builds the environment again, so that it uses rotated credentials.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,16 +22,16 @@ use crate::pulumi::project::Project;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
 
-/// Maximum size of a value in bytes, which is the size limit of a Kubernetes Secret.
+/// Maximum size of a value in bytes. Equals the size limit of a Secret.
 const MAX_VALUE: u64 = 1024 * 1024;
-/// Maximum size in bytes of a mounted Secret value that is redacted. Because each line of output is searched for all
-/// redacted values, [`MAX_HIDDEN`] also limits their number.
+/// Maximum size in bytes of a Secret value that the agent redacts. The agent searches each line of output for all
+/// redacted values, so [`MAX_HIDDEN`] limits their number.
 const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 const MAX_HIDDEN: usize = 1000;
-/// Default of `$USER`. Without the variable, the CLI fails if the user ID has no user name.
+/// Default of `$USER`. If the variable is missing and the user ID has no user name, the CLI fails.
 const DEFAULT_USER: &str = "pulumi";
 const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
-/// Maximum size in bytes of the file with variables from init containers, which is read before each run.
+/// Maximum size in bytes of the file with variables from init containers. The agent reads the file before each run.
 const MAX_ENV_FILE: u64 = 1024 * 1024;
 /// Maximum size of the CLI's credentials file in bytes.
 const MAX_CREDENTIALS: u64 = 1 << 20;
@@ -41,7 +40,7 @@ const MAX_CREDENTIALS: u64 = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     pub variables: BTreeMap<OsString, OsString>,
-    /// Secret values to redact, from mounted Secrets and from other files.
+    /// Secret values from mounted Secrets and other files. The agent redacts these values.
     pub secrets: Vec<Zeroizing<String>>,
 }
 
@@ -89,7 +88,8 @@ impl Environment {
 
     fn set_from(&mut self, layout: &Layout, name: &str, file: &Path) -> Result<(), Refusal> {
         let value = read_value(&format!("environment variable {name}"), file, layout)?;
-        // Values of ConfigMaps are not redacted: they are not secret and are often common words such as `true`.
+        // The agent does not redact values of ConfigMaps, because they are not secret and often common words such as
+        // `true`.
         if !file.starts_with(layout.config_maps()) {
             self.secrets.extend(value.to_str().map(|value| Zeroizing::new(value.to_owned())));
         }
@@ -107,7 +107,7 @@ impl Environment {
 }
 
 /// Returns the files of all keys of a mounted Secret or ConfigMap. An empty directory means that the object has no
-/// keys: [`mounts::wait`] has waited for the objects with keys before the run starts.
+/// keys, because [`mounts::wait`] has already waited for all objects with keys.
 fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> {
     if !directory.join("..data").exists() {
         let object = mounts::described(layout, directory);
@@ -122,8 +122,8 @@ fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> 
 /// Builds the environment: the agent's own variables, variables from init containers, requested variables, and finally
 /// the variables for the engine.
 pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
-    // Includes Secrets that no requested variable refers to: the CLI inherits the container's variables, which can come
-    // from any mounted Secret.
+    // Includes all mounted Secrets, because the CLI inherits the variables of the container, which can come from any
+    // mounted Secret.
     let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
     environment.take_env_file(layout)?;
@@ -144,10 +144,11 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
 /// Returns the variables that apply unless the user sets them.
 fn defaults(layout: &Layout) -> [(&'static str, OsString); 3] {
     [
-        // By default, Poetry installs dependencies outside of the source, where a failed installation for a new source
-        // would affect the dependencies of the current source.
+        // By default, Poetry installs dependencies outside the source. A failed installation for a new source would
+        // then damage the dependencies of the current source.
         ("POETRY_VIRTUALENVS_IN_PROJECT", "true".into()),
-        // The home directory is usually in the container's file system, whose content is lost when the container restarts.
+        // The home directory is usually in the file system of the container, which loses its content when the container
+        // restarts.
         ("GOCACHE", layout.go_build_cache().into()),
         ("GOMODCACHE", layout.go_module_cache().into()),
     ]
@@ -182,7 +183,7 @@ fn is_mounted(file: &Path, layout: &Layout) -> bool {
     file.starts_with(layout.secrets()) || file.starts_with(layout.config_maps())
 }
 
-/// Describes a file for a message: as a key of a Secret or ConfigMap if the file is mounted from one.
+/// Describes a file for a message. A mounted file is described as a key of its Secret or ConfigMap.
 fn described(file: &Path, layout: &Layout) -> String {
     match (file.parent(), file.file_name()) {
         (Some(parent), Some(key)) if is_mounted(file, layout) => {
@@ -226,8 +227,8 @@ fn is_writable(directory: &Path) -> bool {
     directory.is_dir() && rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-/// Returns the variables in the file that init containers write for the CLI, in the order of the file; none if the file
-/// does not exist. An error contains the number of the line, but not its content.
+/// Returns the variables in the file that init containers write for the CLI, in the order of the file. Returns no
+/// variables if the file does not exist. An error contains the number of the line, but not its content.
 fn read_env_file(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
     let what = || format!("failed to read environment variables from {}", file.display());
     let mut text = String::new();
@@ -255,14 +256,14 @@ fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     format!("{which} is not of the form NAME=value; enclose a value with spaces or quotes in single quotes")
 }
 
-/// The part of the CLI's credentials file that contains the backend of the last login.
+/// The field of the CLI's credentials file that contains the state backend of the last login.
 #[derive(Deserialize)]
 struct Credentials {
     #[serde(default)]
     current: String,
 }
 
-/// Returns the URL of the state backend without credentials, in the CLI's order of precedence: environment, project
+/// Returns the URL of the state backend, without credentials. Uses the precedence of the CLI: environment, project
 /// file, last login, Pulumi Cloud.
 pub fn backend_url(environment: &Environment, project: Option<&Project>) -> Option<String> {
     let of_project = || project.and_then(|project| project.backend_url.clone());

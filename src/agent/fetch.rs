@@ -1,6 +1,6 @@
-//! The `fetch` role: an init container that receives one source, so that later init containers can use it. It serves
-//! the gRPC service of the agent on the agent's port and exits when the source is installed. The agent, which starts
-//! after all init containers, uses this source.
+//! The `fetch` role: an init container that receives the source before the init containers that need it. The role
+//! serves the gRPC service of the agent on the port of the agent and exits when the source is installed. The agent
+//! starts after all init containers and uses this source.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use crate::rpc::server_tls::TlsAcceptor;
 const MAX_REQUEST: usize = 1024 * 1024;
 const STREAMS_AT_ONCE: u32 = 16;
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Maximum time until the server exits after the source is installed, so that the last reply reaches the client.
+/// Maximum time that the server waits for the client to receive the last reply before it exits.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Configuration of the `fetch` role.
@@ -47,15 +47,15 @@ pub struct FetchConfig {
     pub pod_uid: String,
 }
 
-/// Serves the gRPC service until a source is installed. Returns an error if the server stops earlier, because later init
-/// containers need the source.
+/// Serves the gRPC service until a source is installed. Returns an error if the server stops before that, because later
+/// init containers need the source.
 pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("failed to start the async runtime")?;
     let fetched = runtime.block_on(run(config));
-    // Blocking tasks must not delay the exit.
+    // Limits the time for which blocking tasks can delay the exit.
     runtime.shutdown_timeout(CLOSE_LIMIT);
     fetched
 }
@@ -77,7 +77,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
             done.clone().cancelled_owned(),
         );
     tracing::info!(address = %config.address, "waiting for the source");
-    // A client that keeps its connection open must not delay the start of the pod.
+    // The timeout prevents a client with an open connection from delaying the start of the pod.
     let closing = async {
         done.cancelled().await;
         tokio::time::sleep(CLOSE_LIMIT).await;
@@ -92,7 +92,7 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The agent's gRPC service while the init containers run, which accepts a source and rejects runs.
+/// The gRPC service while the init containers run: accepts a source and rejects runs.
 #[derive(Clone)]
 struct Fetch {
     identity: Identity,
@@ -142,11 +142,11 @@ impl Agent for Fetch {
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
         let (source, done) = (self.source.clone(), self.done.clone());
-        // Runs in a separate task, because a client that disconnects must not interrupt the replacement of the source.
+        // Runs in a separate task: if the client disconnects, the replacement of the source must continue.
         let putting = self.source.tasks.spawn(async move {
             let unchanged = source.put(parts).await?;
             if source.is_settled() {
-                // Stops the server after the reply to this call.
+                // The server stops after it has replied to this call.
                 done.cancel();
             }
             Ok::<_, Refusal>(unchanged)
@@ -182,7 +182,7 @@ impl Agent for Fetch {
 
 fn not_started() -> Status {
     Refusal::Precondition(
-        "the init containers have not finished: until then, the pod accepts only its source".to_owned(),
+        "the init containers are running: until they have finished, the pod accepts only a source".to_owned(),
     )
     .into()
 }

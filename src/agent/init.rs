@@ -1,6 +1,6 @@
 //! The first process of the container: starts the agent as its child, reaps orphaned processes, forwards signals,
-//! continues the agent if another process stops it, and exits with the agent. It is a separate process because `waitpid(-1)` in the agent would consume the exit codes of
-//! the agent's own children.
+//! continues the agent if another process stops it, and exits with the agent. The agent cannot do this in its own
+//! process, because `waitpid(-1)` would consume the exit codes of the agent's children.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,9 +10,9 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Path that refers to the running executable, even if its file has been replaced.
+/// Path of the running executable. Remains valid after the file has been replaced.
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
-/// Offset that shells add to a signal number to form an exit code.
+/// Number that shells add to the number of a signal to form the exit code of a killed process.
 const SIGNAL_OFFSET: i32 = 128;
 
 #[derive(Debug, thiserror::Error)]
@@ -29,14 +29,15 @@ enum InitError {
     Wait(io::Error),
 }
 
-/// Maximum number of times that the agent is continued. A program has the same user as the agent, so it could stop the agent
-/// again and again, and the run would then have no timeout. The agent is then killed, which ends the container and the run.
+/// Maximum number of times that this process continues a stopped agent. A program runs as the same user as the agent,
+/// so it could stop the agent repeatedly and thereby disable the timeout of the run. At the next stop, this process
+/// kills the agent, which ends the container and the run.
 const MAX_STOPS: u32 = 100;
 
 /// Argument that makes this executable run as the agent instead of as init.
 const CHILD_FLAG: &str = "--child";
 
-/// Runs this executable with `arguments` and `--child` until the child ends, and returns the exit code of the child.
+/// Runs this executable with `arguments` and `--child` until the child exits, and returns the exit code of the child.
 pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
     match run(arguments) {
         Ok(code) => code,
@@ -48,14 +49,14 @@ pub fn run_as_init(arguments: &[OsString]) -> ExitCode {
 }
 
 fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
-    // The container's working directory is the project directory, which each new source replaces. The child therefore
-    // inherits `/`.
+    // Each new source replaces the project directory, which is the working directory of the container. The child
+    // therefore inherits `/` instead.
     std::env::set_current_dir("/").map_err(InitError::Directory)?;
-    // The handlers are registered before the child starts, so that no SIGCHLD is lost.
+    // Registers the handlers before the child starts, because a SIGCHLD without a handler would be lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).map_err(InitError::Signals)?;
     let own = rustix::process::getpid();
     if own != Pid::INIT {
-        // Another process is PID 1 of this namespace, so orphaned descendants are reaped only if this process is a
+        // If another process is PID 1 of this namespace, it adopts orphaned descendants unless this process is a
         // subreaper.
         rustix::process::set_child_subreaper(Some(own)).map_err(|error| InitError::Subreaper(error.into()))?;
     }
@@ -79,13 +80,13 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Sends a signal to the agent only, which decides when to interrupt the CLI. An error is ignored: if the agent has
-/// already exited, a SIGCHLD follows.
+/// Sends a signal only to the agent, because the agent decides when to interrupt the CLI. Ignores errors: if the agent
+/// has already exited, a SIGCHLD follows.
 fn forward(agent: Pid, signal: Signal) {
     let _ = rustix::process::kill_process(agent, signal);
 }
 
-/// Reaps all exited processes, and continues the agent if it was stopped. Returns the exit code of the agent if it has
+/// Reaps all exited processes and continues a stopped agent. Returns the exit code of the agent if the agent has
 /// exited.
 fn reap(agent: Pid, stops: &mut u32) -> Result<Option<ExitCode>, InitError> {
     let mut code = None;

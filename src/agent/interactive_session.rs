@@ -1,5 +1,5 @@
-//! Detects interactive sessions, in which a user runs the CLI in the pod. During a session, the agent neither replaces
-//! the source nor starts a run.
+//! Detects interactive sessions: a user runs the CLI in the pod. During an interactive session, the agent neither
+//! replaces the source nor starts a run.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ const DIRECTORY_OPTIONS: [&str; 2] = ["-C", "--cwd"];
 /// Process ID of the first process in a PID namespace.
 const FIRST: u32 = 1;
 
-/// Set of processes that can be interactive sessions.
+/// Processes among which the agent searches for interactive sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Space {
     /// All processes, because the container has its own PID namespace.
@@ -27,7 +27,8 @@ enum Space {
 
 /// Returns the oldest interactive session. Ignores the processes of runs and the processes that the CLI starts.
 pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusal> {
-    // The agent is a child of the first process: see `agent::init`.
+    // The parent of the agent is init: see `agent::init`. If init has process ID 1, the container has its own PID
+    // namespace.
     let space = if std::os::unix::process::parent_id() == FIRST { Space::Own } else { Space::Shared };
     let share = std::fs::canonicalize(layout.root()).unwrap_or_else(|_| layout.root().to_owned());
     let failed = "failed to find interactive sessions in the pod";
@@ -57,17 +58,17 @@ fn interactive_command(process: &Process, space: Space, share: &Path) -> Option<
     if !is_cli(&process.name, &program, arguments.first().map(String::as_str)) {
         return None;
     }
-    // If the CLI is a script, its interpreter precedes the CLI's name in the command line.
+    // If the CLI is a script, the command line contains the interpreter before the name of the CLI.
     let own_name = arguments.iter().position(|argument| is_called_cli(argument)).unwrap_or_default();
     let given = arguments.get(own_name + 1..).unwrap_or_default();
     let command = cli::command_in_words(given.iter().map(String::as_str))?;
     let directory = processes::working_directory(process.pid);
     let is_here = space == Space::Own || directory.is_some_and(|from| works_in(share, &from, given));
-    // `belongs_to_operation` is checked last, because it is the most expensive check.
+    // Calls `belongs_to_operation` last, because it is the most expensive check.
     (is_here && !processes::belongs_to_operation(process.pid)).then_some(command)
 }
 
-/// Returns whether a process is the CLI and not one of its plugins. Returns `true` also for a script with the name of
+/// Returns whether a process is the CLI and not one of its plugins. Also returns `true` for a script with the name of
 /// the CLI.
 fn is_cli(name: &str, program: &Path, called: Option<&str>) -> bool {
     // The kernel appends this suffix to the path of a replaced executable.
@@ -93,7 +94,7 @@ fn works_in(share: &Path, from: &Path, arguments: &[String]) -> bool {
     std::fs::canonicalize(from.join(named.unwrap_or_default())).is_ok_and(|directory| directory.starts_with(share))
 }
 
-/// Returns the command line of a process; empty if the process has ended.
+/// Returns the command line of a process, or an empty list if the process has exited.
 fn arguments(pid: u32) -> Vec<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = line.split(|byte| *byte == 0);

@@ -8,8 +8,8 @@ use crate::api::names;
 /// Name of the directory with the unpacked source.
 pub const SOURCE_DIRECTORY: &str = "source";
 
-/// The paths of one workspace. All paths except those of mounted Secrets and ConfigMaps are on one file system, so that
-/// renames are atomic.
+/// The paths of one workspace. All paths, except the paths of mounted Secrets and ConfigMaps, are on one file system,
+/// so that renames are atomic.
 #[derive(Clone, Debug)]
 pub struct Layout {
     root: PathBuf,
@@ -62,15 +62,15 @@ impl Layout {
         self.root.join(SOURCE_DIRECTORY)
     }
 
-    /// Returns the symbolic link to the project's directory in the source. The CLI identifies a project by its path. With
-    /// this path, the project is the same as in a user's shell in the pod.
+    /// Returns the symbolic link to the directory of the project in the source. The CLI identifies a project by its
+    /// path, so runs and the shells of users in the pod use the same path.
     pub fn workspace(&self) -> PathBuf {
         self.root.join("workspace")
     }
 
-    /// Returns the directory in which programs run and dependencies are installed. If the project is in a subdirectory of
-    /// the source, this is its path in the source, because package managers look for files such as `../library` and
-    /// `../package.json` relative to the path of the project.
+    /// Returns the directory in which programs run and dependencies are installed. For a project in a subdirectory of
+    /// the source, this is the path in the source instead of the symbolic link. Package managers search for files such
+    /// as `../library` and `../package.json` relative to this path.
     pub fn program(&self) -> PathBuf {
         let (workspace, source) = (self.workspace(), self.source());
         match (workspace.canonicalize(), source.canonicalize()) {
@@ -82,8 +82,8 @@ impl Layout {
         }
     }
 
-    /// Returns the directory in which archives are received and unpacked. The directory is empty while no source is
-    /// being installed.
+    /// Returns the directory in which the agent receives and unpacks archives. The directory is empty unless the agent
+    /// is installing a source.
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }
@@ -103,12 +103,12 @@ impl Layout {
         self.root.join("operations")
     }
 
-    /// Returns the directory with the data from which the stack settings are rebuilt.
+    /// Returns the directory with the data from which the agent rebuilds the stack settings.
     pub fn settings(&self) -> PathBuf {
         self.root.join("settings")
     }
 
-    /// Returns the home directory for images whose own home directory is not writable.
+    /// Returns the home directory that replaces an unwritable home directory of the image.
     pub fn home(&self) -> PathBuf {
         self.root.join("home")
     }
@@ -123,7 +123,7 @@ impl Layout {
         self.root.join("cache/go-modules")
     }
 
-    /// Creates the directories that the agent needs at its start.
+    /// Creates the directories that the agent needs when it starts.
     pub fn create(&self) -> io::Result<()> {
         for directory in [self.staging(), self.operations(), self.settings()] {
             std::fs::create_dir_all(directory)?;

@@ -1,6 +1,6 @@
-//! Counts the processes that the kernel has killed because the container was out of memory. Where the kernel kills
-//! single processes (control groups version 1, or version 2 without `memory.oom.group`), the container keeps running
-//! and nothing else in the cluster reports the kill.
+//! Counts the processes that the kernel has killed because the container was out of memory. The kernel can kill a
+//! single process while the container continues to run: in control groups version 1, and in version 2 without
+//! `memory.oom.group`. Kubernetes does not report such a kill.
 
 use std::path::Path;
 
@@ -8,22 +8,23 @@ use crate::pulumi::advice::MORE_MEMORY;
 
 /// Path of the container's own control group.
 const CONTROL_GROUP: &str = "/sys/fs/cgroup";
-/// Files with the number of killed processes and with the memory limit, in version 2 and in version 1 of control
-/// groups.
+/// Files with the number of killed processes and with the memory limit: first of control groups version 2, then of
+/// version 1.
 const FILES: [(&str, &str); 2] =
     [("memory.events", "memory.max"), ("memory/memory.oom_control", "memory/memory.limit_in_bytes")];
 const MEBIBYTE: u64 = 1024 * 1024;
-/// Lowest value that means that there is no limit. Without a limit, version 1 reports the largest signed 64-bit number,
-/// rounded down to whole pages.
+/// Lowest value that means "unlimited". Version 1 reports an absent limit as the largest signed 64-bit number, rounded
+/// down to whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Returns how many processes of this container the kernel has killed because of insufficient memory; 0 if unknown.
+/// Returns how many processes of this container the kernel has killed because of insufficient memory, or 0 if the
+/// number is unknown.
 pub fn kills() -> u64 {
     kills_in(Path::new(CONTROL_GROUP))
 }
 
-/// Describes the kills since the count was `before`, and the container's memory limit. Returns `None` if there were no
-/// kills.
+/// Describes the kills since [`kills`] returned `before`, and the memory limit of the container. Returns `None` if the
+/// kernel has killed no further process.
 pub fn killed_since(before: u64) -> Option<String> {
     describe(Path::new(CONTROL_GROUP), before)
 }
@@ -46,7 +47,7 @@ fn kills_in(control_group: &Path) -> u64 {
     counts.filter_map(count).next().unwrap_or_default()
 }
 
-/// Returns the memory limit in bytes, if there is one.
+/// Returns the memory limit in bytes, if any.
 fn limit_in(control_group: &Path) -> Option<u64> {
     let limits = FILES.iter().filter_map(|(_, limit)| std::fs::read_to_string(control_group.join(limit)).ok());
     limits.filter_map(|text| text.trim().parse().ok()).find(|limit| *limit < NO_LIMIT)
@@ -61,7 +62,7 @@ fn quantity(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the description for a control group with these files and a previous count of 1.
+    /// Returns the description for a control group with these files. The previous number of killed processes is 1.
     fn of(files: &[(&str, &str)]) -> Option<String> {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in files {

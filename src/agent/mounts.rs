@@ -1,8 +1,8 @@
-//! Secrets and ConfigMaps that the pod mounts: one directory for each object, with one file for each key.
+//! Secrets and ConfigMaps that the pod mounts. Each object has a directory with one file for each key.
 //!
-//! [`Inputs`] computes keyed hashes, with which changes are detected: one hash of the files from which the
-//! configuration is read, and one hash of each directory. A hash reveals nothing about the contents. The files are read
-//! again only after a change.
+//! [`Inputs`] computes keyed hashes to detect changes: one hash of all files that contain configuration values, and one
+//! hash of each directory. A hash reveals nothing about the contents. [`Inputs`] reads the files again only after a
+//! change.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,19 +20,19 @@ use super::refusal::Refusal;
 use crate::file_watch::{Cached, FileWatch};
 use crate::rpc::server_tls::INPUTS_KEY_FILE;
 
-/// Interval at which an empty directory is checked.
+/// Interval at which [`wait`] checks an empty directory.
 const POLL: Duration = Duration::from_millis(100);
 /// Maximum size of a Secret or ConfigMap in bytes, set by Kubernetes.
 const MAX_VALUE: u64 = 1024 * 1024;
-/// Minimum length of the key in bytes. A shorter key is not secure.
+/// Minimum length of the hash key in bytes. A shorter key is not secure.
 const MIN_KEY: usize = 32;
 const MAX_KEY: u64 = 1024;
-/// Maximum number of reads until two consecutive reads have the same result: the kubelet can replace the files during a
-/// read.
+/// Maximum number of reads. The agent reads the files until two consecutive reads have the same result, because the
+/// kubelet can replace the files during a read.
 const MAX_READS: usize = 4;
 
-/// Waits until none of these directories is empty. The kubelet mounts an empty directory for a missing object and fills
-/// it some time after the object is created.
+/// Waits until all these directories have entries. The kubelet mounts an empty directory for a missing object, and
+/// fills it with a delay when a client creates the object.
 pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> Result<(), Refusal> {
     let end = Instant::now() + limit;
     loop {
@@ -69,18 +69,18 @@ pub fn described(layout: &Layout, directory: &Path) -> String {
     directory.display().to_string()
 }
 
-/// Returns the paths in a directory; none if it cannot be read.
+/// Returns the paths in a directory. Returns no paths if the directory is unreadable.
 pub fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Returns whether a path is internal to the kubelet, which stores mounted files in directories whose names begin with
-/// two dots and links the keys to them.
+/// Returns whether a path is internal to the kubelet. The kubelet stores mounted files in directories whose names begin
+/// with two dots, and links the keys to these files.
 pub fn is_kubelet_internal(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
 }
 
-/// Keyed hashes of contents. A hash is absent if it cannot be computed.
+/// Keyed hashes of contents. A hash is absent if a file or the key is unreadable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashes {
     /// Hash of all requested files.
@@ -91,14 +91,14 @@ pub struct Hashes {
 
 /// Computes keyed hashes of mounted Secrets and ConfigMaps.
 pub struct Inputs {
-    /// File with the key of the Workspace, which all its pods share. Without the key, a hash cannot be used to test
+    /// File with the hash key, which all pods of the Workspace share. Only a client with the key can use a hash to test
     /// guesses of a value.
     key_file: PathBuf,
     watch: FileWatch,
     last: Cached<Hashed>,
 }
 
-/// Hashes with the files and directories for which they were requested.
+/// Hashes, with the files and directories that they cover.
 #[derive(Clone, Debug)]
 struct Hashed {
     files: Vec<String>,
@@ -161,7 +161,7 @@ impl Inputs {
     }
 }
 
-/// Returns the paths of the keys of a mounted Secret or ConfigMap; `None` if the directory cannot be read. Omits
+/// Returns the paths of the keys of a mounted Secret or ConfigMap, or `None` if the directory is unreadable. Omits
 /// entries that are internal to the kubelet: see [`is_kubelet_internal`].
 fn keys_of(directory: &str) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(directory).ok()?;
@@ -172,7 +172,8 @@ fn keys_of(directory: &str) -> Option<Vec<String>> {
     Some(keys)
 }
 
-/// Hashes the contents of files. This algorithm must not change: new hashes would trigger a run of every Stack.
+/// Hashes the contents of files. The algorithm must not change, because different hashes would trigger a run of every
+/// Stack.
 fn hash_files(key: &[u8], files: &[String]) -> Option<String> {
     let mut hash = Hmac::<Sha256>::new_from_slice(key).ok()?;
     let mut add = |part: &[u8]| {
@@ -196,7 +197,7 @@ fn hash_files(key: &[u8], files: &[String]) -> Option<String> {
     Some(hex::encode(hash.finalize().into_bytes()))
 }
 
-/// Reads at most `limit` bytes of a file; `None` if the file does not exist.
+/// Reads at most `limit` bytes of a file. Returns `None` if the file does not exist.
 fn read(file: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     match File::open(file).and_then(|file| file.take(limit).read_to_end(&mut content)) {

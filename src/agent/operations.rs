@@ -30,7 +30,7 @@ use crate::rpc::protocol::settings_digest;
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub pod_uid: String,
-    /// Random ID of this start of the agent.
+    /// Random ID that the agent generates at each start.
     pub start_id: String,
     /// Process space in which the process IDs of this agent's children are valid.
     pub process_space: String,
@@ -47,9 +47,9 @@ pub struct Operations {
     open: Mutex<Option<Open>>,
     /// Time between the graceful and the forced cancellation of a run.
     cancellation_grace: Duration,
-    /// Time from which a run is canceled forcefully; set when the pod is being terminated.
+    /// Time at which the agent cancels a run forcefully. Set when the pod is being terminated.
     forced_at: Mutex<Option<Instant>>,
-    /// Name of the stack that is selected for commands that users run in the pod.
+    /// Name of the selected stack. Commands of users in the pod apply to this stack.
     selected: Arc<Mutex<Option<String>>>,
 }
 
@@ -59,7 +59,7 @@ pub enum Admission {
     Begun,
     /// The operation is already known.
     Known,
-    /// The operation cannot start now, for the given reason, and is not written to the journal.
+    /// The operation cannot start now, for the given reason. It is not in the journal.
     Held(String),
 }
 
@@ -96,8 +96,8 @@ impl Operations {
         }
     }
 
-    /// Ends the operations that a previous agent left unfinished and records them as interrupted, because this agent
-    /// cannot wait for their processes.
+    /// Ends the operations that a previous agent left unfinished, and records them as interrupted. This agent cannot
+    /// wait for their processes, because they are not its children.
     pub async fn recover(&self) -> Result<(), Refusal> {
         for record in self.journal.unfinished() {
             let request = record.request();
@@ -123,8 +123,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Starts an operation unless it is already known or an interactive session is active. `config_inputs` is the keyed
-    /// hash of the configuration files that the operation reads.
+    /// Starts an operation unless it is already in the journal or a user has an interactive session. `config_inputs` is
+    /// the keyed hash of the configuration files that the operation reads.
     pub fn run(self: &Arc<Self>, request: proto::RunRequest, config_inputs: String) -> Result<Admission, Refusal> {
         journal::validate_id(&request.id).map_err(|error| Refusal::Invalid(error.to_string()))?;
         if self.knows(&request)? {
@@ -132,11 +132,11 @@ impl Operations {
         }
         let parameters = OperationRequest::of(&request)?;
         self.refuse_other_agent(&request)?;
-        // The token is created before the lock is acquired: the shutdown waits for every holder of a token, including
-        // an operation that is being started.
+        // Creates the token before it acquires the lock: the shutdown waits for every holder of a token, so it also
+        // waits for this operation.
         let token = self.tasks.token();
-        // Two controllers can both act as the leader and start the same operation at the same time. If the other call
-        // fails, the operation is not in the journal and this caller retries.
+        // Two controllers can briefly both be the leader and start the same operation simultaneously. If the other call
+        // fails, the operation is not in the journal, and this caller retries.
         let Some(guard) = self.workspace_lock.lock_for_operation(&request.id)? else { return Ok(Admission::Known) };
         // The operation may have started and ended since the first check of the journal.
         if self.knows(&request)? {
@@ -151,8 +151,7 @@ impl Operations {
         }
         let (cancel_request, _) = watch::channel(CancelRequest::default());
         let record = self.begin(&request, &desired, &environment, &cancel_request)?;
-        // The termination of the pod may have begun after the lock was acquired and before the operation was
-        // registered.
+        // The termination of the pod can begin after this call acquires the lock and before it registers the operation.
         self.end_if_terminated();
         let select = *lock(&self.selected) != Some(desired.stack.clone());
         let (layout, settings) = (self.layout.clone(), self.settings.clone());
@@ -194,7 +193,8 @@ impl Operations {
         environment: &Environment,
         cancel_request: &watch::Sender<CancelRequest>,
     ) -> Result<Arc<JournalRecord>, Refusal> {
-        // Set before the operation is in the journal, because clients can find and cancel the operation from then on.
+        // Set before the operation is written to the journal, because clients can cancel an operation that is in the
+        // journal.
         *lock(&self.open) = Some(Open { id: request.id.clone(), cancel_request: cancel_request.clone() });
         self.journal.begin(self.journal_request(request, desired, environment)).map_err(|error| {
             *lock(&self.open) = None;
@@ -217,7 +217,7 @@ impl Operations {
                 // The panic has already been logged.
                 run.end_processes().await;
                 let message =
-                    "internal error in the agent: the run was interrupted, and no process of it is left".to_owned();
+                    "internal error in the agent: the run was interrupted; no process of the run is left".to_owned();
                 let outcome = proto::Outcome::Interrupted.into();
                 let (started, ended) = (request.started, journal::now());
                 proto::Result { outcome, message, started, ended, interrupted: true, ..reported_stack(request) }
@@ -230,7 +230,7 @@ impl Operations {
             *lock(&self.selected) = Some(run.desired.stack.clone());
         }
         tracing::info!(operation = request.id, update = request.name, outcome = ?result.outcome(), "operation ended");
-        // The lock is released before the result is visible: a client that receives the result can start the next
+        // Releases the lock before the result is visible, so that a client that receives the result can start the next
         // operation immediately.
         *lock(&self.open) = None;
         drop(guard);
@@ -250,8 +250,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Rejects new operations and sources from now on. Cancels the running operation gracefully, and forcefully when
-    /// the time for the graceful cancellation has passed.
+    /// Rejects new operations and sources. Cancels the running operation gracefully, and forcefully after the time for
+    /// the graceful cancellation.
     pub fn terminate(&self) {
         *lock(&self.forced_at) = Some(Instant::now() + self.cancellation_grace);
         self.workspace_lock.terminate();
@@ -328,8 +328,8 @@ impl Operations {
     }
 }
 
-/// Returns a result with the project and the state backend of the request, for a run that did not report them. Without
-/// them, the controller could not determine the stack in which the run has changed resources.
+/// Returns a result with the project and the state backend of the request, for a run that did not report them. The
+/// controller needs both to determine the stack whose resources the run has changed.
 fn reported_stack(request: &Request) -> proto::Result {
     let runtime = request.runtime.clone().unwrap_or_default();
     let project = request.project.clone().map(|name| proto::Project { name, runtime });
@@ -358,7 +358,7 @@ fn verified_settings(request: &proto::RunRequest) -> Result<proto::Settings, Ref
     Ok(settings)
 }
 
-/// Returns an error if a request differs from the known operation with the same ID.
+/// Returns an error if a request differs from the operation with the same ID in the journal.
 fn same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(), Refusal> {
     let known = record.request();
     let artifact = request.artifact.clone().unwrap_or_default();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_admitted_before_termination_but_opened_later_is_also_ended() {
+    fn a_run_admitted_before_termination_is_canceled_if_it_starts_later() {
         let directory = tempfile::tempdir().unwrap();
         let operations = operations(directory.path());
         operations.terminate();
@@ -427,8 +427,8 @@ mod tests {
         let _guard = operations.workspace_lock.lock_for_operation("one").unwrap();
         assert!(matches!(operations.run(request("one"), String::new()), Ok(Admission::Known)));
         let Err(refusal) = operations.run(request("two"), String::new()) else {
-            panic!("expected a refusal: another operation is open")
+            panic!("expected a refusal: another operation is running")
         };
-        assert!(refusal.to_string().contains("operation one is open"), "{refusal}");
+        assert!(refusal.to_string().contains("operation one is running"), "{refusal}");
     }
 }

@@ -1,5 +1,5 @@
-//! Copies the output of the CLI to the pod's log line by line, keeps the last lines for messages, and reads the event
-//! log.
+//! Copies each line of the output of the CLI to the log of the pod, keeps the last lines for messages, and reads the
+//! event log.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -19,10 +19,10 @@ const MAX_LINE: usize = 64 * 1024;
 const TAIL: usize = 64 * 1024;
 const READ_SIZE: usize = 64 * 1024;
 
-/// Format of lines in the pod's log.
+/// Format of the lines in the log of the pod.
 #[derive(Clone)]
 pub struct PodLog {
-    /// Prefix of each line, which is the name of the Update.
+    /// Prefix of each line: the name of the Update.
     pub name: String,
     pub redactor: Redactor,
 }
@@ -54,13 +54,13 @@ impl Tail {
         self.lines.iter().flat_map(|line| [line.text.as_str(), "\n"]).collect()
     }
 
-    /// Returns the last `count` lines that are not blank.
+    /// Returns the last `count` lines, without blank lines.
     pub fn last_lines(&self, count: usize) -> String {
         last_lines([self], count)
     }
 }
 
-/// Returns the last `count` lines of all outputs that are not blank, in the order in which they were read.
+/// Returns the last `count` lines of all outputs, without blank lines, in the order in which the agent read them.
 pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -> String {
     let lines = tails.into_iter().flat_map(|tail| &tail.lines).filter(|line| !line.text.trim().is_empty());
     let mut lines: Vec<&Line> = lines.collect();
@@ -69,8 +69,8 @@ pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -
     last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// Copies an output to the pod's log until it ends, and calls `see` with each line. Treats a read error as the end of
-/// the output.
+/// Copies an output to the log of the pod until the output ends, and calls `see` with each line. Treats a read error as
+/// the end of the output.
 pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, see: impl FnMut(&str)) -> Tail {
     copy_to(output, log, tokio::io::stdout(), see).await
 }
@@ -90,8 +90,8 @@ async fn copy_to(
         if end == End::Output && line.is_empty() {
             break;
         }
-        // A secret can span two pieces of a long line: bytes that can be the start of a secret are processed together
-        // with the next piece.
+        // A secret can span two pieces of a long line. Bytes that may be the start of a secret are therefore kept for
+        // the next piece.
         let printable_len = if end == End::Piece { log.redactor.printable_len(&line) } else { line.len() };
         let printable_len = if printable_len == 0 { line.len() } else { printable_len };
         let text = String::from_utf8_lossy(line.get(..printable_len).unwrap_or_default());
@@ -100,8 +100,8 @@ async fn copy_to(
         let printed = format!("{}: {printed}\n", log.name);
         // A write error must not stop the run.
         let _ = to.write_all(printed.as_bytes()).await;
-        // All available lines are flushed together: a program that prints millions of lines must not wait for a flush
-        // of each line.
+        // Flushes all available lines together, because a flush of each line would slow down a program that prints
+        // millions of lines.
         if !reader.buffer().contains(&b'\n') {
             let _ = to.flush().await;
         }
@@ -112,8 +112,8 @@ async fn copy_to(
     tail
 }
 
-/// Returns a redacted line in two forms: as it is printed to the log, and without colors as it is kept. If color codes
-/// split a secret, both forms are without colors.
+/// Returns a redacted line in two forms: with colors for the log, and without colors for [`Tail`]. If color codes split
+/// a secret, neither form has colors.
 fn without_secrets(line: &str, redactor: &Redactor) -> (String, String) {
     let printed = redactor.redact(line);
     if !line.contains(['\u{1b}', '<']) {
@@ -132,7 +132,7 @@ enum End {
     Output,
 }
 
-/// Reads until the end of the line, the maximum length or the end of the output.
+/// Reads until the line ends, has the maximum length, or the output ends.
 async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Vec<u8>) -> End {
     loop {
         let Ok(bytes) = reader.fill_buf().await else { return End::Output };
@@ -158,7 +158,7 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
     }
 }
 
-/// Reader of an event log, which the CLI creates.
+/// Reader of the event log, a file that the CLI creates.
 pub struct EventLog {
     path: PathBuf,
     file: Option<File>,
@@ -175,7 +175,7 @@ impl EventLog {
         EventLog { path, file: None, splitter, buffer, malformed: 0, redactor }
     }
 
-    /// Returns new events, at most those of one chunk of the file; empty if there are none.
+    /// Returns the events in the next chunk of the file, or an empty list if the file has no new events.
     pub fn read(&mut self) -> io::Result<Vec<EngineEvent>> {
         if self.file.is_none() {
             match File::open(&self.path) {
@@ -203,7 +203,7 @@ impl EventLog {
     }
 }
 
-/// Logs only the first malformed line, because tenant code can write to the file and could flood the log.
+/// Logs only the first malformed line, because the program of a tenant can write to the file and could flood the log.
 fn warn_once(malformed: &mut usize, error: &EventError) {
     if *malformed == 0 {
         tracing::warn!(%error, "ignoring malformed lines of the event log");
@@ -215,7 +215,7 @@ fn warn_once(malformed: &mut usize, error: &EventError) {
 mod tests {
     use super::*;
 
-    /// Returns the lines passed to `see`, the printed text and the kept lines.
+    /// Copies `output`. Returns the lines that `see` receives, the printed text and the kept lines.
     async fn lines_of(output: &[u8]) -> (Vec<String>, String, Tail) {
         let log = PodLog { name: "update".into(), redactor: Redactor::new(["hunter22"]) };
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! Starts, finds and ends the processes of a run. A run ends when all its processes have ended.
+//! Starts, finds and ends the processes of a run. A run ends when all its processes have exited.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,39 +12,39 @@ use rustix::process::{Pid, Resource, Signal};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep};
 
-/// Environment variable of every process of a run, which contains the ID of the operation. It identifies processes that
-/// have started their own session.
+/// Environment variable with the ID of the operation, set for every process of a run. Identifies processes that have
+/// created their own process session.
 pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
 
-/// Resource limit that marks the processes of a run: the timeout under a real-time scheduler, in microseconds. Every
-/// descendant inherits the limit, even with its own session and an empty environment, and no process is likely to
-/// change it. A process that a user starts in the container does not have the limit. The value is too high to have an
-/// effect.
+/// Resource limit that marks the processes of a run: the CPU time under a real-time scheduler, in microseconds. A
+/// descendant inherits the limit even if it creates its own process session and clears its environment, and programs
+/// rarely change this limit. Processes that a user starts in the container do not have the limit. The value is too high
+/// to restrict a process.
 const LIMIT: Resource = Resource::Rttime;
 /// Name of the limit in `/proc/<pid>/limits`.
 const LIMIT_NAME: &str = "Max realtime timeout";
-/// Upper bits of the limit, which identify the value as a mark. The lower bits identify the operation.
+/// Upper bits of the limit. They identify the value as a mark. The lower bits identify the operation.
 const MARKED: u64 = 0x5043 << OPERATION_BITS;
 const OPERATION_BITS: u32 = 44;
 
-/// Time in which the remaining processes of a run can exit by themselves after the CLI has ended.
+/// Time that the remaining processes of a run have to exit without a signal after the CLI has exited.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Time between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
-/// Interval at which SIGKILL is repeated and the remaining processes are logged.
+/// Interval at which the agent repeats SIGKILL and logs the remaining processes.
 const KILL_INTERVAL: Duration = Duration::from_secs(10);
-/// Exit code that shells use for a program that cannot be started.
+/// Exit code of shells for a program that cannot be started.
 const NOT_STARTED: u8 = 127;
 
-/// A living process.
+/// A process that has not exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
-    /// The first 15 bytes of the program's name.
+    /// The first 15 bytes of the name of the program.
     pub name: String,
     pub session: u32,
-    /// Start time in kernel ticks since the boot.
+    /// Start time in kernel ticks since the boot of the node.
     pub started: u64,
 }
 
@@ -57,14 +57,14 @@ pub fn living() -> io::Result<Vec<Process>> {
         if !is_process {
             continue;
         }
-        // The process may have ended since the directory was read.
+        // The process can exit between the read of the directory and the read of the file.
         let Ok(stat) = std::fs::read(Path::new("/proc").join(&name).join("stat")) else { continue };
         processes.extend(parse_stat(&String::from_utf8_lossy(&stat)));
     }
     Ok(processes)
 }
 
-/// Parses a line of `/proc/<pid>/stat`; `None` for zombies and dead processes.
+/// Parses the content of `/proc/<pid>/stat`. Returns `None` for zombies and dead processes.
 fn parse_stat(stat: &str) -> Option<Process> {
     // The name is in parentheses and can contain any character, including parentheses and spaces.
     let (before, rest) = stat.rsplit_once(')')?;
@@ -84,24 +84,25 @@ fn parse_stat(stat: &str) -> Option<Process> {
     })
 }
 
-/// Returns the working directory of a process; `None` if the process has ended or belongs to another user.
+/// Returns the working directory of a process, or `None` if the process has exited or runs as another user.
 pub fn working_directory(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
 }
 
-/// Returns the ID of the process space: the boot and the PID namespace in which the current process IDs are valid.
+/// Returns the ID of the process space, which combines the boot ID and the PID namespace. Process IDs are valid only
+/// within one process space.
 pub fn process_space() -> io::Result<String> {
     let namespace = std::fs::read_link("/proc/self/ns/pid")?;
     Ok(format!("{} {}", boot_id()?, namespace.display()))
 }
 
-/// Returns the boot ID, which is random for each boot of the node.
+/// Returns the boot ID. The kernel generates a random ID at each boot of the node.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Marks this process and its future descendants as processes of the operation. If this fails, their session and
-/// environment still identify the processes.
+/// Marks this process and its future descendants as processes of the operation. If the mark fails, the process session
+/// and the environment still identify them.
 fn mark(operation: &str) -> io::Result<()> {
     let mut limit = rustix::process::getrlimit(LIMIT);
     limit.current = Some(limit_of(operation));
@@ -114,7 +115,7 @@ fn limit_of(operation: &str) -> u64 {
     MARKED | (first & ((1 << OPERATION_BITS) - 1))
 }
 
-/// Returns whether a process belongs to an operation, including operations of other agents.
+/// Returns whether a process is part of an operation, including operations of other agents.
 pub fn belongs_to_operation(pid: u32) -> bool {
     limit(pid).is_some_and(|limit| limit >> OPERATION_BITS == MARKED >> OPERATION_BITS)
         || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))
@@ -132,7 +133,7 @@ impl Family {
         Family { operation: operation.to_owned(), sessions }
     }
 
-    /// Returns the living processes that are in a session of the run or are marked with the operation.
+    /// Returns the processes that are in a process session of the run or are marked with the operation.
     pub fn living(&self) -> io::Result<Vec<Process>> {
         let own = std::process::id();
         let mut processes = living()?;
@@ -150,8 +151,8 @@ impl Family {
         Ok(())
     }
 
-    /// Waits until all processes of the run have ended: first without a signal, then after SIGTERM, then with repeated
-    /// SIGKILLs. There is no timeout, because a result must not be reported while a process is alive. Logs the
+    /// Waits until all processes of the run have exited: first without a signal, then after SIGTERM, then with repeated
+    /// SIGKILLs. Waits without a timeout, because the agent must not report a result while a process is alive. Logs the
     /// remaining processes.
     pub async fn end(&self) -> io::Result<()> {
         if self.exited_within(SETTLE).await? {
@@ -171,8 +172,8 @@ impl Family {
         }
     }
 
-    /// Returns whether all processes have ended within `limit`. Requires two consecutive checks without a process,
-    /// because the environment of a process is empty during `execve`, and `/proc` may not list a new process yet.
+    /// Returns whether all processes exit within `limit`. Requires two consecutive checks without a process, because
+    /// the environment of a process is empty during `execve`, and `/proc` lists a new process with a delay.
     async fn exited_within(&self, limit: Duration) -> io::Result<bool> {
         let end = Instant::now() + limit;
         let mut was_empty = false;
@@ -190,7 +191,7 @@ impl Family {
     }
 }
 
-/// Sends a signal to a process. Ignores errors, because the process may have ended already.
+/// Sends a signal to a process. Ignores errors, because the process may have exited.
 pub fn send(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);
@@ -217,9 +218,9 @@ fn parse_limit(limits: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// The `launch` role, which prepares a process of a run: starts a session, sets the mark of the operation and executes
-/// the program. The process ID is then the session ID, and descendants inherit the session and the mark. Returns only
-/// if the program cannot be started.
+/// Runs the `launch` role, which prepares a process of a run: creates a process session, sets the mark of the operation
+/// and executes the program. The session ID equals the process ID, and descendants inherit the session and the mark.
+/// Returns only if the program cannot be started.
 pub fn launch(command: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = command.split_first() else {
         eprintln!("error: missing program; usage: launch -- PROGRAM ARGUMENTS");
@@ -233,7 +234,7 @@ pub fn launch(command: &[OsString]) -> ExitCode {
     if let Some(operation) = std::env::var_os(MARKER)
         && let Err(error) = mark(&operation.to_string_lossy())
     {
-        // Not fatal: the session and the environment also identify the process.
+        // Not fatal: the process session and the environment also identify the process.
         eprintln!("warning: failed to mark {} as a process of the operation: {error}", program.to_string_lossy());
     }
     let error = Command::new(program).args(arguments).exec();
@@ -290,7 +291,7 @@ mod tests {
             .spawn()
             .unwrap();
         let family = Family::new(&operation, Vec::new());
-        // The environment of a process cannot be read during `execve`.
+        // During `execve`, the environment of the process is unreadable, and the process cannot be found.
         let found = async {
             while family.living().unwrap().is_empty() {
                 tokio::task::yield_now().await;

@@ -7,23 +7,26 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_S
 use zeroize::Zeroizing;
 
 const REPLACEMENT: &str = "[secret]";
-/// Minimum length of a redacted value in bytes. Shorter values also occur in unrelated text, where the replacement
-/// would reveal the value.
+/// Minimum length in bytes of a value that the agent redacts. A shorter value also occurs in unrelated text, where its
+/// replacement would reveal the value.
 const MIN_LENGTH: usize = 4;
-/// Minimum length of the base64 encoding of a value inside the base64 encoding of a longer text.
+/// Minimum length in characters of an encoded value inside the base64 encoding of a longer text. Shorter encodings are
+/// not redacted.
 const MIN_INNER: usize = 8;
-/// Number of bytes that base64 encodes as four characters.
+/// Number of bytes in a group, which base64 encodes as four characters.
 const GROUP: usize = 3;
 
 /// The set of values to redact. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// Values in descending order of length, so that a value is replaced before a shorter value that it contains.
+    /// Values in descending order of length, so that a long value is replaced before the shorter values that it
+    /// contains.
     values: Arc<Vec<Zeroizing<String>>>,
 }
 
 impl Redactor {
-    /// Creates a redactor for these values and for each line of them, because programs print values line by line.
+    /// Creates a redactor for these values and for each of their lines, because programs can print a value line by
+    /// line.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values: Vec<Zeroizing<String>> = Vec::new();
         for secret in secrets {
@@ -52,14 +55,15 @@ impl Redactor {
         redacted
     }
 
-    /// Returns the number of bytes of an incomplete text that can be printed: those before a possible start of a value.
+    /// Returns the number of bytes of an incomplete text that the caller can print. The remaining bytes may be the
+    /// start of a value.
     pub fn printable_len(&self, text: &[u8]) -> usize {
         let uncertain = self.values.iter().filter_map(|value| partial_match_len(text, value.as_bytes()));
         text.len() - uncertain.max().unwrap_or_default()
     }
 }
 
-/// Returns the encodings in which programs print a value.
+/// Returns a value in all encodings that the agent redacts.
 fn encoded(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     let base64 = [STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD].map(|engine| engine.encode(value));
     let inner =
@@ -67,9 +71,9 @@ fn encoded(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     base64.into_iter().chain(inner.flatten()).chain(json(value)).map(Zeroizing::new)
 }
 
-/// Returns the part of a base64 text that encodes a value inside a longer text, for example a password in a basic
-/// authentication header. `offset` is the position of the value in a group of three bytes. Omits characters that depend
-/// on the text around the value.
+/// Returns the characters that encode a value inside a longer base64 text, for example a password in a basic
+/// authentication header. `offset` is the position of the value within a group of three bytes. Omits characters that
+/// also depend on the text around the value.
 fn inner(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     let skipped = (GROUP - offset) % GROUP;
     let whole = value.as_bytes().get(skipped..)?;
@@ -77,8 +81,8 @@ fn inner(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     Some(engine.encode(groups)).filter(|inner| inner.len() >= MIN_INNER)
 }
 
-/// Returns the forms of a value in a JSON string that differ from the value: with the escapes of most programs, and
-/// with those of Go, in which the CLI is written.
+/// Returns the escaped forms of a value in a JSON string: the form of most programs, and the form of Go programs such
+/// as the CLI. Omits forms that are equal to the value.
 fn json(value: &str) -> impl Iterator<Item = String> {
     let quoted = serde_json::to_string(value).unwrap_or_default();
     let plain = quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned();
@@ -161,11 +165,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn base64_around_a_secret_reveals_little_of_it(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
+        fn base64_text_around_a_secret_reveals_little_of_the_secret(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
             for engine in [STANDARD, URL_SAFE_NO_PAD] {
                 let shown = Redactor::new([value.as_str()]).redact(&engine.encode(format!("{before}{value}{after}")));
                 prop_assert!(shown.contains(REPLACEMENT), "{}", shown);
-                // At most two groups of four characters encode both the value and the text around it.
+                // Only the first and the last group of four characters can encode both the value and the text around
+                // the value.
                 let around = engine.encode(before.as_bytes()).len() + engine.encode(after.as_bytes()).len();
                 prop_assert!(shown.len() <= REPLACEMENT.len() + around + 12, "{}", shown);
             }

@@ -1,4 +1,4 @@
-//! Reasons for rejected calls and their gRPC status codes.
+//! Reasons why the agent rejects a call, with their gRPC status codes.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 /// Reason for a rejected call, with a message for users.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The call itself is invalid, so a retry also fails.
+    /// The call itself is invalid, so a retry fails, too.
     #[error("{0}")]
     Invalid(String),
     /// The pod is not in the state that the call requires.
@@ -15,7 +15,7 @@ pub enum Refusal {
     Precondition(String),
     #[error("operation {0} not found in the journal")]
     UnknownOperation(String),
-    /// The received source does not have the announced size or digest.
+    /// The received source does not have the size or the digest in its header.
     #[error("{0}")]
     DataLoss(String),
     #[error("{0}")]

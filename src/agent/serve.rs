@@ -1,6 +1,6 @@
-//! The `agent` role in the child process: serves the gRPC service and the readiness endpoint until a signal. Then the
-//! agent ends the running operation, writes its result to the termination message, and waits until the controller has
-//! recorded the result.
+//! The `agent` role in the child process: serves the gRPC service and the readiness endpoint until the process receives
+//! SIGTERM or SIGINT. Then the agent ends the running operation, writes the result to the termination message, and
+//! waits until the controller has recorded the result.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -32,28 +32,28 @@ use crate::file_watch::FileWatch;
 use crate::rpc::proto::agent_server::AgentServer;
 use crate::rpc::server_tls::TlsAcceptor;
 
-/// Number of worker threads. The agent is mostly idle, so two threads suffice to serve calls during a run.
+/// Number of worker threads. Two threads suffice to serve calls during a run, because the agent is mostly idle.
 const WORKERS: usize = 2;
 const BLOCKING_THREADS: usize = 8;
 /// Maximum size in bytes of a gRPC message, which can contain the settings and the environment of a run.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
 const STREAMS_AT_ONCE: u32 = 64;
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Maximum time that the agent waits for open calls before it exits.
+/// Maximum time that the agent waits for unfinished calls before it exits.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
-/// Timeout of a readiness request including its response.
+/// Timeout of a readiness request, including its response.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent readiness requests. Further connections wait in the backlog of the listener.
 const MAX_READINESS_REQUESTS: usize = 8;
 /// Maximum size of a readiness request in bytes.
 const MAX_READINESS_REQUEST: usize = 2048;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum time that the agent waits until its results are recorded.
+/// Maximum time that the agent waits until the controller has recorded the results.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a termination message in bytes, set by Kubernetes.
 const MAX_TERMINATION_MESSAGE: usize = 4096;
-/// Maximum size of the result's message in bytes. With six bytes per character in JSON, the other fields still fit into
-/// [`MAX_TERMINATION_MESSAGE`].
+/// Maximum size in bytes of the message of a result. JSON escapes can enlarge each byte to six bytes, and the
+/// termination message must still fit into [`MAX_TERMINATION_MESSAGE`].
 const MAX_RESULT_MESSAGE: usize = 600;
 
 /// Configuration of the agent.
@@ -67,14 +67,14 @@ pub struct AgentConfig {
     pub address: SocketAddr,
     /// Address on which the readiness endpoint listens.
     pub health_address: SocketAddr,
-    /// Termination message file, which the kubelet reads after the container has ended.
+    /// Termination message file, which the kubelet reads after the container has exited.
     pub termination_log: PathBuf,
     pub pod_uid: String,
     pub pod_name: String,
     /// Termination grace period of the pod.
     pub termination_grace: Duration,
-    /// Minimum time after its start before the agent queries the version of the CLI, unless a call or a run requires
-    /// the version earlier.
+    /// Minimum time between the start of the agent and the query of the CLI version. A call or a run that requires the
+    /// version triggers the query earlier.
     pub version_after: Duration,
 }
 
@@ -87,13 +87,13 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
         .build()
         .context("failed to start the async runtime")?;
     let served = runtime.block_on(run(config));
-    // Blocking tasks must not delay the exit.
+    // Limits the time for which blocking tasks can delay the exit.
     runtime.shutdown_timeout(CLOSE_LIMIT);
     served
 }
 
 async fn run(config: &AgentConfig) -> anyhow::Result<()> {
-    // The handlers are registered before the first task that a signal must end.
+    // Registers the handlers before it starts the first task that a signal must end.
     let mut sigterm = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
     let mut sigint = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let stop = CancellationToken::new();
@@ -112,7 +112,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         .with_context(|| format!("failed to listen on {}", config.health_address))?;
     let workspace_lock = operations.workspace_lock.clone();
     let health = serve_readiness(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
-    // A separate tracker, so that the shutdown does not wait for the version query.
+    // Uses a separate tracker, because the shutdown must not wait for the version query.
     let (source, after) = (operations.source.clone(), config.version_after);
     TaskTracker::new().spawn(async move { source.version.find_later(after).await });
     let service = AgentServer::new(Service {
@@ -143,7 +143,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     tokio::select! {
         served = server => served.context("failed to serve gRPC"),
         () = health => anyhow::bail!("the readiness endpoint stopped"),
-        // Calls that are still open after the limit are dropped.
+        // Drops calls that are unfinished after the limit.
         () = ending => Ok(()),
     }
 }
@@ -160,8 +160,8 @@ fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operat
     Ok(Operations::new(identity, layout, workspace_lock, journal, source, settings, cancellation_grace))
 }
 
-/// Serves the readiness endpoint until the future is dropped. The endpoint is plain HTTP on a separate port, with a
-/// single path and a limited request size. Calls `is_ready` for each connection.
+/// Serves the readiness endpoint until the future is dropped. The endpoint uses HTTP without TLS on a separate port,
+/// has a single path and limits the size of requests. Calls `is_ready` for each connection.
 async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
     let permits = Arc::new(Semaphore::new(MAX_READINESS_REQUESTS));
     loop {
@@ -220,7 +220,8 @@ struct TerminationMessage<'a> {
     interrupted: bool,
 }
 
-/// Ends the running operation and waits until all results are recorded, at most for `grace` and [`CLOSE_TIMEOUT`].
+/// Cancels the running operation and waits for its end, at most for `grace` without the reserved part. Then waits at
+/// most [`CLOSE_TIMEOUT`] until the controller has recorded all results.
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();

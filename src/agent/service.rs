@@ -17,8 +17,8 @@ use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::protocol::PROTOCOL_VERSION;
 
-/// Maximum time that a run waits until the kubelet has mounted the objects to which the run refers. The controller has
-/// already triggered a sync of the pod.
+/// Maximum time that a run waits until the kubelet has mounted the objects to which the run refers. A short time
+/// suffices, because the controller triggers a sync of the pod before it starts the run.
 const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 /// The gRPC service. Cheap to clone.
@@ -68,7 +68,7 @@ impl Agent for Service {
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
         let source = self.operations.source.clone();
-        // Runs in a separate task, because a client that disconnects must not interrupt the replacement of the source.
+        // Runs in a separate task: if the client disconnects, the replacement of the source must continue.
         let putting = self.operations.tasks.spawn(async move { source.put(parts).await });
         let unchanged =
             putting.await.map_err(|error| Status::internal(format!("failed to install the source: {error}")))??;

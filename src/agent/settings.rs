@@ -1,6 +1,6 @@
-//! Resolves the configuration values of a run, and maintains the settings file of the stack. The file is rebuilt from
-//! the settings file in the source and the received settings when either of them changes. Settings that are no longer
-//! received are removed.
+//! Resolves the configuration values of a run, and maintains the settings file of the stack. The agent rebuilds the
+//! file when the settings file in the source or the received settings change. The rebuilt file no longer contains
+//! settings that the controller has removed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -32,22 +32,22 @@ pub enum ApplyError {
     File { action: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// The settings that were written last.
+/// The settings of the last write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Written {
-    /// ID of the source tree that contains the settings file.
+    /// ID of the unpacked source that contains the settings file.
     tree: String,
     stack: String,
     digest: String,
-    /// The settings file, relative to the project.
+    /// Path of the settings file, relative to the project.
     file: PathBuf,
-    /// Digest of all configuration values, including those from Secrets and ConfigMaps.
+    /// Digest of all configuration values, including values from Secrets and ConfigMaps.
     #[serde(default)]
     values: String,
     /// Digests of the secret values by key.
     #[serde(default)]
     secrets: BTreeMap<String, String>,
-    /// Keys of the secret values that the CLI must still encrypt and write to the file.
+    /// Keys of the secret values that the CLI has not yet encrypted and written to the file.
     #[serde(default)]
     missing_secrets: Vec<String>,
 }
@@ -81,7 +81,7 @@ impl Written {
         }
     }
 
-    /// Returns the keys of the secret values that are in the file and unchanged.
+    /// Returns the keys of the secret values that the file already contains and that have not changed.
     fn kept_secrets(&self, now: &Written) -> Vec<String> {
         let is_same =
             |key: &&String| self.secrets.get(*key) == now.secrets.get(*key) && !self.missing_secrets.contains(key);
@@ -89,8 +89,8 @@ impl Written {
     }
 }
 
-/// Returns the digest of configuration values. A keyed hash is not needed, because the values themselves are in plain
-/// text on the same volume or in a Secret in the same pod.
+/// Returns the digest of configuration values. A digest without a key suffices, because the same pod contains the plain
+/// values, on the same volume or in a mounted Secret.
 fn digest<'a>(config: impl IntoIterator<Item = &'a Entry>) -> String {
     let mut hasher = Sha256::new();
     for Entry { key, value, is_path, is_secret } in config {
@@ -108,20 +108,20 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Loads the record of the settings that a previous agent wrote.
+    /// Loads the record of the settings of a previous agent.
     pub fn open(layout: Layout) -> Self {
         let written = std::fs::read(layout.settings().join("written.json")).ok();
         let written = written.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         Settings { layout, written: Mutex::new(written) }
     }
 
-    /// Returns the digest of the settings that were written last; empty if there are none.
+    /// Returns the digest of the settings of the last write, or an empty string if the agent has not written settings.
     pub fn digest(&self) -> String {
         self.written().as_ref().map(|written| written.digest.clone()).unwrap_or_default()
     }
 
-    /// Writes the settings file, unless it is up to date. Returns the keys of the secret values that the CLI must write
-    /// to the file; the caller confirms each of these keys with [`Settings::has_secret`].
+    /// Writes the settings file unless it is up to date. Returns the keys of the secret values that the CLI must write
+    /// to the file. The caller confirms each of these keys with [`Settings::has_secret`].
     pub fn apply(&self, desired: &Desired<'_>, current_source: &CurrentSource) -> Result<Vec<String>, ApplyError> {
         let mut written = self.written();
         let project = Project::read(&self.layout.workspace())?;
@@ -139,7 +139,7 @@ impl Settings {
         let Desired { config, environments, .. } = *desired;
         let content = settings::Desired { config, environments, kept_secrets: &kept_secrets };
         let rebuilt = settings::rebuild(original, current, &project.name, &content, format)?;
-        // The record is removed first, because the content of the file is unknown if the agent ends during the write.
+        // Removes the record first, because the content of the file is unknown if the agent exits during the write.
         self.record(&mut written, None)?;
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
@@ -160,11 +160,12 @@ impl Settings {
         self.record(&mut written, now)
     }
 
-    /// Keeps the settings file of the source that is about to be replaced, because the next settings file needs its
+    /// Keeps a copy of the settings file before the source is replaced, because the next settings file needs its
     /// encryption header. Only logs errors, because the next source may fix their cause.
     pub fn keep(&self, current_source: Option<&CurrentSource>) {
         let Some(written) = self.written().clone() else { return };
-        // The settings were written to an earlier source, so the CLI has not written the file in the current source.
+        // If the last settings were written to an earlier source, the current source contains no file that the CLI has
+        // written.
         if current_source.is_none_or(|current_source| current_source.tree != written.tree) {
             return;
         }
@@ -183,8 +184,8 @@ impl Settings {
         durable::write_atomically(&kept, text.as_bytes()).map_err(failed("write", &kept))
     }
 
-    /// Returns the settings file as delivered with the source; `None` if the source does not contain it. Stores a copy
-    /// of the file on the first call.
+    /// Returns the original settings file of the source, or `None` if the source does not contain the file. The first
+    /// call stores a copy of the file.
     fn original(&self, tree: &str, file: &Path, path: &Path) -> Result<Option<String>, ApplyError> {
         let directory = self.layout.settings().join("originals");
         let of_tree = directory.join(tree);
@@ -193,7 +194,7 @@ impl Settings {
             return serde_json::from_str(&kept).map_err(|error| failed("read", &of_tree)(error.into()));
         }
         if !of_tree.is_dir() {
-            // Remove the files of earlier sources.
+            // Removes the files of earlier sources.
             durable::remove(&directory).map_err(failed("remove", &directory))?;
             std::fs::create_dir_all(&of_tree).map_err(failed("create", &of_tree))?;
         }
@@ -203,8 +204,8 @@ impl Settings {
         Ok(original)
     }
 
-    /// Returns the settings file as last written by the CLI, in this source or the previous source; `None` if neither
-    /// file is readable.
+    /// Returns the settings file that the CLI wrote last, from this source or the previous source. Returns `None` if
+    /// neither file is readable.
     fn current(&self, file: &Path, path: &Path, is_same_tree: bool) -> Option<String> {
         let own = if is_same_tree { read_or_warn(path) } else { None };
         own.or_else(|| read_or_warn(&self.kept(file)))
@@ -240,8 +241,8 @@ fn read_or_warn(path: &Path) -> Option<String> {
     })
 }
 
-/// Returns a file name for a path in a tree. The path itself is not suitable: it can point outside of the directory or
-/// exceed the length limit of a file name.
+/// Returns a file name for a path in a source. The path itself is unsuitable, because it can point outside the
+/// directory or exceed the length limit of a file name.
 fn flat_name(file: &Path) -> String {
     hex::encode(Sha256::digest(file.as_os_str().as_encoded_bytes()))
 }
@@ -251,7 +252,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApplyE
     move |source| ApplyError::File { action, path, source }
 }
 
-/// Returns all configuration entries with their values, including those in mounted Secrets and ConfigMaps. Adds secret
+/// Returns all configuration entries with their values, including values in mounted Secrets and ConfigMaps. Adds secret
 /// values to the secrets of `environment`, so that they are redacted.
 pub fn resolve_config(
     layout: &Layout,
@@ -294,7 +295,7 @@ fn typed(what: &str, text: String, is_json: bool) -> Result<Value, Refusal> {
     serde_json::from_str(&text).map_err(|error| Refusal::Precondition(not_json(what, &error)))
 }
 
-/// Describes a JSON error without the text, which can contain a secret.
+/// Describes a JSON error. Omits the text, which can contain a secret.
 fn not_json(what: &str, error: &serde_json::Error) -> String {
     format!("the value of {what} is not valid JSON: error at line {}, column {}", error.line(), error.column())
 }

@@ -1,4 +1,4 @@
-//! Exclusive lock of the workspace, which is held either by a source that is being installed or by an operation.
+//! Exclusive lock of the workspace. The holder is either an installation of a source or an operation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,7 +38,7 @@ impl Drop for WorkspaceGuard {
 }
 
 impl WorkspaceLock {
-    /// Locks the workspace to install a source.
+    /// Locks the workspace for the installation of a source.
     pub fn lock_for_source(&self) -> Result<WorkspaceGuard, Refusal> {
         let mut state = self.state();
         let is_closed = state.terminating;
@@ -62,7 +62,7 @@ impl WorkspaceLock {
             _ if is_closed => Some("the pod is draining before its replacement".to_owned()),
             Holder::Free => None,
             Holder::Source => Some("another source is being installed".to_owned()),
-            Holder::Operation(id) => Some(format!("operation {id} is open")),
+            Holder::Operation(id) => Some(format!("operation {id} is running")),
         };
         if let Some(reason) = reason {
             return Err(Refusal::Precondition(format!("cannot {what}: {reason}")));
@@ -78,12 +78,12 @@ impl WorkspaceLock {
         }
     }
 
-    /// Rejects new operations from now on.
+    /// Rejects new operations. Permits the installation of sources.
     pub fn drain(&self) {
         self.state().draining = true;
     }
 
-    /// Rejects new operations and sources from now on.
+    /// Rejects new operations and sources.
     pub fn terminate(&self) {
         self.state().terminating = true;
     }
@@ -114,8 +114,8 @@ mod tests {
             guard.is_some() && workspace_lock.lock_for_operation("a").unwrap().is_none(),
             "the operation already holds the lock"
         );
-        assert!(workspace_lock.lock_for_operation("b").unwrap_err().to_string().contains("operation a is open"));
-        assert!(workspace_lock.lock_for_source().unwrap_err().to_string().contains("operation a is open"));
+        assert!(workspace_lock.lock_for_operation("b").unwrap_err().to_string().contains("operation a is running"));
+        assert!(workspace_lock.lock_for_source().unwrap_err().to_string().contains("operation a is running"));
         assert_eq!(workspace_lock.open_operation().as_deref(), Some("a"));
         drop(guard);
         let _guard = workspace_lock.lock_for_source().unwrap();

@@ -62,7 +62,8 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A valid digest in the form `algorithm:hex`: the algorithm is supported, and the digits are lower case and complete.
+/// A valid digest in the form `algorithm:hex`. The algorithm is supported, and the hexadecimal digits are in lower case
+/// and complete.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest {
@@ -70,10 +71,10 @@ pub struct Digest {
     hex: String,
 }
 
-/// The reason why a string is not a usable digest.
+/// The reason why a string is not a valid digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    #[error("digest is empty: it is required to verify the artifact")]
+    #[error("digest is empty: a digest is required to verify the artifact")]
     Empty,
     #[error("digest {text} has no algorithm: must have the form algorithm:hex, for example sha256:1f40...")]
     NoAlgorithm { text: String },
@@ -121,7 +122,7 @@ impl Digest {
         &self.hex
     }
 
-    /// Returns whether `found`, the digest of received bytes, equals this digest. The comparison takes constant time.
+    /// Returns whether `found`, the digest of the received bytes, equals this digest. Compares in constant time.
     pub fn verify(&self, found: &Digest) -> bool {
         let difference = self.hex.bytes().zip(found.hex.bytes()).fold(0, |sum, (ours, theirs)| sum | (ours ^ theirs));
         self.algorithm == found.algorithm && self.hex.len() == found.hex.len() && difference == 0
@@ -194,7 +195,7 @@ enum Running {
     Sha256(Sha256),
     Sha384(Sha384),
     Sha512(Sha512),
-    /// Boxed, because the state of BLAKE3 is much larger than that of the other algorithms.
+    /// Boxed, because the state of BLAKE3 is much larger than the states of the other algorithms.
     Blake3(Box<blake3::Hasher>),
 }
 
@@ -231,13 +232,13 @@ fn digest(algorithm: Algorithm, hash: &[u8]) -> Digest {
     Digest { algorithm, hex: hex::encode(hash) }
 }
 
-/// A source that the workspace pod already contains. Each such source has a fixed digest, so that code that identifies an
-/// artifact by its digest also works for in-pod sources.
+/// A source that the workspace pod already contains. Each in-pod source has a fixed digest, because other code
+/// identifies artifacts by their digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPod {
     /// A directory of the container image. Its path is relative to the root of the image.
     Image,
-    /// The project directory, which the user's init containers fill.
+    /// The project directory, into which user-defined init containers write the project.
     InitContainers,
 }
 
@@ -249,8 +250,8 @@ impl InPod {
         Self::ALL.into_iter().find(|source| source.digest() == *digest)
     }
 
-    /// Returns the fixed digest of this source. The digest is computed from a string that is not an archive, so no valid archive
-    /// has the same digest.
+    /// Returns the fixed digest of this source. No archive has this digest, because it is the digest of a text that is
+    /// not an archive.
     pub fn digest(self) -> Digest {
         Digest::of(match self {
             InPod::Image => b"pulumi-controller: the source is in the image",

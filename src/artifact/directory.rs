@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::rules::quoted;
 
-/// Maximum length of a directory path, in bytes. It equals the default limit for names in an archive.
+/// Maximum length of a directory path, in bytes. Equals the default limit for names in an archive.
 const MAX_LENGTH: usize = 1024;
 
 /// A normalized relative path of a directory: `./a/./b/` becomes `a/b`, and the root of the artifact is the empty string. The
@@ -14,7 +14,7 @@ const MAX_LENGTH: usize = 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Directory(String);
 
-/// The reason why a string is not a path of a directory inside an artifact.
+/// The reason why a string is not a valid directory path inside an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryError {
     #[error("directory {directory} must be relative to the root of the artifact")]
@@ -44,7 +44,7 @@ impl Directory {
         &self.0
     }
 
-    /// Returns the path of this directory in an artifact that is unpacked to `root`.
+    /// Returns the path of this directory if the artifact is unpacked to `root`.
     pub fn under(&self, root: &Path) -> PathBuf {
         if self.is_root() { root.to_owned() } else { root.join(&self.0) }
     }
@@ -75,7 +75,7 @@ impl FromStr for Directory {
     }
 }
 
-/// Formats the root as `.`, which parses as the root.
+/// Formats the root as `.`. Parsing `.` returns the root again.
 impl fmt::Display for Directory {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(if self.is_root() { "." } else { &self.0 })

@@ -1,7 +1,7 @@
 //! Fetches, verifies, stores, packs and unpacks artifacts. No other module opens archives.
 //!
-//! [`Fetcher`] downloads the artifact of a source, [`Store`] keeps verified artifacts, and [`unpack`] extracts an artifact into a
-//! workspace. [`pack`] and [`Archive`] build artifacts for sources that do not provide an artifact.
+//! [`Fetcher`] downloads the artifact of a source, [`Store`] keeps verified artifacts, and [`unpack`] extracts an
+//! artifact into a workspace. [`pack`] and [`Archive`] build artifacts from sources that do not provide them.
 
 mod digest;
 mod directory;

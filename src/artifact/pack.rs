@@ -1,8 +1,8 @@
-//! Packs artifacts, from a directory or entry by entry. The same content always produces the same archive, and
-//! [`super::unpack()`] accepts every archive that this module produces.
+//! Packs artifacts from a directory, or from single entries. The same content always results in the same archive, and
+//! [`super::unpack()`] accepts every archive of this module.
 //!
-//! Names are sorted; times, owners and groups are zero; modes are the same as in Flux archives: 0600 for files, 0700 for
-//! executable files and 0750 for directories.
+//! Entries are sorted by name. Times, owners and groups are zero. Modes are those of Flux archives: 0600 for files,
+//! 0700 for executable files and 0750 for directories.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -27,7 +27,7 @@ pub struct Packed {
     pub bytes: u64,
 }
 
-/// The reason why packing failed. Output that was written before the failure is not a valid archive.
+/// The reason why packing failed. The incomplete output is not a valid archive.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     #[error("failed to pack {path}: {cause}")]
@@ -64,8 +64,8 @@ pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
     Ok(packing.packed)
 }
 
-/// Packs one file from memory. The archive is not compressed, so that the digest does not depend on the version of the
-/// compressor.
+/// Packs one file from memory. Does not compress the archive, because a compressed archive, and therefore its digest,
+/// depends on the version of the compressor.
 ///
 /// # Errors
 /// Fails if the name is not valid in a tar archive.
@@ -85,7 +85,7 @@ struct Packing<'root, W: Write> {
 }
 
 impl<W: Write> Packing<'_, W> {
-    /// Packs the content of a directory recursively. The limit on the length of names bounds the recursion depth.
+    /// Packs the content of a directory recursively. The maximum length of names limits the recursion depth.
     fn directory(&mut self, relative: &Path) -> Result<(), PackError> {
         let path = self.root.join(relative);
         let failed = |cause| PackError::Read { path: path.clone(), cause };
@@ -167,7 +167,7 @@ fn mode(metadata: &Metadata) -> u32 {
     if metadata.permissions().mode() & 0o111 == 0 { 0o600 } else { 0o700 }
 }
 
-/// A reader that counts the bytes read, because a file can shrink after its header is written.
+/// A reader that counts bytes. The count detects a file that shrinks after its header is written.
 struct Counted<R> {
     inner: R,
     count: u64,
@@ -181,10 +181,10 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// An archive that is built entry by entry, for content that is not in a directory on disk.
+/// An archive of single entries, for content that is not in a directory on disk.
 ///
-/// The archive is not compressed: otherwise a new version of the compressor would change the digests, and every Stack with such
-/// an archive would run again.
+/// The archive is not compressed. Otherwise, a new version of the compressor would change the digests and trigger a run
+/// of every Stack with such an archive.
 pub struct Archive<W: Write> {
     builder: Builder<GzEncoder<W>>,
     limits: Limits,
@@ -205,10 +205,10 @@ impl<W: Write> Archive<W> {
         Self { builder, limits, entries: 0, packed: Packed { files: 0, bytes: 0 } }
     }
 
-    /// Adds a directory. Parent directories must be added before it.
+    /// Adds a directory. The caller must add parent directories first.
     ///
     /// # Errors
-    /// Fails if the name is not allowed in an archive, if there are too many entries, or if writing fails.
+    /// Fails if the name is not allowed in an archive, if the archive has too many entries, or if writing fails.
     pub fn directory(&mut self, name: &[u8]) -> Result<(), PackError> {
         let name = self.name(name)?;
         let written = self.builder.append_data(&mut header(EntryType::Directory, 0o750, 0), name.path(), io::empty());
@@ -235,7 +235,8 @@ impl<W: Write> Archive<W> {
     /// Adds a symbolic link.
     ///
     /// # Errors
-    /// Fails if the name or the target is not allowed in an archive, if there are too many entries, or if writing fails.
+    /// Fails if the name or the target is not allowed in an archive, if the archive has too many entries, or if writing
+    /// fails.
     pub fn link(&mut self, name: &[u8], target: &[u8]) -> Result<(), PackError> {
         let name = self.name(name)?;
         let refused = |why: LinkError| PackError::Link {

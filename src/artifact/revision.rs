@@ -5,8 +5,8 @@ use std::fmt;
 /// Number of characters of a checksum in messages.
 const SHORT_CHECKSUM: usize = 8;
 
-/// The revision of an artifact. Every string is a valid revision, because the producer of the artifact chooses it. A string
-/// without a checksum consists of the name only. Two revisions are equal if their strings are equal.
+/// The revision of an artifact. The producer of the artifact chooses the format, so every string is a valid revision. A
+/// string without a checksum is a name. Two revisions are equal if their strings are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Revision {
     text: String,
@@ -30,7 +30,7 @@ impl Revision {
         &self.text
     }
 
-    /// Returns the name before the checksum, which is a branch, tag or version, if the revision has a name.
+    /// Returns the name before the checksum, if any: a branch, a tag or a version.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }

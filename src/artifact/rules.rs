@@ -1,4 +1,5 @@
-//! Rules for archives: limits, names of entries, targets of symbolic links, and quoting of untrusted names in messages.
+//! Rules for archives: limits, names of entries, and targets of symbolic links. Also quotes untrusted names in
+//! messages.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,9 +14,10 @@ const MEBIBYTE: u64 = 1 << 20;
 pub struct Limits {
     /// Maximum size of a downloaded, compressed archive, in bytes. Default: 256 MiB.
     pub download_bytes: u64,
-    /// Maximum size of the decompressed archive including headers, in bytes. It is enforced during decompression. Default: 1 GiB.
+    /// Maximum size of the decompressed archive including headers, in bytes. Enforced during the decompression.
+    /// Default: 1 GiB.
     pub unpacked_bytes: u64,
-    /// Maximum number of files, directories and links, including parent directories without an entry of their own. Default:
+    /// Maximum number of files, directories and links, including parent directories that have no entry. Default:
     /// 200,000.
     pub entries: u64,
     /// Maximum nesting depth: `a/b/c` has depth 3. Default: 64.
@@ -24,11 +26,11 @@ pub struct Limits {
     pub name_bytes: usize,
     /// Maximum length of one path component, in bytes. Default: 255, which is the limit of Linux file systems.
     pub component_bytes: usize,
-    /// Maximum ratio of decompressed to compressed bytes. Default: 200. Text typically reaches a ratio of 10; the maximum of
-    /// DEFLATE is 1,032.
+    /// Maximum ratio of decompressed to compressed bytes. Default: 200. The typical ratio of text is 10, and the
+    /// maximum of DEFLATE is 1,032.
     pub ratio: u64,
-    /// Number of decompressed bytes up to which the ratio is not enforced, because small archives of zeros are harmless. Default:
-    /// 10 MiB.
+    /// Number of decompressed bytes that an archive may have at any ratio, because small archives of zeros are
+    /// harmless. Default: 10 MiB.
     pub ratio_free_bytes: u64,
 }
 
@@ -66,7 +68,7 @@ pub enum NameError {
     Parent,
     #[error("must not exceed {limit} bytes, has {length}")]
     TooLong { length: usize, limit: usize },
-    #[error("must not have a component of more than {limit} bytes, has one of {length}")]
+    #[error("must not have a component of more than {limit} bytes, has a component of {length}")]
     ComponentTooLong { length: usize, limit: usize },
     #[error("must not be more than {limit} levels deep, has {depth}")]
     TooDeep { depth: usize, limit: usize },
@@ -135,7 +137,7 @@ impl EntryName {
         &self.0
     }
 
-    /// Checks that the target of a symbolic link with this name is inside the tree.
+    /// Returns an error unless the target of a symbolic link with this name is inside the tree.
     ///
     /// All `..` components must be at the beginning of the target, and their number must not exceed the depth of the link. The
     /// parent directories of a link are never links themselves, so these components lead to a directory inside the tree. The
@@ -184,7 +186,7 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// Quotes an untrusted name, which may be invalid UTF-8, for a message.
 pub(super) fn quoted_bytes(name: &[u8]) -> String {
-    // A character has at most four bytes, so the bytes after this prefix are truncated anyway.
+    // A character has at most four bytes, so [`quoted`] truncates all bytes after this prefix.
     let beginning = name.get(..MAX_QUOTED * 4 + 4).unwrap_or(name);
     quoted(&String::from_utf8_lossy(beginning))
 }

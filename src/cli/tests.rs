@@ -1,4 +1,4 @@
-//! Tests of the flags and their defaults.
+//! Tests for the flags and their defaults.
 
 use clap::CommandFactory;
 
@@ -53,7 +53,7 @@ fn flags_use_the_syntax_of_flux() {
     assert!(parse(&["--log-level=loud"]).unwrap_err().contains("loud"));
 }
 
-/// Flags that all Flux controllers have, with the defaults of Flux.
+/// Flags of all Flux controllers, with the defaults of Flux.
 const FLUXS: [(&str, &str); 30] = [
     ("concurrent", "4"),
     ("default-service-account", ""),
@@ -86,8 +86,9 @@ const FLUXS: [(&str, &str); 30] = [
     ("watch-label-selector", ""),
     ("storage-adv-addr", ""),
 ];
-/// Flux flags without an equivalent in this controller. The API server throttles requests, the next reconcile retries a failed fetch,
-/// tokens are cached per repository, the controller does not access other clusters, and it does not serve artifacts to other programs.
+/// Flux flags without an equivalent in this controller. The API server throttles requests, and the next reconciliation
+/// retries a failed fetch. The controller caches tokens per repository. It does not access other clusters, and does not
+/// serve artifacts to other programs.
 const NOT_OURS: [&str; 8] = [
     "http-retry",
     "insecure-kubeconfig-exec",
@@ -110,7 +111,7 @@ fn shared_flags_have_the_names_and_defaults_of_flux() {
         });
         let expected = match name {
             _ if NOT_OURS.contains(&name) => None,
-            // Unlike Flux, the controller isolates namespaces from each other by default.
+            // By default, the controller isolates namespaces from each other, unlike Flux.
             "no-cross-namespace-refs" => Some("true"),
             _ => Some(default),
         };

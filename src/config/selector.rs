@@ -1,10 +1,11 @@
-//! Parses label selectors, so that the controller can match labels without a request to the API server.
+//! Parses label selectors. The controller can then match labels without a request to the API server.
 
 use std::collections::BTreeSet;
 
 use kube::core::{Expression, Selector};
 
-/// Parses a selector such as `a=b,c!=d,e in (f,g),!h`. An empty selector matches everything. The error contains the invalid part.
+/// Parses a selector such as `a=b,c!=d,e in (f,g),!h`. An empty selector matches all labels. The error contains the
+/// invalid part.
 pub fn parse(text: &str) -> Result<Selector, String> {
     let parts = parts(text).into_iter().filter(|part| !part.is_empty());
     parts.map(|part| expression(part).ok_or_else(|| part.to_owned())).collect::<Result<Vec<_>, _>>().map(|all| {
@@ -14,7 +15,7 @@ pub fn parse(text: &str) -> Result<Selector, String> {
     })
 }
 
-/// Splits a selector at the commas outside of parentheses.
+/// Splits a selector at the commas outside parentheses.
 fn parts(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let is_border = |c: char| {

@@ -1,4 +1,4 @@
-//! Tests of the validation of flags.
+//! Tests for the validation of flags.
 
 use std::ffi::OsStr;
 

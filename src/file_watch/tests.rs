@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// Like the kubelet, which replaces the files of a volume with a rename of the link `..data`.
+/// Replaces the files of a volume in the same way as the kubelet: by a rename of the link `..data`.
 fn put(volume: &Path, version: &str) {
     std::fs::create_dir(volume.join(version)).unwrap();
     std::fs::write(volume.join(version).join("key"), version).unwrap();
@@ -67,7 +67,7 @@ fn a_directory_that_replaces_another_is_watched() {
 }
 
 #[test]
-fn nothing_is_kept_if_no_watch_is_available() {
+fn nothing_is_cached_if_no_watch_is_available() {
     let unavailable = FileWatch(Arc::new(Shared { watcher: None, changes: Arc::default() }));
     let directory = tempfile::tempdir().unwrap();
     let missing = PathBuf::from("/nonexistent");
@@ -79,7 +79,7 @@ fn nothing_is_kept_if_no_watch_is_available() {
 }
 
 #[test]
-fn a_value_is_kept_until_the_version_changes() {
+fn a_cached_value_is_valid_until_the_version_changes() {
     let cached = Cached::default();
     cached.keep(Some(Version(1)), "one");
     assert_eq!((cached.find(Some(Version(1))), cached.find(Some(Version(2)))), (Some("one"), None));

@@ -1,4 +1,4 @@
-//! Connects the controllers with the components that they share, and starts them.
+//! Connects the controllers with their shared components, and starts the controllers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,10 +33,11 @@ use crate::source::git::{self, Git};
 use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 
-/// Capacity of a wake-up queue. Dropping a wake-up is safe, because the object is also requeued periodically.
+/// Capacity of a queue of objects to reconcile. If the queue is full, an object is dropped. This is safe, because the
+/// object is also requeued periodically.
 const MAX_WAKE_UPS: usize = 4096;
-/// Concurrent reconciles of Workspaces. The number is large, because a reconcile waits for an agent, which can be slow. A separate limit
-/// applies to concurrent deliveries of sources.
+/// Concurrent reconciliations of Workspaces. The number is large, because a reconciliation waits for an agent, which
+/// can be slow. A separate limit applies to concurrent deliveries of sources.
 const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
 
 /// Components that all controllers share.
@@ -55,11 +56,11 @@ pub(super) struct Parts {
     pub(super) git_slots: git::Slots,
     /// Directory for fetched Git commits that are not packed yet.
     pub(super) git_work: PathBuf,
-    /// When this token is canceled, the controllers end.
+    /// Canceled when the controllers must stop.
     pub(super) end: CancellationToken,
 }
 
-/// Concurrent reconciles of a kind.
+/// Maximum numbers of concurrent reconciliations of a kind.
 #[derive(Clone, Copy)]
 struct Slots {
     total: u16,
@@ -97,7 +98,7 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     );
 }
 
-/// Settings and components from which the controllers are built.
+/// Settings and components for building the controllers.
 #[derive(Clone, Copy)]
 struct Wiring<'a> {
     config: &'a ManagerConfig,
@@ -129,7 +130,7 @@ impl Wiring<'_> {
         Start { client, writer, events, scope: scope.clone(), store, runner: Arc::new(runner), end: end.clone() }
     }
 
-    /// Creates the poller of Git repositories, and the stream of the objects that the poller wakes.
+    /// Creates the poller of Git repositories, and the stream of the objects that the poller enqueues.
     fn follow_git(&self) -> (Git, mpsc::Receiver<git::Follower>) {
         let parts = self.parts;
         let settings = git::Settings {
@@ -143,7 +144,7 @@ impl Wiring<'_> {
         Git::new(parts.client.clone(), parts.store.clone(), settings, parts.tasks.clone(), parts.end.clone())
     }
 
-    /// Creates the watches of sources, and the stream of the Stacks that these watches wake.
+    /// Creates the watches of sources, and the stream of the Stacks that these watches enqueue.
     fn source_watches(
         &self,
         stacks: &stack::Stacks,
@@ -200,8 +201,8 @@ impl Wiring<'_> {
             git.forget(gone);
         });
         let followers = followers.map(move |(namespace, name)| {
-            // Wake the Workspace, which may wait for the artifact. Dropping the wake-up is safe, because the Workspace is also requeued
-            // periodically.
+            // Enqueues the Workspace, which may wait for the artifact. An error is ignored, because the Workspace is
+            // also requeued periodically.
             drop(wake_waiting.try_send(ObjectRef::new(&name).within(&namespace)));
             ObjectRef::new(&name).within(&namespace)
         });
@@ -249,7 +250,8 @@ impl Wiring<'_> {
     ) {
         let (config, parts) = (self.config, self.parts);
         let (_, store) = reflector::store::<Workspace>();
-        // A separate, reduced cache of Updates. A change of an Update is stored in this cache before it wakes the Workspace.
+        // A separate, reduced cache of Updates. The cache contains a change of an Update before the change enqueues the
+        // Workspace.
         let (updates, updates_writer) = update::updates();
         let (git, followers) = self.follow_git();
         let context = Arc::new(workspace::Context {
@@ -284,7 +286,7 @@ impl Wiring<'_> {
         let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
         let wakes = futures::stream::select(wakes, followers);
         let watches = workspace::Watches { updates: updates_writer, wakes };
-        // A reconcile waits until the agent has received the source and installed its dependencies.
+        // A reconciliation waits until the agent has received the source and installed its dependencies.
         let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
         let runner = self.runner::<Workspace>("workspace-controller", timeout, WORKSPACES).on_deleted(move |gone| {
             inputs.forget(&gone.0, &gone.1);

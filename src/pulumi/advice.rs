@@ -1,5 +1,5 @@
-//! Advice for users about common failures, selected by the messages of the CLI, its language hosts and providers. The advice is
-//! only informational: no decision of the controller depends on it, and there is no advice for unknown messages.
+//! Advice for users about common failures. The messages of the CLI, its language hosts and providers select the advice.
+//! No decision of the controller depends on the advice, and unknown messages have no advice.
 
 /// Advice for a container that ran out of memory.
 pub const MORE_MEMORY: &str = "increase resources.limits.memory of the container `pulumi` in spec.workspaceTemplate";
@@ -35,8 +35,8 @@ const DISK: &str = "a volume is full: for a volume of the pod, increase the pod'
 const OLD_CLI: &str =
     "the Pulumi CLI in the image may be too old: use an image with a newer version (spec.workspaceTemplate.spec.image)";
 
-/// Patterns and the advice for a line that contains one of these patterns. Patterns are in lower case; `*` matches any text.
-/// The first match takes precedence.
+/// Lists of patterns, each with the advice for a line that contains one of them. Patterns are in lower case, and `*`
+/// matches any text. The first match takes precedence.
 const KNOWN: &[(&[&str], &str)] = &[
     (&["get stack secrets manager: *passphrase", "failed to decrypt: incorrect passphrase"], PASSPHRASE),
     (&["failed to decrypt", "cipher: message authentication failed"], OTHER_KEY),
@@ -67,7 +67,7 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["no space left on device", "enospc", "disk quota exceeded"], DISK),
 ];
 
-/// Returns advice for a failure message, if there is any.
+/// Returns the advice for a failure message, if any.
 pub fn about(failure: &str) -> Option<String> {
     failure.lines().find_map(missing_permission).or_else(|| {
         let lines: Vec<String> = failure.lines().map(str::to_lowercase).collect();
@@ -76,7 +76,7 @@ pub fn about(failure: &str) -> Option<String> {
     })
 }
 
-/// Appends the advice for a failure message, if there is any.
+/// Returns the failure message with its advice, if any.
 pub fn with(failure: &str) -> String {
     match about(failure) {
         Some(advice) => format!("{failure}\n({advice})"),

@@ -1,4 +1,5 @@
-//! Command lines of the Pulumi CLI. Values are passed as `--flag=value`, so that the CLI never parses a value as a flag.
+//! Command lines of the Pulumi CLI. Each flag has the form `--flag=value`, because the CLI could parse a separate value
+//! as a flag.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,7 +15,7 @@ pub enum OperationKind {
     Destroy,
     /// Reports the changes that `up` would make. Changes neither the resources nor the state.
     Preview,
-    /// Updates the state to match the actual resources, as reported by the providers.
+    /// Updates the state to match the actual resources, which the providers report.
     Refresh,
     /// Fails if a refresh would find changes. Changes neither the resources nor the state.
     DriftCheck,
@@ -24,7 +25,7 @@ pub enum OperationKind {
 #[derive(Clone, Debug)]
 pub struct Operation<'a> {
     pub kind: OperationKind,
-    /// Name of the stack in one of the forms that the CLI accepts: `dev`, `organization/dev`, `organization/project/dev`.
+    /// Name of the stack in a form that the CLI accepts: `dev`, `organization/dev` or `organization/project/dev`.
     pub stack: &'a str,
     /// File to which the CLI writes its events, one JSON object per line. The CLI truncates an existing file. If the CLI cannot
     /// open the file, it runs without an event log and reports no error.
@@ -36,10 +37,10 @@ pub struct Operation<'a> {
     pub options: Options<'a>,
 }
 
-/// Additional options of the CLI. Options that a command does not support are omitted.
+/// Additional options of the CLI. [`arguments`] omits options that the command does not support.
 #[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
-    /// URNs of the resources to operate on; empty for all resources.
+    /// URNs of the resources that the operation affects. Empty for all resources.
     pub targets: &'a [String],
     /// Whether to include the resources that depend on the targets.
     pub target_dependents: bool,
@@ -49,17 +50,17 @@ pub struct Options<'a> {
     pub parallel: Option<u32>,
     /// Whether the run continues after a resource operation has failed.
     pub continue_on_error: bool,
-    /// Whether the run fails if there are changes.
+    /// Whether the run fails if it finds changes.
     pub expect_no_changes: bool,
-    /// Whether to remove the stack from the backend after it is destroyed.
+    /// Whether a destroy also removes the stack from the state backend.
     pub remove: bool,
     /// Whether a destroy or refresh runs the program.
     pub run_program: bool,
-    /// Verbosity of the logs that the CLI and its plugins write to standard error; 0 disables them.
+    /// Verbosity of the logs that the CLI and its plugins write to standard error. 0 disables the logs.
     pub log_level: u32,
 }
 
-/// Commands that support an option.
+/// The commands that support an option.
 #[derive(Clone, Copy)]
 struct Commands(&'static [OperationKind]);
 
@@ -107,14 +108,14 @@ impl Options<'_> {
 
 /// Returns the CLI arguments of a run, without the program name.
 ///
-/// The output remains human-readable, with diagnostics and stack outputs, because it goes to the log of the pod. The CLI
-/// accepts `--event-log` only if `PULUMI_DEBUG_COMMANDS` is set (see [`super::cli::engine_environment`]).
+/// The output is human-readable, with diagnostics and stack outputs, because the agent copies it to the log of the pod.
+/// The CLI accepts `--event-log` only if `PULUMI_DEBUG_COMMANDS` is set (see [`super::cli::engine_environment`]).
 pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
     let words: &[&str] = match operation.kind {
         Up => &["up", "--yes", "--skip-preview"],
         Destroy => &["destroy", "--yes", "--skip-preview"],
         Refresh => &["refresh", "--yes", "--skip-preview"],
-        // Users read the output of a preview, so it includes the differences of each resource.
+        // Shows the differences of each resource, because users read the output of a preview.
         Preview => &["preview", "--diff"],
         DriftCheck => &["refresh", "--preview-only", "--expect-no-changes=true"],
     };
@@ -136,17 +137,17 @@ pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
 }
 
 /// Creates a stack without selecting it. Fails if the stack exists: see [`super::failure::stack_exists`]. Without
-/// `secrets_provider`, the CLI uses the default provider of the backend.
+/// `secrets_provider`, the CLI uses the default secrets provider of the state backend.
 pub fn stack_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
     with_provider(on_stack(&["stack", "init", "--no-select"], stack), secrets_provider)
 }
 
-/// Selects a stack for the commands that users run in the pod.
+/// Selects a stack, so that the commands of users in the pod apply to it.
 pub fn stack_select(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "select"], stack)
 }
 
-/// Selects a stack, and creates it first if it does not exist in the backend.
+/// Selects a stack. Creates the stack first if it does not exist in the state backend.
 pub fn stack_select_or_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> {
     with_provider(on_stack(&["stack", "select", "--create"], stack), secrets_provider)
 }
@@ -156,8 +157,9 @@ fn with_provider(mut arguments: Vec<OsString>, secrets_provider: Option<&str>) -
     arguments
 }
 
-/// Encrypts a value and writes it to the settings file. The CLI reads the value from its standard input and strips one trailing
-/// line feed. In an argument, the value would be visible to every user of the node.
+/// Encrypts a value and writes it to the settings file. The CLI reads the value from its standard input and strips one
+/// trailing line feed. The value is not an argument, because every user of the node can read the arguments of a
+/// process.
 pub fn set_secret(stack: &str, is_path: bool, key: &str) -> Vec<OsString> {
     let mut arguments = on_stack(&["config", "set", "--secret"], stack);
     arguments.extend(is_path.then(|| OsString::from("--path")));

@@ -1,19 +1,19 @@
 //! URLs of state backends.
 
-/// Variable that overrides the backend of the project file.
+/// Variable that overrides the state backend of the project file.
 pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
-/// Variable that selects the backend if neither the project file nor a login selects one.
+/// Variable that selects the state backend if neither the project file nor a login selects one.
 pub const API_VARIABLE: &str = "PULUMI_API";
-/// URL of the default backend.
+/// URL of the default state backend.
 pub const PULUMI_CLOUD: &str = "https://api.pulumi.com";
 
-/// Query parameters that locate the state. All other parameters may contain credentials.
+/// Query parameters that locate the state. Other parameters can contain credentials.
 const LOCATION_PARAMETERS: [&str; 5] = ["region", "endpoint", "storage_account", "domain", "prefix"];
 
-/// URL schemes of the backends that the CLI supports.
+/// URL schemes of the state backends that the CLI supports.
 const SCHEMES: [&str; 7] = ["https", "http", "s3", "gs", "azblob", "postgres", "file"];
 
-/// Checks that the CLI supports the scheme of a backend URL. The error is a message for users.
+/// Returns an error if the CLI does not support the scheme of a backend URL. The error is a message for users.
 pub fn check(url: &str) -> Result<(), String> {
     let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     if scheme.is_some_and(|scheme| SCHEMES.contains(&scheme.as_str())) {
@@ -26,8 +26,8 @@ pub fn check(url: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns a URL for display, without the user, the password, the fragment, and query parameters that do not locate the state.
-/// The parameters are sorted. Returns `None` if the text is not a URL.
+/// Returns a URL for display: without user name, password, fragment, and query parameters that do not locate the state.
+/// Sorts the query parameters. Returns `None` if the text is not a URL.
 pub fn without_credentials(url: &str) -> Option<String> {
     let (scheme, rest) = url.trim().split_once("://")?;
     let rest = rest.split('#').next().unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn without_credentials(url: &str) -> Option<String> {
     Some(format!("{scheme}://{location}{query}"))
 }
 
-/// Returns the URL with sorted query parameters, so that equal locations compare as equal strings.
+/// Returns the URL with sorted query parameters, so that equal locations have equal URLs.
 pub fn sorted(url: &str) -> String {
     let Some((location, query)) = url.split_once('?') else { return url.to_owned() };
     let mut parameters: Vec<&str> = query.split('&').collect();
@@ -54,7 +54,7 @@ pub fn sorted(url: &str) -> String {
     format!("{location}?{}", parameters.join("&"))
 }
 
-/// Strips the user and the password from the authority.
+/// Strips the user name and the password from the authority of a URL.
 fn without_user(location: &str) -> &str {
     let authority = location.split('/').next().unwrap_or_default();
     let user = authority.rfind('@').map_or(0, |at| at + 1);

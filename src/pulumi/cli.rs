@@ -1,4 +1,5 @@
-//! Properties of the CLI that do not depend on a run: its environment, its commands and its supported versions.
+//! Properties of the CLI that are the same for all runs: its environment variables, its commands and its supported
+//! versions.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -7,24 +8,24 @@ use std::path::Path;
 pub const DEBUG_COMMANDS: &str = "PULUMI_DEBUG_COMMANDS";
 /// Informs language runtimes that a program controls the CLI.
 pub const AUTOMATION_API: &str = "PULUMI_AUTOMATION_API";
-/// Disables the check for a newer version of the CLI and its warning.
+/// Disables the check for a newer version of the CLI.
 pub const SKIP_UPDATE_CHECK: &str = "PULUMI_SKIP_UPDATE_CHECK";
-/// Makes the CLI read the secrets provider of a stack from its state if the settings file, for example a new file, does not
-/// specify one. Otherwise, the CLI would replace the provider with the default provider.
+/// If the settings file does not specify the secrets provider of the stack, the CLI reads it from the state. Without
+/// this variable, the CLI would replace the secrets provider with its default.
 pub const FALLBACK_TO_STATE_SECRETS_MANAGER: &str = "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER";
 /// Parent directory of `.pulumi`, in which the CLI stores plugins and credentials.
 pub const HOME: &str = "HOME";
-/// User name that the CLI writes to a lock. Without this variable, the CLI cannot lock a stack if the user ID has no name in
-/// the image.
+/// User name that the CLI writes to a lock. If the variable is missing and the user ID has no name in the image, the
+/// CLI cannot lock a stack.
 pub const USER: &str = "USER";
 
 /// Prefix of environment variables, each of which sets a flag of the CLI.
 const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
-/// Variables with this prefix that are kept. They select policy packs, which the controller does not select itself.
+/// Variables with this prefix that users may set. They select policy packs, which the controller does not configure.
 const KEPT_OPTIONS: [&str; 2] = ["PULUMI_OPTION_POLICY_PACK", "PULUMI_OPTION_POLICY_PACK_CONFIG"];
 
-/// Returns the environment variables for every CLI call. Callers set these variables last, so that they take precedence over
-/// the user's variables.
+/// Returns the environment variables for every CLI call. Callers set these variables last, so that they override the
+/// variables of the user.
 pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> {
     let switches = [DEBUG_COMMANDS, AUTOMATION_API, SKIP_UPDATE_CHECK, FALLBACK_TO_STATE_SECRETS_MANAGER];
     let mut environment: Vec<_> = switches.iter().map(|name| (name.into(), "true".into())).collect();
@@ -33,8 +34,8 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
     environment
 }
 
-/// Whether a variable must be removed from the environment of the CLI. `PULUMI_OPTION_<FLAG>` would set a flag that the
-/// controller does not expect.
+/// Returns whether the caller must remove a variable from the environment of the CLI. A variable `PULUMI_OPTION_<FLAG>`
+/// would set a flag that the controller does not expect.
 pub fn is_scrubbed(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(OPTION_PREFIX) && KEPT_OPTIONS.iter().all(|kept| name != *kept)
 }
@@ -63,16 +64,16 @@ const COMMANDS: &str = "about ai cancel completion console convert convert-trace
 const HARMLESS: [&str; 3] = ["completion", "help", "version"];
 const CLI: &str = "pulumi";
 
-/// Returns the command in an argument list, such as `pulumi config set`, or `None` if the command only prints information about
-/// the CLI itself. The result never contains values from the arguments, because they may be secret.
+/// Returns the command in an argument list, such as `pulumi config set`. Returns `None` if the command only prints
+/// information about the CLI itself. The result never contains other arguments, because they can be secret.
 pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut arguments = arguments.into_iter().peekable();
-    // These commands are recognized only as the first argument, because a word after an option may be a value, such as the name
-    // of a stack.
+    // Recognizes these commands only as the first argument, because a word after an option can be a value, such as the
+    // name of a stack.
     if arguments.peek().is_some_and(|first| HARMLESS.contains(first)) {
         return None;
     }
-    // The value of an option may be equal to a command name. The result then contains this value, which is a known word and not
+    // If the value of an option is equal to a command name, the result contains this value. A command name is not
     // secret.
     let Some(first) = arguments.find(|word| group(word).is_some() || is_among(COMMANDS, word)) else {
         return Some(CLI.to_owned());
@@ -89,11 +90,12 @@ fn is_among(words: &str, word: &str) -> bool {
     words.split_ascii_whitespace().any(|known| known == word)
 }
 
-/// Major and minor version of the oldest supported CLI. It is the first version with all flags that the controller requires:
+/// Major and minor version of the oldest supported CLI. Older versions lack flags that the controller requires:
 /// `--suppress-progress`, and `--preview-only` of `refresh`.
 pub const OLDEST: (u64, u64) = (3, 105);
 
-/// Whether the output of `pulumi version` is a version older than [`OLDEST`]. Returns `false` if the text is not a version.
+/// Returns whether `version`, the output of `pulumi version`, is older than [`OLDEST`]. Returns `false` if the text is
+/// not a version.
 pub fn is_too_old(version: &str) -> bool {
     let mut numbers = version.trim().trim_start_matches('v').split(['.', '-', '+']).map(str::parse);
     match (numbers.next(), numbers.next()) {

@@ -1,4 +1,5 @@
-//! Paths into the configuration of a stack, with the syntax of `pulumi config set --path`: `names[0]`, `web.ports["http"]`.
+//! Paths into the configuration of a stack, in the syntax of `pulumi config set --path`: `names[0]`,
+//! `web.ports["http"]`.
 
 use super::document::{Mapping, Node, Scalar};
 
@@ -60,7 +61,8 @@ fn in_brackets(text: &str) -> Result<(Segment, &str), String> {
     Err("unclosed quote".to_owned())
 }
 
-/// Sets the value at `path` below the entry `root` of a mapping and creates missing parents. The error is a message for users.
+/// Sets the value at `path` below the entry `root` of a mapping. Creates missing parents. The error is a message for
+/// users.
 pub fn set(within: &mut Mapping, root: &str, path: &[Segment], value: Node) -> Result<(), String> {
     set_in(entry(within, root), path, value)
 }

@@ -1,11 +1,11 @@
-//! Functions for the console output of the CLI, which clean texts and find links.
+//! Cleans the console output of the CLI, and finds links in it.
 
 /// Labels that the CLI prints before the URL of an update.
 const PERMALINK_LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
 /// Maximum length of the URL of an update in bytes.
 const MAX_ADDRESS: usize = 2048;
 
-/// Returns the URL of the update that the CLI printed on stdout, if any.
+/// Returns the URL of the update, if the CLI printed it to stdout.
 pub fn permalink(stdout: &str) -> Option<String> {
     stdout.lines().find_map(|line| {
         let line = line.trim();
@@ -22,7 +22,7 @@ pub fn without_colors(text: &str) -> String {
         let (before, from) = rest.split_at(start);
         out.push_str(before);
         let length = color_length(from);
-        // If there is no color tag at this position, one character is kept and the search continues after it.
+        // Without a color tag at this position, keeps one character and continues the search after it.
         let (color, after) = from.split_at(if length == 0 { 1 } else { length });
         if length == 0 {
             out.push_str(color);
@@ -53,7 +53,7 @@ fn color_length(text: &str) -> usize {
     }
 }
 
-/// Shortens a text to at most `limit` bytes and keeps its beginning and its end.
+/// Shortens a text to at most `limit` bytes. Keeps the beginning and the end.
 pub fn shorten(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
@@ -69,8 +69,8 @@ pub fn shorten(text: &str, limit: usize) -> String {
 const REQUEST_ID_LABELS: [&str; 4] = ["requestid: ", "hostid: ", "request id: ", "host id: "];
 const ID_SEPARATOR: &str = ", ";
 
-/// Returns the text without the request identifiers of cloud providers. These identifiers are not useful to users and differ
-/// between repetitions of the same error.
+/// Returns the text without the request identifiers of cloud providers. The identifiers do not help users, and they
+/// differ each time the same error occurs.
 pub fn remove_request_ids(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -79,7 +79,7 @@ pub fn remove_request_ids(text: &str) -> String {
         rest = after.strip_prefix(ID_SEPARATOR).unwrap_or(after);
         kept.push_str(before);
         if rest.len() == after.len() {
-            // This identifier was the last item of its list.
+            // Removes the separator before an identifier at the end of a list.
             kept.truncate(kept.strip_suffix(ID_SEPARATOR).map_or(kept.len(), str::len));
         }
     }
@@ -89,7 +89,7 @@ pub fn remove_request_ids(text: &str) -> String {
 
 /// Returns the start and the end of the first identifier, including its label.
 fn find_request_id(text: &str) -> Option<(usize, usize)> {
-    // The conversion is limited to ASCII, so that byte positions are the same in both texts.
+    // Converts only ASCII letters, so that byte positions are equal in both texts.
     let small = text.to_ascii_lowercase();
     let (start, length) = REQUEST_ID_LABELS.iter().filter_map(|label| Some((small.find(label)?, label.len()))).min()?;
     let value = text.get(start + length..)?;

@@ -12,11 +12,11 @@ use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag
 
 /// Maximum length of a document in bytes.
 const MAXIMUM_LENGTH: usize = 1024 * 1024;
-/// Maximum number of nodes in a document. For an alias, all nodes to which it expands are counted.
+/// Maximum number of nodes in a document. An alias counts as all nodes to which it expands.
 const MAXIMUM_NODES: usize = 100_000;
 /// Maximum nesting depth of a document.
 const MAXIMUM_DEPTH: usize = 100;
-/// Maximum length in bytes of a key that is written without a preceding `?`. YAML allows 1024 characters.
+/// Maximum length in bytes of a key without a preceding `?`. YAML permits 1024 characters.
 const MAX_SIMPLE_KEY: usize = 500;
 
 /// A scalar: plain text, whose type depends on the parser that reads it, or a quoted string.
@@ -46,7 +46,7 @@ impl Scalar {
         Scalar { text: text.into(), plain: true }
     }
 
-    /// Whether the scalar is null.
+    /// Returns whether the scalar is null.
     pub fn is_null(&self) -> bool {
         self.plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
     }
@@ -67,7 +67,7 @@ impl From<&Value> for Node {
     }
 }
 
-/// Collection that is being read.
+/// A collection whose end the parser has not reached.
 enum Open {
     Sequence(Vec<Node>),
     Mapping(Mapping, Option<Scalar>),
@@ -81,8 +81,8 @@ struct Reader {
     root: Option<Node>,
 }
 
-/// Parses the first document of a text. Returns `None` for an empty text. The error is a message for users that contains the
-/// line number.
+/// Parses the first document of a text. Returns `None` for an empty text. The error is a message for users and contains
+/// the line number.
 pub fn parse(text: &str) -> Result<Option<Node>, String> {
     if text.len() > MAXIMUM_LENGTH {
         return Err(format!("exceeds the maximum length of {MAXIMUM_LENGTH} bytes"));
@@ -263,14 +263,14 @@ fn yaml_scalar(scalar: &Scalar) -> String {
     quoted(&scalar.text)
 }
 
-/// Whether a parser may resolve a plain scalar to a type other than string. A text that contains other characters is a string,
-/// whether it is quoted or not.
+/// Returns whether a YAML parser can resolve the text, as a plain scalar, to a type other than string. A text with any
+/// other character is always a string.
 fn may_have_a_type(text: &str) -> bool {
     !text.is_empty()
         && text.chars().all(|character| character.is_ascii_alphanumeric() || "+-._:~< ".contains(character))
 }
 
-/// Returns a double-quoted string. Characters that YAML parsers reject or fold are escaped.
+/// Returns a double-quoted string. Escapes characters that YAML parsers reject or fold.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

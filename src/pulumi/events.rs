@@ -9,12 +9,12 @@ use serde_json::Value;
 use crate::pulumi::console;
 use crate::pulumi::outputs::{self, Output};
 
-/// Type of the resource that represents the stack itself. Its outputs are the stack's outputs.
+/// Type of the resource that represents the stack itself. The outputs of this resource are the outputs of the stack.
 const STACK_TYPE: &str = "pulumi:pulumi:Stack";
 /// Maximum length of a message in bytes.
 const MAX_MESSAGE: usize = 16 * 1024;
 
-/// Error while parsing a line of the event log. Callers continue with the next line.
+/// Error from parsing a line of the event log. Callers continue with the next line.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EventError {
     #[error("event log line exceeds {limit} bytes")]
@@ -46,15 +46,15 @@ pub enum EventKind {
     ResourceFailed(ResourceStep),
     /// Message of the engine, a provider or the program.
     Diagnostic(Diagnostic),
-    /// Result of the run, as reported by the engine.
+    /// Result of the run, which the engine reports.
     Summary(Summary),
     /// Message of the engine itself, for example after it received a signal.
     Stdout { message: String },
     /// Progress of a plugin download or installation.
     Progress(PluginProgress),
-    /// Last event of every run, including successful ones.
+    /// Last event of every run, including successful runs.
     Cancel,
-    /// Event of a kind that is ignored or unknown.
+    /// Event of an unknown or irrelevant kind.
     Other,
 }
 
@@ -66,7 +66,7 @@ pub struct ResourceStep {
     pub operation: String,
     /// Type token of the resource.
     pub resource_type: String,
-    /// Outputs of the stack; present only in the `ResourceOutputs` event of the resource that represents the stack.
+    /// Outputs of the stack. Present only in the `ResourceOutputs` event of the resource that represents the stack.
     pub stack_outputs: Option<Vec<Output>>,
 }
 
@@ -75,9 +75,9 @@ pub struct ResourceStep {
 pub struct Diagnostic {
     /// Severity: `debug`, `info`, `info#err` (standard error of the program), `warning` or `error`.
     pub severity: String,
-    /// URN of the resource; empty if the message is not about a resource.
+    /// URN of the resource. Empty if the message does not concern a resource.
     pub urn: String,
-    /// Text of the message without colors; at most 16 KiB.
+    /// Text of the message, without colors, at most 16 KiB.
     pub message: String,
     /// Whether the CLI shows the message only during the run.
     pub ephemeral: bool,
@@ -92,14 +92,15 @@ pub struct PluginProgress {
     pub done: bool,
 }
 
-/// Result of a run, as reported by the engine.
+/// Result of a run, which the engine reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Duration of the run in seconds, rounded up.
     pub duration_seconds: u64,
     /// Number of resources by operation name.
     pub resource_changes: BTreeMap<String, u64>,
-    /// `succeeded`, `failed` or `canceled`; absent before CLI 3.237. The value of a gracefully canceled run is `failed`.
+    /// `succeeded`, `failed` or `canceled`. Absent before CLI 3.237. The value of a gracefully canceled run is
+    /// `failed`.
     pub result: Option<String>,
 }
 
@@ -201,8 +202,8 @@ impl EngineEvent {
         EngineEvent::parse_without(line, &str::to_owned)
     }
 
-    /// Parses one line and redacts its messages with `redact`. `redact` receives complete messages, because it cannot recognize
-    /// a secret in a truncated message.
+    /// Parses one line and redacts its messages with `redact`. Redacts before it truncates a message, because `redact`
+    /// cannot recognize a truncated secret.
     pub fn parse_without(line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
         let read: Line = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
         Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, redact)? })
@@ -210,7 +211,7 @@ impl EngineEvent {
 }
 
 fn malformed(error: &serde_json::Error) -> EventError {
-    // The error message of `serde_json` is not used, because it may contain a value.
+    // Does not use the error message of `serde_json`, because it can contain a value.
     let what = if error.is_data() { "unexpected type" } else { "invalid JSON" };
     EventError::Malformed { reason: format!("{what} at column {}", error.column()) }
 }
@@ -256,8 +257,8 @@ fn kind(read: Line, line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<Even
     })
 }
 
-/// Converts a policy violation to a diagnostic. The engine reports a violation only in this event, even if the run fails
-/// because of it.
+/// Converts a policy violation to a diagnostic. The engine reports a violation only in this event, even if the
+/// violation makes the run fail.
 fn policy_diagnostic(violation: &Violation, redact: &dyn Fn(&str) -> String) -> Diagnostic {
     let Violation { message, resource_urn, policy_name, policy_pack_name, policy_pack_version, .. } = violation;
     let policy = format!("{policy_name} of {policy_pack_name} {policy_pack_version}");
@@ -278,24 +279,24 @@ fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
     Ok(outputs::from_events(outputs.unwrap_or_default()))
 }
 
-/// Cleans a message: removes colors and trailing whitespace, redacts it and limits its length. Shortens a very long message
-/// before it removes the colors.
+/// Cleans a message: redacts it, removes colors and trailing whitespace, and limits its length. Shortens a very long
+/// message before it removes the colors.
 fn clean(message: &str, redact: &dyn Fn(&str) -> String) -> String {
     let cut = console::shorten(&redact(message.trim_end()), 4 * MAX_MESSAGE);
-    // The text is redacted again, because color tags may have split a secret.
+    // Redacts the text again, because color tags can split a secret.
     console::shorten(redact(&console::without_colors(&cut)).trim_end(), MAX_MESSAGE)
 }
 
-/// Maximum length of a line in the event log, in bytes. Parsing a line requires a multiple of its length in memory.
+/// Maximum length in bytes of a line in the event log. Parsing a line requires several times its length in memory.
 pub const MAXIMUM_LINE: usize = 16 * 1024 * 1024;
 
 /// Splits the bytes of a growing file into complete lines. Buffers at most one line, up to its maximum length.
 #[derive(Debug)]
 pub struct LineSplitter {
     limit: usize,
-    /// The incomplete last line.
+    /// The last line, which is incomplete.
     begun: Vec<u8>,
-    /// Whether the rest of the current line is skipped because the line is too long.
+    /// Whether the current line is too long. The splitter skips the rest of the line.
     skipping: bool,
 }
 
@@ -311,8 +312,8 @@ impl LineSplitter {
         LineSplitter { limit, begun: Vec::new(), skipping: false }
     }
 
-    /// Adds bytes of the file and returns the lines that are now complete, without their newlines. Empty lines are omitted. For
-    /// a line that is too long, returns one error as soon as the line exceeds the limit.
+    /// Adds bytes of the file. Returns the lines that are complete after this call, without newlines and without empty
+    /// lines. Returns one error for each line that exceeds the limit.
     pub fn push(&mut self, chunk: &[u8]) -> Vec<Result<Vec<u8>, EventError>> {
         let mut lines = Vec::new();
         let mut pieces = chunk.split(|byte| *byte == b'\n').peekable();
@@ -321,7 +322,7 @@ impl LineSplitter {
                 lines.push(Err(error));
             }
             if pieces.peek().is_none() {
-                break; // The newline of the last piece is still missing.
+                break; // The newline of the last piece is missing.
             }
             if !self.skipping && !self.begun.is_empty() {
                 lines.push(Ok(std::mem::take(&mut self.begun)));

@@ -1,4 +1,4 @@
-//! Classifies failed CLI calls by the required reaction, with messages for users.
+//! Classifies failed CLI calls by the necessary reaction, and formats the messages for users.
 
 mod cause;
 mod cli_error;
@@ -26,15 +26,15 @@ pub const EXIT_CANCELED: i32 = 8;
 /// Beginning of the message of a canceled run.
 pub const CANCELED: &str = "the run was canceled";
 
-/// Kind of a failure, which determines the required reaction.
+/// Kind of a failure. Determines the reaction of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The stack is locked by another update, which is running or has not removed its lock. Pulumi Cloud does not report the
-    /// holder of a lock.
+    /// Another update, which is running or has not removed its lock, has locked the stack. Pulumi Cloud does not report
+    /// the holder of a lock.
     Conflict { holders: Vec<Lock> },
-    /// The backend rejected the access token, or no access token is set.
+    /// The state backend rejected the access token, or the access token is missing.
     InvalidAccessToken,
-    /// The stack does not exist in the backend.
+    /// The stack does not exist in the state backend.
     StackMissing,
     /// The run was canceled.
     Canceled,
@@ -48,12 +48,12 @@ pub enum FailureKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub kind: FailureKind,
-    /// Message for users; at most 8 KiB.
+    /// Message for users, at most 8 KiB.
     pub message: String,
 }
 
-/// Classifies a failed CLI call. `stdout_tail` and `stderr_tail` are the last part of the CLI's output; `run` is the summary of
-/// its event log (empty for calls without an event log).
+/// Classifies a failed CLI call. `stdout_tail` and `stderr_tail` are the last parts of its output. `run` is the summary
+/// of its event log, or empty for a call without an event log.
 pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSummary) -> Failure {
     let stderr = error_text(stderr_tail);
     let kind = kind(exit, &stderr, run);
@@ -92,7 +92,7 @@ fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
     FailureKind::Failed
 }
 
-/// Whether the CLI rejected a flag or a command as unknown, which means that the CLI is older than required.
+/// Returns whether the CLI rejected a flag or a command as unknown. The CLI is then too old.
 pub fn is_unknown_flag(stderr: &str) -> bool {
     let unknown = ["unknown flag: --", "unknown command "];
     stderr.lines().any(|line| unknown.iter().any(|words| line.contains(words)))
@@ -114,8 +114,8 @@ fn reports_missing_stack(stderr: &str) -> bool {
     stderr.lines().any(|line| line.split_once("no stack named ").is_some_and(|(_, rest)| rest.contains(" found")))
 }
 
-/// Whether the engine reports a cancellation in an error message, which is the only indication if a run is canceled before its
-/// first step.
+/// Returns whether the engine reports a cancellation in an error message. If a run is canceled before its first step,
+/// this message is the only indication.
 fn reports_cancellation(run: &RunSummary) -> bool {
     let is_cancellation = |word: &str| {
         ["update", "destroy", "refresh"]
@@ -129,7 +129,7 @@ fn with_cause(message: &str, cause: &[String]) -> String {
     if cause.is_empty() { message.to_owned() } else { format!("{message}: {}", cause.join("\n")) }
 }
 
-/// Whether `stack init` failed because the stack exists.
+/// Returns whether `stack init` failed because the stack exists.
 pub fn stack_exists(stderr_tail: &str) -> bool {
     let errors = error_text(stderr_tail);
     errors.lines().any(|line| line.split_once("stack").is_some_and(|(_, rest)| rest.contains("already exists")))

@@ -1,4 +1,5 @@
-//! Outputs of a stack, read from the event log, which masks secret values, and from `pulumi stack output`, which reveals them.
+//! Outputs of a stack. Sources are the event log, which masks secret values, and `pulumi stack output`, which reveals
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ const SECRET_SIGNATURE: &str = "1b47061264138c4ac30d75fd1eb44270";
 /// Placeholder for the contents of an asset in the event log.
 const ELIDED: &str = "<contents elided>";
 
-/// Error while reading the outputs of a stack.
+/// Error from reading the outputs of a stack.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum OutputsError {
     #[error("failed to parse the output of `pulumi stack output`: {reason}")]
@@ -23,7 +24,7 @@ pub enum OutputsError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub name: String,
-    /// Value of the output. In the event log, a secret value is replaced with the engine's secret signature.
+    /// Value of the output. The event log contains the secret signature of the engine instead of a secret value.
     pub value: Value,
     /// Whether any part of the value is secret.
     pub secret: bool,
@@ -45,17 +46,17 @@ pub fn from_events(outputs: serde_json::Map<String, Value>) -> Vec<Output> {
 /// Parses the output of `stack output --json --show-secrets`.
 pub fn parse(stdout: &[u8]) -> Result<BTreeMap<String, Value>, OutputsError> {
     serde_json::from_slice(stdout).map_err(|error| OutputsError::Malformed {
-        // The error message of `serde_json` is not used, because it may contain a secret value.
+        // Does not use the error message of `serde_json`, because it can contain a secret value.
         reason: format!("line {}, column {}", error.line(), error.column()),
     })
 }
 
-/// Whether the event log masks or elides any value, so that a CLI call is required to read it.
+/// Returns whether the event log masks or elides any value. Only a CLI call can then read the values.
 pub fn need_values(outputs: &[Output]) -> bool {
     outputs.iter().any(is_hidden)
 }
 
-/// Replaces masked and elided values with the revealed values. The returned outputs are sorted by name.
+/// Replaces masked and elided values with the revealed values. Returns the outputs sorted by name.
 pub fn combine(masked: &[Output], revealed: &BTreeMap<String, Value>) -> Result<Vec<Output>, OutputsError> {
     let mut outputs: Vec<Output> = masked
         .iter()

@@ -15,10 +15,10 @@ pub const PROJECT_FILE: &str = "Pulumi.yaml";
 /// Names of project files, in the order in which the CLI searches for them.
 const FILES: [(&str, Format); 3] =
     [("Pulumi.json", Format::Json), (PROJECT_FILE, Format::Yaml), ("Pulumi.yml", Format::Yml)];
-/// Maximum size of a project file in bytes. The file of a YAML project contains its program.
+/// Maximum size of a project file in bytes. The project file of a YAML project contains the whole program.
 const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 
-/// Error while reading a project.
+/// Error from reading a project.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectError {
     #[error("no Pulumi.yaml, Pulumi.yml or Pulumi.json in {}", directory.display())]
@@ -36,7 +36,7 @@ pub enum ProjectError {
 }
 
 impl ProjectError {
-    /// Returns the error with its path relative to `root`, if the project is in that directory.
+    /// Returns the error with a path relative to `root`, if the project is in this directory.
     pub fn relative_to(mut self, root: &Path) -> Self {
         let path = match &mut self {
             ProjectError::Missing { directory } => directory,
@@ -53,7 +53,7 @@ impl ProjectError {
     }
 }
 
-/// Properties of a project that are specified in its project file.
+/// Properties of a project, from its project file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Project {
     /// Path of the project file.
@@ -61,17 +61,17 @@ pub struct Project {
     pub name: String,
     /// Name of the language runtime: `yaml`, `nodejs`, `python`, `go`, ...
     pub runtime: String,
-    /// Options of the runtime as specified in the project file; null if there are none.
+    /// Options of the runtime in the project file. Null if absent.
     pub runtime_options: Value,
     /// Directory or file of the program, relative to the project.
     pub main: Option<String>,
-    /// Directory of the stacks' settings files, relative to the project.
+    /// Directory of the stack settings files, relative to the project.
     pub stack_config_directory: Option<String>,
-    /// Packages as specified in the project file; null if there are none.
+    /// Packages in the project file. Null if absent.
     pub packages: Value,
-    /// Plugins as specified in the project file; null if there are none.
+    /// Plugins in the project file. Null if absent.
     pub plugins: Value,
-    /// URL of the backend that is specified in the project file.
+    /// URL of the state backend in the project file, if any.
     pub backend_url: Option<String>,
 }
 
@@ -83,7 +83,7 @@ struct Document {
     runtime: Value,
     main: Value,
     stack_config_dir: Value,
-    /// Directory of the settings files in older projects; schema of the configuration in newer projects.
+    /// Directory of the settings files in older projects, and schema of the configuration in newer projects.
     config: Value,
     packages: Value,
     plugins: Value,
@@ -127,32 +127,32 @@ impl Project {
         })
     }
 
-    /// Whether `pulumi install` has anything to install.
+    /// Returns whether `pulumi install` may install dependencies for this project.
     pub fn needs_install(&self) -> bool {
         self.runtime != "yaml" || self.has_packages() || has_entries(&self.plugins)
     }
 
-    /// Whether the directory contains only the project file and the file specifies no program or dependency, as for a stack
-    /// whose program no longer exists. In such a directory, `pulumi install` has nothing to install.
+    /// Returns whether the directory contains only a project file without a program or dependencies, for example for a
+    /// stack whose program no longer exists. `pulumi install` has no effect in such a directory.
     pub fn is_without_program(&self, directory: &Path) -> bool {
         let is_empty = self.main.is_none() && !self.has_packages() && !has_entries(&self.plugins);
         let entries = std::fs::read_dir(directory).map(|entries| entries.take(2).count());
         is_empty && entries.is_ok_and(|count| count == 1)
     }
 
-    /// Whether `packages` is not empty.
+    /// Returns whether `packages` is not empty.
     pub fn has_packages(&self) -> bool {
         has_entries(&self.packages)
     }
 
-    /// Returns the format of the stacks' settings files. The CLI reads only settings files with the same extension as the
+    /// Returns the format of the stack settings files. The CLI reads only settings files with the extension of the
     /// project file.
     pub fn settings_format(&self) -> Format {
         let written = FILES.iter().find(|(name, _)| self.file.ends_with(name));
         written.map_or(Format::Yaml, |(_, format)| *format)
     }
 
-    /// Returns the path of a stack's settings file, relative to the project.
+    /// Returns the path of the settings file of a stack, relative to the project.
     pub fn settings_path(&self, stack: &str) -> PathBuf {
         let directory = PathBuf::from(self.stack_config_directory.as_deref().unwrap_or_default());
         directory.join(settings::file_name(stack, self.settings_format()))
@@ -177,7 +177,8 @@ fn project_file(name: &str, runtime: &str, sections: &[(&str, Value)]) -> String
     document::to_yaml(&mapping)
 }
 
-/// Returns the value with the keys of its objects sorted, so that the order does not depend on the features of `serde_json`.
+/// Returns the value with sorted keys in all objects, because the features of `serde_json` determine the original
+/// order.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

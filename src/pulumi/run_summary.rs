@@ -6,34 +6,35 @@ use super::events::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 
-/// Maximum total size of the kept errors in bytes: one half for the first errors, the other half for the last errors.
+/// Maximum total size of the stored errors in bytes: one half for the first errors, the other half for the last errors.
 const MAX_ERRORS: usize = 16 * 1024;
-/// Maximum size of the kept program output in bytes. The last messages are kept.
+/// Maximum size of the stored program output in bytes. The summary stores the last messages.
 const MAX_STDERR: usize = 8 * 1024;
-/// Maximum length of a single kept message in bytes.
+/// Maximum length of a single stored message in bytes.
 const MAX_KEPT: usize = 4 * 1024;
 /// Assumed memory usage of a message in addition to its text, in bytes.
 const OVERHEAD: usize = 64;
-/// Maximum number of distinct operation names that are counted. The engine has about twenty names.
+/// Maximum number of distinct operation names that the summary counts. The engine has about twenty names.
 const MAXIMUM_OPERATIONS: usize = 64;
-/// Maximum number of tracked operations in flight. The engine has at most as many as `--parallel` allows.
+/// Maximum number of operations in flight that the summary tracks. `--parallel` limits the number of operations in the
+/// engine.
 const MAX_IN_FLIGHT: usize = 4096;
-/// Type prefix of providers, which the engine does not count as resources.
+/// Type prefix of providers. The engine does not count providers as resources.
 const PROVIDER_TYPE: &str = "pulumi:providers:";
-/// Operation of a refresh before an update, which the engine does not count as a change.
+/// Operation of a refresh before an update. The engine does not count it as a change.
 const REFRESH: &str = "refresh";
-/// Parts of the engine's messages after it received a signal.
+/// Parts of the messages of the engine after a signal.
 const STOPPING: [&str; 2] = ["received; cancelling", "received; terminating"];
 
-/// Summary of the events of one run, bounded in size.
+/// Summary of the events of one run, with a limited size.
 #[derive(Clone, Debug, Default)]
 pub struct RunSummary {
     began: bool,
     cancel_requested: bool,
     summary: Option<Summary>,
     steps: BTreeMap<String, u64>,
-    /// Number of operations that have begun and not ended, by URN and name. Several old copies of a resource can be deleted
-    /// at the same time.
+    /// Number of operations in flight, by URN and operation name. The number can exceed 1, because the engine can
+    /// delete several old copies of a resource simultaneously.
     in_flight: BTreeMap<(String, String), u64>,
     /// Whether the engine had more than [`MAX_IN_FLIGHT`] operations in flight.
     in_flight_exceeded: bool,
@@ -120,54 +121,56 @@ impl RunSummary {
         }
     }
 
-    /// Returns the result of the run, if the engine reported one.
+    /// Returns the result of the run, if the engine has reported it.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
     }
 
-    /// Returns `succeeded`, `failed` or `canceled`, if the engine reported a result.
+    /// Returns `succeeded`, `failed` or `canceled`, if the engine has reported a result.
     pub fn result(&self) -> Option<&str> {
         self.summary.as_ref()?.result.as_deref()
     }
 
-    /// Returns the number of resources by operation, as reported by the engine. If the engine reported no summary, returns the
+    /// Returns the number of resources by operation from the summary of the engine. Without this summary, returns the
     /// number of completed steps by operation.
     pub fn resource_changes(&self) -> BTreeMap<String, u64> {
         self.summary.as_ref().map_or_else(|| self.steps.clone(), |summary| summary.resource_changes.clone())
     }
 
-    /// Returns the first and the last error diagnostics; at most 16 KiB in total.
+    /// Returns the first and the last error diagnostics, at most 16 KiB in total.
     pub fn errors(&self) -> Vec<Diagnostic> {
         self.first_errors.iter().chain(&self.last_errors.kept).cloned().collect()
     }
 
-    /// Returns the number of dropped error diagnostics between the first and the last errors.
+    /// Returns the number of error diagnostics that [`RunSummary::errors`] omits.
     pub fn omitted_errors(&self) -> u64 {
         self.last_errors.omitted
     }
 
-    /// Returns the last messages that the program wrote to stderr; at most 8 KiB in total. Some language runtimes report errors
-    /// only on stderr.
+    /// Returns the last messages that the program wrote to stderr, at most 8 KiB in total. Some language runtimes
+    /// report errors only on stderr.
     pub fn program_stderr(&self) -> Vec<&str> {
         self.stderr.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
     }
 
-    /// Returns the last outputs of the stack that the engine reported, with masked secrets, or `None` if it reported none.
+    /// Returns the last outputs of the stack that the engine has reported, with masked secrets. Returns `None` if the
+    /// engine has not reported outputs.
     pub fn outputs(&self) -> Option<&[Output]> {
         self.outputs.as_deref()
     }
 
-    /// Whether the run had any event. If a run without events fails, the engine has not started.
+    /// Returns whether the run has emitted an event. If a run without events fails, the engine has not started.
     pub fn began(&self) -> bool {
         self.began
     }
 
-    /// Whether a resource operation has begun and not ended, or may have.
+    /// Returns whether a resource operation is in flight. Also returns `true` if the number of operations exceeded
+    /// [`MAX_IN_FLIGHT`].
     pub fn has_operations_in_flight(&self) -> bool {
         self.in_flight_exceeded || !self.in_flight.is_empty()
     }
 
-    /// Whether the engine reported that it received a signal to cancel the run.
+    /// Returns whether the engine has reported a signal that cancels the run.
     pub fn cancel_requested(&self) -> bool {
         self.cancel_requested
     }
@@ -182,7 +185,7 @@ fn size(diagnostic: &Diagnostic) -> usize {
     diagnostic.message.len() + diagnostic.urn.len() + OVERHEAD
 }
 
-/// The last messages, up to a size limit.
+/// The last messages, with a size limit.
 #[derive(Clone, Debug, Default)]
 struct Tail {
     kept: VecDeque<Diagnostic>,
@@ -278,7 +281,7 @@ mod tests {
         };
         let mut run = RunSummary::default();
         assert!(!run.has_operations_in_flight());
-        // Two old copies of one resource.
+        // `a` has two old copies.
         for urn in ["a", "a", "b"] {
             run.observe(&event(EventKind::ResourcePre, urn));
         }

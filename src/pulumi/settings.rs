@@ -1,9 +1,10 @@
-//! Settings file of a stack, `Pulumi.<stack>.yaml`. The file is always completely rebuilt from the desired configuration.
+//! Settings file of a stack, `Pulumi.<stack>.yaml`. [`rebuild`] builds the complete file from the desired
+//! configuration.
 //!
-//! The engine treats every top-level config value as text: `5` and `"5"` are equal. The YAML runtime converts both to a number;
-//! other runtimes convert values to the type that the program requests. Values inside arrays and objects keep their JSON type.
-//! Like `pulumi config set-all --json`, [`rebuild`] writes numbers and booleans without quotes, and strings in quotes. Numbers
-//! beyond 64 bits have the precision of a double, as in Kubernetes.
+//! The engine treats every top-level config value as text: `5` and `"5"` are equal. The YAML runtime converts both to a
+//! number. Other runtimes convert a value to the type that the program requests. Values inside arrays and objects keep
+//! their JSON type. Like `pulumi config set-all --json`, [`rebuild`] writes numbers and booleans without quotes, and
+//! strings in quotes. Numbers beyond 64 bits have the precision of a double, as in Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +13,14 @@ use serde_json::Value;
 use super::config_path::{self, Segment};
 use super::document::{self, Mapping, Node, Scalar};
 
-/// Keys in the settings file that identify the encryption key of the stack's secrets.
+/// Keys in the settings file that identify the encryption key for the secrets of the stack.
 const ENCRYPTION_HEADER: [&str; 3] = ["secretsprovider", "encryptedkey", "encryptionsalt"];
 const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
 /// Key of an encrypted value: an object with only this key.
 const SECURE: &str = "secure";
 
-/// Error while rebuilding a settings file.
+/// Error from rebuilding a settings file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
     #[error("invalid settings file of the stack in the source: {reason}")]
@@ -39,7 +40,7 @@ pub enum SettingsError {
 /// One configuration value of a stack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// `<name>` or `<namespace>:<name>`. If the key is a path, further segments follow the name.
+    /// `<name>` or `<namespace>:<name>`. A path has further segments after the name.
     pub key: String,
     pub value: Value,
     /// Whether the key is a path into a structure, such as `names[0]`.
@@ -52,7 +53,7 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Desired<'a> {
     pub config: &'a [Entry],
-    /// Pulumi ESC environments to import, after those in the settings file of the source.
+    /// Pulumi ESC environments to import, after the environments in the settings file of the source.
     pub environments: &'a [String],
     /// Keys of secrets in `config` whose encrypted values in the current file are still valid.
     pub kept_secrets: &'a [String],
@@ -62,12 +63,12 @@ pub struct Desired<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebuilt {
     pub text: String,
-    /// Keys of secrets that the caller must add with the CLI, because only the CLI can encrypt them: see
+    /// Keys of secrets that the caller must set with the CLI, which is the only program that can encrypt them: see
     /// [`super::arguments::set_secret`].
     pub missing_secrets: Vec<String>,
 }
 
-/// Format of the settings file, which is the same as the format of the project file.
+/// Format of the settings file. Equals the format of the project file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `Pulumi.<stack>.yaml`
@@ -78,7 +79,7 @@ pub enum Format {
     Json,
 }
 
-/// Returns the name of a stack's settings file, which contains the last segment of the stack's name.
+/// Returns the name of the settings file of a stack. Contains only the last segment of the stack name.
 pub fn file_name(stack: &str, format: Format) -> String {
     let name = stack.rsplit('/').next().unwrap_or(stack);
     let extension = match format {
@@ -89,10 +90,10 @@ pub fn file_name(stack: &str, format: Format) -> String {
     format!("Pulumi.{name}.{extension}")
 }
 
-/// Builds the settings file from `original` (the settings file in the source) and the desired content, which takes precedence.
-/// If `original` has no encryption header, the header of `current` (the file as last written by the CLI) is used. If `current`
-/// cannot be parsed, the file has no header, and the CLI reads the secrets provider from the state of the stack. The result is
-/// deterministic.
+/// Builds the settings file from `original`, the settings file in the source, and the desired content, which takes
+/// precedence. `current` is the file that the CLI wrote last. If `original` has no encryption header, uses the header
+/// of `current`. If `current` is invalid, the file has no header, and the CLI reads the secrets provider from the state
+/// of the stack. The result is deterministic.
 pub fn rebuild(
     original: Option<&str>,
     current: Option<&str>,
@@ -132,8 +133,8 @@ struct Secrets<'a> {
 }
 
 impl Secrets<'_> {
-    /// Returns the encrypted value of `key` at `path` below `root`. Records the key as missing if there is no valid encrypted
-    /// value.
+    /// Returns the encrypted value of `key` at `path` below `root`. Without a valid encrypted value, records the key as
+    /// missing.
     fn find(&mut self, key: &String, root: &str, path: &[Segment]) -> Option<Node> {
         let found = config_path::get(&self.of, root, path).filter(|node| self.kept.contains(key) && is_encrypted(node));
         let found = found.cloned();
@@ -144,7 +145,7 @@ impl Secrets<'_> {
     }
 }
 
-/// Whether every value in a node is encrypted.
+/// Returns whether every value in a node is encrypted.
 fn is_encrypted(node: &Node) -> bool {
     match node {
         Node::Mapping(entries) if entries.iter().any(|(key, _)| key.text == SECURE) => entries.len() == 1,
@@ -154,7 +155,7 @@ fn is_encrypted(node: &Node) -> bool {
     }
 }
 
-/// Returns the configuration in a settings file. Returns an empty mapping if the file cannot be parsed.
+/// Returns the configuration in a settings file, or an empty mapping if the file is invalid.
 fn config_in(text: Option<&str>) -> Mapping {
     let Ok(Some(Node::Mapping(document))) = document::parse(text.unwrap_or_default()) else { return Mapping::new() };
     match find(&document, CONFIG) {
@@ -186,8 +187,8 @@ fn keep_header(document: &mut Mapping, current: Option<&str>) {
     document.splice(..0, kept);
 }
 
-/// Returns the entries whose keys are names, not paths, sorted by full name. The value of a secret without a valid encrypted
-/// value is `None`.
+/// Returns the entries whose keys are names instead of paths, sorted by full name. The value of a secret without a
+/// valid encrypted value is `None`.
 fn desired_config(
     project: &str,
     config: &[Entry],
@@ -215,8 +216,8 @@ fn desired_config(
     Ok(desired)
 }
 
-/// Sets the entries whose keys are paths, after all other entries. The paths are sorted, so that items are appended to lists in
-/// the order of their indexes.
+/// Sets the entries whose keys are paths. The caller must set all other entries first. Sorts the paths, so that items
+/// are appended to lists in the order of their indexes.
 fn set_paths(
     document: &mut Mapping,
     project: &str,
@@ -250,8 +251,8 @@ fn set_paths(
     Ok(())
 }
 
-/// Converts a value at a path in the same way as the CLI, which parses strings inside objects and lists as booleans and
-/// integers.
+/// Converts a value at a path in the same way as the CLI: inside objects and lists, the CLI parses strings as booleans
+/// and integers.
 fn at_path(value: &Value, is_top: bool) -> Node {
     match value {
         Value::String(text) if !is_top && (text == "true" || text == "false") => {
@@ -279,8 +280,8 @@ fn full_path(project: &str, key: &str) -> Result<(String, Vec<Segment>), String>
     }
 }
 
-/// Returns the key with its namespace: `key` is short for `<project>:key`, and `<namespace>:config:<key>` is an old form of
-/// `<namespace>:<key>`.
+/// Returns the key with its namespace. `key` is a short form of `<project>:key`, and `<namespace>:config:<key>` is an
+/// old form of `<namespace>:<key>`.
 fn full_name(project: &str, key: &str) -> Result<String, String> {
     let (namespace, name) = match key.split_once(':') {
         None => (project, key),
@@ -315,7 +316,7 @@ fn merge_config(
     Ok(())
 }
 
-/// Returns the configuration in a document, which is created if it is missing.
+/// Returns the configuration in a document. Creates it if it is missing.
 fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     let position = document.iter().position(|(key, _)| key.text == CONFIG).unwrap_or(document.len());
     if position == document.len() {
@@ -333,8 +334,8 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     Err(SettingsError::Original { reason: "`config` is not a mapping".to_owned() })
 }
 
-/// Adds environments to the `environment` of a document, which is a list of names or an inline definition with the list
-/// `imports`.
+/// Adds environments to the field `environment` of a document. The field is a list of names, or an inline definition
+/// with the list `imports`.
 fn import(document: &mut Mapping, environments: &[String]) -> Result<(), SettingsError> {
     if environments.is_empty() {
         return Ok(());

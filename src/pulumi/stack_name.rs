@@ -5,7 +5,7 @@ use crate::pulumi::backend;
 /// Number of parts in the longest form of a name: organization, project and stack.
 const MAX_PARTS: usize = 3;
 
-/// Checks that a name has one of the forms that the CLI accepts. The error is a message for users.
+/// Returns an error if the CLI does not accept the form of a name. The error is a message for users.
 pub fn check(name: &str) -> Result<(), String> {
     let parts: Vec<&str> = name.split('/').collect();
     // The CLI parses an argument that begins with a hyphen as an option.
@@ -18,7 +18,7 @@ pub fn check(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Parts of a name in one of the forms `stack`, `organization/stack` and `organization/project/stack`.
+/// Parts of a name in the form `stack`, `organization/stack` or `organization/project/stack`.
 pub struct Parts<'a> {
     pub organization: Option<&'a str>,
     pub project: Option<&'a str>,
@@ -33,7 +33,7 @@ pub fn parts(name: &str) -> Parts<'_> {
     }
 }
 
-/// A stack, identified by its name, its project and the URL of its backend without credentials.
+/// A stack, identified by its name, its project and the URL of its state backend, without credentials.
 #[derive(Clone, Copy, Debug)]
 pub struct Qualified<'a> {
     pub name: &'a str,
@@ -42,7 +42,7 @@ pub struct Qualified<'a> {
 }
 
 impl Qualified<'_> {
-    /// Whether these are two different stacks. Ignores a part that is unknown for at least one of the stacks.
+    /// Returns whether the two stacks are different. Ignores a part that is unknown for one of the stacks.
     pub fn differs_from(&self, other: &Qualified<'_>) -> bool {
         let differ =
             |one: Option<&str>, other: Option<&str>| matches!((one, other), (Some(one), Some(other)) if one != other);

@@ -1,17 +1,18 @@
-//! State of a stack in the format of `pulumi stack export`: finds and removes the pending creates that an interrupted run left.
+//! Finds and removes the pending creates that an interrupted run left in the state of a stack. The state has the format
+//! of `pulumi stack export`.
 //!
-//! States may be large. To find pending creates, they are parsed as a stream and only the pending operations are kept in
-//! memory. To remove pending creates, only their part of the text is replaced.
+//! A state can be large. The search parses the state as a stream and keeps only the pending operations in memory. The
+//! removal replaces only the part of the text that contains the pending operations.
 
 use std::io::Read;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Operation type of a resource that was being created.
+/// Type of a pending operation that creates a resource.
 const CREATING: &str = "creating";
 
-/// Error while reading a state. The message never contains parts of the state, which may be secret.
+/// Error from reading a state. The message never contains parts of the state, which can be secret.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StateError {
     #[error("failed to parse the exported state at line {line}, column {column}")]
@@ -64,7 +65,7 @@ struct RawDeployment<'a> {
     pending_operations: Option<&'a RawValue>,
 }
 
-/// Returns the URNs of the resources that were being created.
+/// Returns the URNs of the resources with a pending create.
 pub fn pending_creates(state: impl Read) -> Result<Vec<String>, StateError> {
     let exported: Exported = serde_json::from_reader(state)?;
     let pending = exported.deployment.and_then(|deployment| deployment.pending_operations).unwrap_or_default();
@@ -72,8 +73,8 @@ pub fn pending_creates(state: impl Read) -> Result<Vec<String>, StateError> {
     Ok(creating.map(|operation| operation.resource.map(|resource| resource.urn).unwrap_or_default()).collect())
 }
 
-/// Returns the state without the pending creates and with all other parts unchanged. Returns `None` if there are no pending
-/// creates.
+/// Returns the state without the pending creates. All other parts are unchanged. Returns `None` if the state contains
+/// no pending creates.
 pub fn without_pending_creates(state: &str) -> Result<Option<String>, StateError> {
     let exported: RawExported<'_> = serde_json::from_str(state)?;
     let Some(pending) = exported.deployment.and_then(|deployment| deployment.pending_operations) else {
@@ -91,7 +92,7 @@ pub fn without_pending_creates(state: &str) -> Result<Option<String>, StateError
     if kept.len() == operations.len() {
         return Ok(None);
     }
-    // The text of `pending` is a part of `state`, so its offset is the difference of the addresses.
+    // The text of `pending` is part of `state`, so its offset is the difference of the addresses.
     let start = pending.get().as_ptr().addr() - state.as_ptr().addr();
     let mut changed = state.to_owned();
     changed.replace_range(start..start + pending.get().len(), &format!("[{}]", kept.join(",")));
@@ -104,8 +105,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a state with parts that would change if it were parsed and serialized: large numbers, key order, spaces and
-    /// escapes. An input of a resource has the same name as the pending operations.
+    /// Returns a state with parts that parsing and serialization would change: large numbers, key order, spaces and
+    /// escapes. An input of a resource has the same name as the list of pending operations.
     fn state(pending: &str) -> String {
         format!(
             "{{\n  \"version\": 3,\n  \"deployment\": {{\"zeta\": 123456789012345678901234567890.10,  \"alpha\":\"\\u00e9\",\n\

@@ -1,5 +1,5 @@
-//! Limits for calls to receivers: the rate of calls, the rates at which calls cause events and reads of the Secret, and the number of
-//! delayed responses.
+//! Limits for calls to receivers: the rates of calls, of their events and of their reads of the Secret, and the number
+//! of delayed responses.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use crate::api::pulumi::{NoToken, ReceiverToken};
 
-/// Minimum interval between the events of a receiver, so that callers cannot flood the API with events.
+/// Minimum interval between the events of a receiver. Prevents callers from flooding the API with events.
 pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Limits and state of the calls to a receiver, which are kept when the object changes. The lock is held only briefly and never
-/// across an `await`.
+/// Limits and state of the calls to a receiver. They survive a change of the object. Code holds the lock only briefly
+/// and never across an `await`.
 #[derive(Debug)]
 pub struct CallLimits {
     rate_limit: Mutex<RateLimit>,
@@ -32,12 +32,12 @@ impl CallLimits {
         }
     }
 
-    /// Whether the rate limit permits another authenticated call now.
+    /// Returns whether the rate limit permits another authenticated call now.
     pub fn may_call(&self, now: Instant) -> bool {
         self.rate_limit.lock().unwrap_or_else(PoisonError::into_inner).take(now)
     }
 
-    /// Whether another event may be published now.
+    /// Returns whether the handler may publish another event now.
     pub fn may_publish(&self, now: Instant) -> bool {
         let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
         let is_time = last.is_none_or(|last| now.saturating_duration_since(last) >= EVENT_INTERVAL);
@@ -50,10 +50,10 @@ impl CallLimits {
 
 /// Maximum number of calls in a burst, such as pushes to several branches.
 const BURST: u32 = 20;
-/// Interval at which one more call is allowed after a burst.
+/// Interval after which the rate limit permits a further call.
 const CALL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Rate limit for the calls of a receiver: a burst, then a constant rate.
+/// Rate limit for the calls of a receiver, with a burst and a constant rate.
 #[derive(Debug)]
 struct RateLimit {
     remaining: u32,
@@ -65,11 +65,11 @@ impl RateLimit {
         RateLimit { remaining: BURST, refilled: now }
     }
 
-    /// Counts a call. Returns `false` if the call exceeds the limit.
+    /// Counts a call. Returns `false` if the call exceeds the rate limit.
     fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.refilled).as_secs() / CALL_INTERVAL.as_secs();
         let more = u32::try_from(passed).unwrap_or(BURST).min(BURST);
-        // The elapsed part of the current interval counts toward the next call.
+        // Keeps the elapsed part of the current interval for the next call.
         self.refilled += CALL_INTERVAL * u32::try_from(passed).unwrap_or_default();
         self.remaining = (self.remaining + more).min(BURST);
         let allowed = self.remaining > 0;
@@ -78,14 +78,14 @@ impl RateLimit {
     }
 }
 
-/// Minimum time between the starts of two reads.
+/// Minimum time between the starts of two reads of the Secret.
 const READ_INTERVAL: Duration = Duration::from_millis(50);
 
 type TokenResult = Result<ReceiverToken, NoToken>;
 
-/// Reads of the Secret of a receiver. Any client that knows the path can cause a read, so concurrent calls share a read, and
-/// reads start at least `READ_INTERVAL` apart. A read starts only after all calls that share it have arrived, so the token
-/// is never outdated. Cheap to clone.
+/// Reads the Secret of a receiver. Any client that knows the path can cause a read, so concurrent calls share a read,
+/// and reads start at least `READ_INTERVAL` apart. A read starts after the arrival of all calls that share it, so no
+/// call uses an outdated token. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct TokenReads(Arc<Mutex<PendingReads>>);
 
@@ -97,7 +97,7 @@ struct PendingReads {
 }
 
 impl TokenReads {
-    /// Reads the token. Waiting calls share one read. `read` is called at most once.
+    /// Reads the token. Waiting calls share one read. Calls `read` at most once.
     pub async fn read<F>(&self, read: impl FnOnce() -> F + Send + 'static) -> TokenResult
     where
         F: Future<Output = TokenResult> + Send + 'static,
@@ -128,11 +128,11 @@ impl TokenReads {
     }
 }
 
-/// Maximum number of refused calls that wait for their response at the same time: half of the connections of the listener, so that
-/// refused calls never delay the acceptance of other calls.
+/// Maximum number of refused calls that wait for their response simultaneously. Equals half of the connections of the
+/// listener, so refused calls cannot occupy all connections.
 const MAX_DELAYED_REFUSALS: usize = 64;
 
-/// Delays of the responses to refused calls. If too many refused calls wait, further ones are refused immediately.
+/// Delays the responses to refused calls. If too many refused calls wait, refuses further calls immediately.
 #[derive(Debug)]
 pub struct DelayedRefusals(Semaphore);
 
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn twenty_calls_at_once_are_allowed_then_one_per_second() {
+    fn a_burst_of_twenty_calls_is_allowed_then_one_per_second() {
         let begin = Instant::now();
         let mut limit = RateLimit::new(begin);
         let mut take = |milliseconds: u64| limit.take(begin + Duration::from_millis(milliseconds));
@@ -186,12 +186,12 @@ mod tests {
         let token = |number: usize| Ok(ReceiverToken::from(number.to_string().as_bytes()));
         let begin = Instant::now();
         assert_eq!(read().await, token(1));
-        assert_eq!(begin.elapsed(), Duration::from_millis(10), "the first one does not wait");
+        assert_eq!(begin.elapsed(), Duration::from_millis(10), "the first read does not wait");
         let shared = futures::future::join_all((0..100).map(|_| read())).await;
         assert!(shared.iter().all(|result| *result == token(2)), "{}", count.load(Ordering::Relaxed));
         let first = tokio::spawn(read());
         tokio::time::sleep(Duration::from_millis(55)).await;
-        // The third read is in progress; its result may be older than this call.
+        // This call does not share the third read, which is in progress and can have an older result.
         assert_eq!(read().await, token(4));
         assert_eq!(first.await.unwrap(), token(3));
         assert_eq!(begin.elapsed(), Duration::from_millis(3 * 50 + 10));
@@ -203,7 +203,7 @@ mod tests {
         let result = || async { Err(NoToken::Unreadable("no".to_owned())) };
         drop(reads.read(result).await);
         let gone = tokio::time::timeout(Duration::from_millis(1), reads.read(result)).await;
-        assert!(gone.is_err(), "it waits for the interval");
+        assert!(gone.is_err(), "the call waits for the interval");
         let read = tokio::time::timeout(Duration::from_secs(1), reads.read(result)).await;
         assert!(matches!(read, Ok(Err(NoToken::Unreadable(_)))), "{read:?}");
     }

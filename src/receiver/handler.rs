@@ -1,7 +1,7 @@
 //! Handles webhook calls.
 //!
-//! The response to a refused call contains no reason: an unknown path, a suspended receiver, a wrong signature and an
-//! exceeded rate limit result in the same response, with the same delay after the body.
+//! The response to a refused call contains no reason. An unknown path, a suspended receiver, a wrong signature and an
+//! exceeded rate limit have the same response, with the same delay after the body.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,12 +41,12 @@ pub struct Handler {
     pub writer: Writer,
     pub events: Events,
     pub metrics: Metrics,
-    /// Delay of refusals. It must exceed the duration of all checks.
+    /// Delay of refusals. Must exceed the duration of all checks.
     pub refusal_delay: Duration,
     pub delayed_refusals: DelayedRefusals,
 }
 
-/// A call that has passed all checks that do not need the body.
+/// A call that has passed all checks that do not require the body.
 struct CheckedCall {
     entry: Entry,
     proof: Proof,
@@ -60,7 +60,8 @@ pub fn router(handler: Arc<Handler>) -> Router {
 impl Handler {
     /// Handles a call and returns the response.
     pub async fn handle(&self, request: Request<Body>) -> Response<Body> {
-        // The checks before the body take longer for existing paths. The fixed delay hides this difference from callers.
+        // The checks before the body take longer for existing paths than for others. The fixed delay hides this
+        // difference.
         let half = self.refusal_delay / 2;
         let head_checked = Instant::now() + half;
         let (parts, body) = request.into_parts();
@@ -86,7 +87,7 @@ impl Handler {
         })
     }
 
-    /// Performs the checks that do not need the body.
+    /// Performs the checks that do not require the body.
     async fn check_head(&self, parts: &Parts) -> Option<CheckedCall> {
         let path = parts.uri.path();
         let entry = self.directory.find(path).filter(|_| parts.method == Method::POST)?;
@@ -108,14 +109,14 @@ impl Handler {
         }
     }
 
-    /// Completes the checks that need the body, and requests the runs.
+    /// Performs the checks that require the body, and requests the runs.
     async fn finish(&self, checked: CheckedCall, parts: &Parts) -> WebhookResult {
         let CheckedCall { entry, proof } = checked;
         if let Err(fault) = proof.verify() {
             self.refuse(&entry, &fault.to_string());
             return WebhookResult::Refused;
         }
-        // The rate limit is checked after authentication, so that callers without the token cannot use it up.
+        // Checks the rate limit after the authentication, because callers without the token must not exhaust it.
         if !entry.limits.may_call(Instant::now()) {
             self.refuse(&entry, "rate limit exceeded: 1 call per second with a burst of 20");
             return WebhookResult::Refused;
@@ -150,11 +151,12 @@ impl Handler {
         }
     }
 
-    /// Publishes the reason for a refusal as an event for the owner of the receiver. The caller does not get the reason.
+    /// Publishes the reason for a refusal as an event for the owner of the receiver. The caller does not receive the
+    /// reason.
     fn refuse(&self, entry: &Entry, reason: &str) {
         let (namespace, name) = (entry.receiver.namespace().unwrap_or_default(), entry.receiver.name_any());
-        // Any client can cause refusals, so they are logged at debug level only. The metric counts them, and the event contains
-        // the reason.
+        // Logs a refusal only at debug level, because any client can cause refusals. The metric counts refusals, and
+        // the event contains the reason.
         tracing::debug!(namespace, name, reason, "webhook call refused");
         self.publish(entry, receiver_reason::VALIDATION_FAILED, &format!("webhook call refused: {reason}"));
     }
@@ -173,7 +175,7 @@ async fn token(reader: Reader, receiver: Arc<StackReceiver>) -> Result<ReceiverT
     receiver.token(secret.map_err(|error| NoToken::Unreadable(chain(&error)))?)
 }
 
-/// Reads a body to its end and passes it to the proof. Returns `false` if the body is incomplete or too large.
+/// Reads a complete body and passes it to the proof. Returns `false` if the body is incomplete or too large.
 async fn drain(body: Body, mut proof: Option<&mut Proof>) -> bool {
     let mut pieces = body.into_data_stream();
     let mut length = 0_usize;
@@ -198,10 +200,10 @@ fn plain(status: StatusCode) -> Response<Body> {
 
 /// Maximum number of concurrent requests.
 const MAX_CONCURRENT: usize = 8;
-/// Maximum number of errors that a message contains; further errors are only counted.
+/// Maximum number of errors in a message. The message contains the number of further errors.
 const MAX_NAMED_ERRORS: usize = 3;
 
-/// Reason why a run was not requested.
+/// Reason why the request for a run failed.
 #[derive(Debug, Error)]
 enum RequestError {
     #[error(transparent)]
@@ -215,9 +217,9 @@ enum RequestError {
 /// Result of the requests for all Stacks of a receiver.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RunRequests {
-    /// Number of Stacks for which a run was requested.
+    /// Number of successful requests.
     stacks: usize,
-    /// Reasons why the runs of the other Stacks were not requested.
+    /// Reasons why the requests for the other Stacks failed.
     problem: Option<String>,
 }
 
@@ -251,7 +253,7 @@ async fn find_stacks(
     resource: &ReceiverResource,
 ) -> Result<Vec<PartialObjectMeta<Stack>>, RequestError> {
     let Some(name) = resource.one() else {
-        // The schema requires labels. An empty selector would match all Stacks.
+        // The schema requires labels. Without this check, an empty selector would match all Stacks.
         if resource.match_labels.is_empty() {
             return Ok(Vec::new());
         }

@@ -1,7 +1,7 @@
 //! Receives webhooks: finds the StackReceiver of the path, authenticates the call, and requests runs of the Stacks.
 //!
-//! Every replica does this, regardless of leadership: a Service distributes calls to all replicas, and a replica requests a
-//! run by setting an annotation, as any user may. The leader processes the annotation.
+//! Every replica receives webhooks, because a Service distributes calls to all replicas. A replica requests a run with
+//! an annotation, in the same way as a user. The leader processes the annotation.
 
 mod call_limits;
 mod directory;
@@ -34,10 +34,10 @@ use crate::runtime::writes::{Leadership, Writer};
 use crate::server;
 use crate::telemetry::metrics::Metrics;
 
-/// Timeout of a request to the API server. It is shorter than the timeouts of callers, which are, for example, ten seconds
-/// for GitHub.
+/// Timeout of a request to the API server. Shorter than the timeouts of callers: for example, GitHub waits ten seconds.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay of refusals. The Secret is read in the first half of it, and the signature is compared in the second half.
+/// Delay of refusals. The handler reads the Secret in the first half of the delay, and compares the signature in the
+/// second half.
 const REFUSAL_DELAY: Duration = Duration::from_millis(250);
 /// Maximum time that a replica waits for the first list of receivers before it becomes ready.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -48,17 +48,17 @@ pub struct Settings {
     pub scope: Scope,
     pub metrics: Metrics,
     pub tasks: TaskTracker,
-    /// Name of the controller, for events; `instance` is the name of its pod.
+    /// Name of the controller in events. `instance` is the name of the pod.
     pub component: &'static str,
     pub instance: String,
     pub limits: server::Limits,
 }
 
-/// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the receivers have been
-/// listed or `FIRST_LIST_TIMEOUT` has elapsed. Until the receivers are listed, a replica refuses all calls.
+/// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the first list of
+/// receivers is available, or after `FIRST_LIST_TIMEOUT`. A replica refuses all calls until the list is available.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> impl Future<Output = ()> + use<> {
     let Settings { client, scope, metrics, tasks, component, instance, limits } = settings;
-    // Requesting a run does not require leadership, because users may request runs as well.
+    // A request for a run does not require leadership, because users can also request runs.
     let writer = Writer::new(client.clone(), API_TIMEOUT, Leadership::sole(), metrics.clone());
     let (events, event_task) = Events::new(writer.clone(), component, &instance, metrics.clone());
     let directory = Directory::default();
@@ -80,7 +80,7 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
     wait_until_listed(listed, end.clone())
 }
 
-/// Keeps the directory in sync with the API.
+/// Keeps the directory up to date with the API server.
 async fn follow(
     api: Api<Tolerant<StackReceiver>>,
     config: watcher::Config,
@@ -110,13 +110,14 @@ async fn follow(
     }
 }
 
-/// Waits until the receivers are listed, for a limited time, because the controller has other tasks that do not need them.
+/// Waits for the first list of receivers. The time is limited, because the other tasks of the controller do not need
+/// the list.
 async fn wait_until_listed(mut listed: watch::Receiver<bool>, end: CancellationToken) {
     tokio::select! {
         _ = listed.wait_for(|listed| *listed) => {}
         () = end.cancelled() => {}
         () = tokio::time::sleep(FIRST_LIST_TIMEOUT) => {
-            tracing::warn!("StackReceivers not listed yet, webhook calls are refused until then");
+            tracing::warn!("no list of StackReceivers yet: refusing webhook calls until the list is available");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Authentication of webhook calls, and selection of the events that trigger runs. The functions are pure.
+//! Authentication of webhook calls, and selection of the events that trigger runs. This module performs no I/O.
 //!
-//! Bodies are processed in pieces as they arrive, so that many large bodies at the same time use little memory.
+//! Processes bodies in pieces as they arrive, so that many large bodies need little memory.
 
 use axum::http::HeaderMap;
 use hmac::{Hmac, KeyInit, Mac};
@@ -14,10 +14,10 @@ const GITHUB_EVENT: &str = "X-GitHub-Event";
 const GITLAB_TOKEN: &str = "X-Gitlab-Token";
 const GITLAB_EVENT: &str = "X-Gitlab-Event";
 const SIGNATURE: &str = "X-Signature";
-/// Event that GitHub and Gitea send when a webhook is created. It only tests the path and the token.
+/// Event that GitHub and Gitea send when a user creates a webhook, to test the path and the token.
 const PING: &str = "ping";
 
-/// Reason why a call is refused. It is visible to the owner of the receiver, never to the caller.
+/// Reason why a call is refused. The owner of the receiver can read the reason, but the caller never receives it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Fault {
     #[error("header {0} is missing")]
@@ -34,14 +34,15 @@ pub enum Fault {
 
 /// State of the authentication of a call.
 pub enum Proof {
-    /// The call is authenticated without its body.
+    /// The call is authenticated without the body.
     Given,
     Sha256(&'static str, Box<Hmac<Sha256>>, Vec<u8>),
     Sha512(&'static str, Box<Hmac<Sha512>>, Vec<u8>),
 }
 
 impl Proof {
-    /// Performs the checks that do not need the body. `is_current` specifies whether the path belongs to the current token.
+    /// Performs the checks that do not require the body. `is_current` specifies whether the path is derived from the
+    /// current token.
     pub fn begin(
         kind: ReceiverType,
         headers: &HeaderMap,
@@ -56,7 +57,7 @@ impl Proof {
                 let is_equal = same(token, given.as_bytes());
                 if is_equal { Ok(Proof::Given) } else { Err(Fault::Wrong(GITLAB_TOKEN)) }
             }
-            // For this type, the path is the secret. The path of a revoked token must not be accepted.
+            // For this type, the path itself is the secret, so the path of a revoked token is not valid.
             ReceiverType::Generic if is_current => Ok(Proof::Given),
             ReceiverType::Generic => Err(Fault::OldPath),
         }
@@ -71,8 +72,8 @@ impl Proof {
         }
     }
 
-    /// Checks the signature after the complete body has been received. For signatures of the correct length, the comparison
-    /// takes constant time.
+    /// Verifies the signature after the last piece of the body. Compares signatures of the correct length in constant
+    /// time.
     pub fn verify(self) -> Result<(), Fault> {
         let (header, is_right) = match self {
             Proof::Given => return Ok(()),
@@ -101,14 +102,15 @@ fn begin_hmac(
     Ok(Proof::Sha256(header, Box::new(hmac), signature))
 }
 
-/// Compares HMACs of both texts, so that the duration reveals neither the length of the token nor a matching prefix.
+/// Compares the HMACs of both texts, so that the duration reveals neither the length of the token nor a matching
+/// prefix.
 fn same(token: &ReceiverToken, given: &[u8]) -> bool {
     let hash = |text: &[u8]| Hmac::<Sha256>::new_from_slice(token.bytes()).map(|hmac| hmac.chain_update(text));
     let (Ok(desired), Ok(given)) = (hash(token.bytes()), hash(given)) else { return false };
     given.verify(&desired.finalize().into_bytes()).is_ok()
 }
 
-/// Whether the event of a call triggers runs. `desired` contains the events that the receiver selects.
+/// Returns whether the event of a call triggers runs. `desired` contains the events that the receiver selects.
 pub fn triggers_run(kind: ReceiverType, desired: &[String], headers: &HeaderMap) -> bool {
     let header = match kind {
         ReceiverType::Github => GITHUB_EVENT,

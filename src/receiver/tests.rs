@@ -1,4 +1,4 @@
-//! Tests of calls to the real server on the loopback interface, with a fake API server.
+//! Tests that call the real server on the loopback interface, with a fake API server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -31,11 +31,11 @@ const STACKS: &str = "/apis/pulumi.com/v1/namespaces/apps/stacks";
 #[derive(Clone, Default)]
 struct World {
     receivers: Vec<Value>,
-    /// Token in the Secret `hook`; `None` if the Secret does not exist.
+    /// Token in the Secret `hook`. `None` if the Secret does not exist.
     token: Option<String>,
     /// Names and labels of the Stacks in `apps`.
     stacks: Vec<(&'static str, Value)>,
-    /// Stack that cannot be written.
+    /// Stack for which the API server rejects writes.
     read_only: Option<&'static str>,
 }
 
@@ -75,15 +75,15 @@ impl Server {
         Server { address, world, log, metrics, _end: end.drop_guard() }
     }
 
-    /// Sends bytes and returns the response. Reads until the connection is closed.
+    /// Sends bytes and returns the response. Reads until the server closes the connection.
     async fn send(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        // The server may respond and close the connection before all bytes are sent.
+        // The server can respond and close the connection before it receives all bytes.
         let _ = stream.write_all(bytes).await;
         let mut response = Vec::new();
         let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await;
         read.expect("the server closes the connection").unwrap_or_default();
-        // The `date` header may differ between two responses.
+        // Removes the `date` header, which can differ between two responses.
         let text = String::from_utf8(response).unwrap();
         text.split_inclusive("\r\n").filter(|line| !line.starts_with("date:")).collect()
     }
@@ -92,7 +92,7 @@ impl Server {
         self.send(request("POST", path, headers, body).as_bytes()).await
     }
 
-    /// Returns the Stacks for which a run was requested, sorted by name.
+    /// Returns the Stacks with a requested run, sorted by name.
     fn requested(&self) -> Vec<String> {
         let patches =
             self.log.all().into_iter().filter(|request| request.method == "PATCH" && request.path.starts_with(STACKS));
@@ -284,8 +284,8 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     }
     assert_eq!(server.requested(), Vec::<String>::new());
     assert_eq!(server.counted("refused"), 8);
-    // There is one event for each receiver, although calls to `push` were refused for three reasons: callers do not control
-    // the number of events.
+    // Each receiver has one event, although `push` refused calls for three reasons: callers must not control the number
+    // of events.
     let mut events = server.events(2).await;
     events.sort();
     assert_eq!(
@@ -299,7 +299,7 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
 }
 
 #[tokio::test]
-async fn a_rotated_token_takes_effect_at_once_and_invalidates_the_old_path() {
+async fn a_rotated_token_takes_effect_immediately_and_revokes_the_old_path() {
     let receivers = vec![receiver("push", json!({"type": "github"})), receiver("plain", json!({"type": "generic"}))];
     let server = Server::start(world(receivers)).await;
     server.world.lock().unwrap().token = Some("another".to_owned());
@@ -326,7 +326,7 @@ async fn rate_limited_calls_get_the_generic_refusal_and_share_secret_reads() {
 }
 
 #[tokio::test]
-async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_ones() {
+async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_calls() {
     let server = Server::start(world(vec![receiver("push", json!({"type": "github"}))])).await;
     let (good, wrong) = (signature("s3cret", BODY), signature("other", BODY));
     let path = path("push");
@@ -343,7 +343,7 @@ async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_ones() {
 }
 
 #[tokio::test]
-async fn a_failed_run_request_does_not_block_others_and_returns_500() {
+async fn a_failed_run_request_returns_500_and_does_not_block_other_requests() {
     let resources = json!([{"name": "web"}, {"name": "gone"}, {"matchLabels": {"tier": "back"}}]);
     let mut world = world(vec![receiver("many", json!({"type": "generic", "resources": resources}))]);
     world.read_only = Some("api");
@@ -374,7 +374,7 @@ async fn an_oversized_body_is_rejected_for_known_and_unknown_paths() {
 }
 
 #[tokio::test]
-async fn slow_clients_are_disconnected_and_do_not_block_others() {
+async fn slow_clients_are_disconnected_and_do_not_block_other_clients() {
     let (header, all) = (Duration::from_millis(300), Duration::from_millis(1500));
     let limits = Limits { connections: 1, waiting_per_peer: 1, header, all };
     let server = Server::start_with(world(vec![receiver("plain", json!({"type": "generic"}))]), limits).await;

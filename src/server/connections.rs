@@ -1,6 +1,6 @@
-//! HTTP server with limited connections: a maximum number, one request per connection, and a maximum duration. When all
-//! connections are in use, the server closes a connection that waits for its peer, so that no peer can block others by
-//! holding connections.
+//! HTTP server with limits for the number and the duration of connections. Each connection serves one request. When all
+//! connections are in use, the server closes a connection that waits for its peer. A peer therefore cannot block other
+//! peers by keeping connections open.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -26,10 +26,11 @@ use tower::ServiceExt as _;
 pub struct Limits {
     /// Maximum number of concurrent connections.
     pub connections: usize,
-    /// Maximum number of waiting connections per IP address. A connection waits until its peer has sent the complete request
-    /// or has read the response. A further connection closes the oldest of them.
+    /// Maximum number of waiting connections per IP address. A connection waits while its peer has not sent the
+    /// complete request, or has not read the response. A further connection of the peer closes its oldest waiting
+    /// connection.
     pub waiting_per_peer: usize,
-    /// Maximum time until the request header is complete.
+    /// Maximum time until the server has received the complete request header.
     pub header: Duration,
     /// Maximum duration of a connection.
     pub all: Duration,
@@ -46,7 +47,7 @@ const MAX_HEADER: usize = 32 * 1024;
 const MAX_HEADERS: usize = 100;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Serves requests until `end` is canceled. Each connection is a task of `tasks`.
+/// Serves requests until `end` is canceled. Adds a task to `tasks` for each connection.
 pub async fn serve(
     purpose: &'static str,
     listener: TcpListener,
@@ -85,7 +86,8 @@ pub async fn serve(
     }
 }
 
-/// Returns the address by which connections are counted. A listener on `[::]` reports IPv4 addresses as IPv6 addresses.
+/// Returns the IP address of a peer. A listener on `[::]` reports an IPv4 address as an IPv6 address, which this
+/// function converts back.
 fn address(peer: SocketAddr) -> IpAddr {
     peer.ip().to_canonical()
 }
@@ -132,7 +134,7 @@ impl Connection {
     }
 }
 
-/// Responds to a request. The connection counts as waiting while the router reads the body.
+/// Responds to a request. The connection is a waiting connection while the router reads the body.
 async fn respond(router: Router, request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Infallible> {
     let request = request.map(|body| {
         let pieces = Body::new(body).into_data_stream();
@@ -148,7 +150,7 @@ async fn respond(router: Router, request: Request<Incoming>, peer: Peer) -> Resu
     router.oneshot(request).await
 }
 
-/// Connections that wait for their peers, oldest first; at most [`Limits::connections`]. Cheap to clone.
+/// Connections that wait for their peers, oldest first, at most [`Limits::connections`]. Cheap to clone.
 #[derive(Clone)]
 struct Waiting(Arc<WaitingList>);
 
@@ -160,11 +162,11 @@ struct WaitingList {
 struct Entry {
     peer: IpAddr,
     close: CancellationToken,
-    /// Identifies the entry of a [`Wait`] by pointer equality.
+    /// Identifies the entry of a [`Wait`]. Compared by pointer.
     identity: Arc<()>,
 }
 
-/// Peer of a connection, and the token that closes the connection.
+/// Peer of a connection, with the token that closes the connection.
 #[derive(Clone)]
 struct Peer {
     address: IpAddr,
@@ -190,7 +192,7 @@ impl Waiting {
         Waiting(Arc::new(WaitingList { per_peer, entries: Mutex::default() }))
     }
 
-    /// Adds a connection. Closes the oldest waiting connection of the peer if the peer has too many of them.
+    /// Adds a connection. If the peer has too many waiting connections, closes the oldest of them.
     fn join(&self, peer: IpAddr, close: &CancellationToken) -> Wait {
         let mut entries = lock(&self.0.entries);
         if entries.iter().filter(|entry| entry.peer == peer).count() >= self.0.per_peer {
@@ -205,8 +207,8 @@ impl Waiting {
     fn close_one(&self) {
         let mut entries = lock(&self.0.entries);
         let count = |peer: IpAddr| entries.iter().filter(|entry| entry.peer == peer).count();
-        // Among peers with equally many connections, `max_by_key` returns the last one. In reversed order, this is the peer
-        // with the oldest connection.
+        // If several peers have the most connections, `max_by_key` returns the last of these peers. In reversed order,
+        // this is the peer with the oldest connection.
         let peer = entries.iter().rev().map(|entry| entry.peer).max_by_key(|peer| count(*peer));
         if let Some(peer) = peer {
             close_oldest(&mut entries, peer);
@@ -226,7 +228,7 @@ impl Drop for Wait {
     }
 }
 
-/// Locks a mutex. Locks are held only briefly and never across an `await`.
+/// Locks a mutex. The caller holds the lock only briefly and never across an `await`.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

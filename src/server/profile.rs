@@ -1,5 +1,5 @@
-//! `/debug/pprof/profile`: CPU profiles of this process, with the path and format that `go tool pprof` uses for Flux's
-//! controllers.
+//! `/debug/pprof/profile`: CPU profiles of this process, for `go tool pprof`. The path and the format are those of the
+//! Flux controllers.
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
@@ -25,10 +25,10 @@ const FREQUENCY: i32 = 100;
 const DEFAULT_SECONDS: u64 = 30;
 /// Maximum duration in seconds. The memory for samples grows with the duration.
 const MAX_SECONDS: u64 = 120;
-/// Maximum duration of a profile, without the time for encoding it.
+/// Maximum duration of a profile, excluding the time for its encoding.
 pub(super) const MAX_DURATION: Duration = Duration::from_secs(MAX_SECONDS);
 
-/// Error while taking a profile.
+/// Error from taking a profile.
 #[derive(Debug, Error)]
 pub enum ProfileError {
     #[error("invalid seconds {0:?}: must be an integer from 1 to {MAX_SECONDS}")]
@@ -43,7 +43,7 @@ pub enum ProfileError {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Lock for taking a profile. The process has only one profiling timer, so only one profile can be taken at a time.
+/// Lock that permits only one profile at a time, because the process has only one profiling timer.
 type Turn = Arc<Mutex<()>>;
 
 /// Returns the router of the profile endpoint.
@@ -65,13 +65,14 @@ async fn show(State(turn): State<Turn>, RawQuery(query): RawQuery) -> Response {
     }
 }
 
-/// Takes a profile for the requested duration. If the client disconnects, the future is dropped, which ends the profile.
+/// Takes a profile for the requested duration. Dropping the future, for example when the client disconnects, ends the
+/// profile.
 async fn profile(turn: &Turn, query: &str) -> Result<Vec<u8>, ProfileError> {
     let duration = seconds(query)?;
     let _turn = turn.try_lock().map_err(|_| ProfileError::Busy)?;
     let guard = pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).build()?;
     tokio::time::sleep(duration).await;
-    // Resolving symbols is slow and would block the async runtime.
+    // Uses a blocking thread, because the slow resolution of symbols would block the async runtime.
     tokio::task::spawn_blocking(move || {
         let report = guard.report().build()?;
         drop(guard);
@@ -90,7 +91,7 @@ fn seconds(query: &str) -> Result<Duration, ProfileError> {
     }
 }
 
-// Messages of `profile.proto`, with the field numbers of that file.
+// Messages of `profile.proto`, with the same field numbers.
 
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
@@ -102,7 +103,7 @@ struct Profile {
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
     function: Vec<Function>,
-    /// All strings; other fields refer to them by index. The first string is empty.
+    /// All strings, to which other fields refer by index. The first string is empty.
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
     #[prost(int64, tag = "9")]
@@ -174,7 +175,7 @@ struct Seen<'a> {
     times: i64,
 }
 
-/// Encodes a report in the format of `go tool pprof`: a gzip-compressed message of its `profile.proto`.
+/// Encodes a report in the format of `go tool pprof`: a gzip-compressed message of `profile.proto`.
 fn encode(report: &Report) -> io::Result<Vec<u8>> {
     let mut profile = Builder::new(1_000_000_000 / i64::from(report.timing.frequency.max(1)));
     for (frames, times) in &report.data {
@@ -194,8 +195,8 @@ fn encode(report: &Report) -> io::Result<Vec<u8>> {
 struct Builder {
     profile: Profile,
     texts: HashMap<String, i64>,
-    /// IDs of functions by name. Each function has a single location with the same ID, because addresses within functions are
-    /// not recorded.
+    /// IDs of functions by name. The profile contains no addresses within functions, so each function has only one
+    /// location, which has the same ID.
     functions: HashMap<String, u64>,
 }
 

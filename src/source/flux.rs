@@ -1,5 +1,5 @@
-//! Reads sources that are Kubernetes objects: objects of any API group with `status.artifact`, and Programs, whose artifacts are
-//! built from their content.
+//! Reads sources that are Kubernetes objects: objects of any API group with `status.artifact`, and Programs, whose
+//! content the controller packs into artifacts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,10 +23,11 @@ use crate::source::{Origin, Resolved, Unavailable, program};
 pub const GROUP: &str = "source.toolkit.fluxcd.io";
 /// Kinds of [`GROUP`] that may be used without `apiVersion`.
 pub const KINDS: [&str; 4] = ["GitRepository", "OCIRepository", "Bucket", "ExternalArtifact"];
-/// Label of ClusterRoles that are aggregated into the ClusterRole of the controller if the value of the label is `true`. See
-/// `config/rbac`.
+/// Label of ClusterRoles. If its value is `true`, the rules of the ClusterRole are aggregated into the ClusterRole of
+/// the controller. See `config/rbac`.
 pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
-/// Key in the metadata of an artifact for the revision from which the artifact was built. Flux copies it from the OCI manifest.
+/// Metadata key of an artifact that contains the revision from which the artifact was built. Flux copies the key from
+/// the OCI manifest.
 const ORIGIN_REVISION: &str = "org.opencontainers.image.revision";
 
 /// Field in the status of a GitRepository that contains the artifacts of included repositories.
@@ -46,8 +47,8 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Validates the source reference of a Stack. The version in `apiVersion` is ignored: the source is read in the preferred
-    /// version of the API server.
+    /// Validates the source reference of a Stack. Ignores the version in `apiVersion`, because the controller reads the
+    /// source in the preferred version of the API server.
     pub fn parse(source: &FluxSource) -> Result<Self, Unavailable> {
         let reference = &source.source_ref;
         let group = match reference.api_version.as_deref() {
@@ -78,7 +79,7 @@ impl Reference {
     }
 }
 
-/// Returns the group in an `apiVersion`. The core group, which has no group name, is rejected because it contains no sources.
+/// Returns the group in an `apiVersion`. Rejects the core group, which contains no sources.
 fn parse_group(api_version: &str) -> Result<&str, Unavailable> {
     match api_version.split_once('/') {
         Some((group, version)) if !group.is_empty() && !version.is_empty() && !version.contains('/') => Ok(group),
@@ -88,7 +89,7 @@ fn parse_group(api_version: &str) -> Result<&str, Unavailable> {
     }
 }
 
-/// Returns the kind of a reference, ignoring the version, or `None` if the reference is invalid.
+/// Returns the kind of a reference without the version, or `None` if the reference is invalid.
 pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     let group = match reference.api_version.as_deref() {
         Some(api_version) => api_version.split_once('/').map(|(group, _)| group),
@@ -97,7 +98,7 @@ pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     Some(GroupKind::new(group?, &reference.kind))
 }
 
-/// Returns the error for a permission that the controller lacks. `message` is the error message of the API server.
+/// Returns the error for a missing permission of the controller. `message` is the error message of the API server.
 pub fn missing_permission(resource: &ApiResource, message: &str) -> Unavailable {
     Unavailable::Stalled(format!(
         "controller is not allowed to read {}: {message}: grant it get, list and watch on {}.{} in a ClusterRole with the label \
@@ -134,7 +135,7 @@ impl Sources {
         Sources { client, kinds }
     }
 
-    /// Reads a source. If the object does not exist, the error is returned by [`Found::artifact`] instead.
+    /// Reads a source. Succeeds even if the object does not exist; [`Found::artifact`] then returns the error.
     pub async fn find(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
         let resource = self.kinds.find(&reference.kind).await?;
         let name = reference.name.as_str();
@@ -156,7 +157,7 @@ impl Sources {
                 return Err(Unavailable::NotYet(message));
             }
             Ok(Err(Error::Api(status))) if status.code == 403 => {
-                // The API server also returns 403 if the CRD was removed together with the permission to read it.
+                // The API server also returns 403 if the CRD and the permission to read it were removed together.
                 self.kinds.invalidate().await;
                 return Err(missing_permission(&resource, &status.message));
             }
@@ -175,15 +176,15 @@ impl Sources {
     }
 }
 
-/// Returns whether the object does not exist. The API server also returns status 404 for a kind that it does not serve, but in
-/// that case the response contains no object name.
+/// Returns whether the response means that the object does not exist. The API server also returns status 404 for a kind
+/// that it does not serve, but such a response contains no object name.
 fn is_missing_object(status: &Status) -> bool {
     status.reason == "NotFound" && status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
 impl Found {
-    /// Returns the current artifact of the source. The Ready condition is ignored, because a source whose upstream is unreachable
-    /// keeps its last artifact, which remains valid. The artifact of an older generation is rejected, because the source
+    /// Returns the current artifact of the source. Ignores the Ready condition: if the upstream of a source is
+    /// unreachable, its last artifact is still valid. Rejects the artifact of an older generation, because the source
     /// controller is about to replace it.
     pub fn artifact(&self, directory: Directory) -> Result<Resolved, Unavailable> {
         let what = &self.what;
@@ -219,8 +220,8 @@ impl Found {
     }
 }
 
-/// Parses a kind in the form that is used in command-line flags: `GitRepository` for a Flux source, or `Kind.group.example.com`
-/// for a kind in another group.
+/// Parses a kind in the format of command-line flags: `GitRepository` for a Flux source, or `Kind.group.example.com`
+/// for a kind of another group.
 pub fn parse_kind(text: &str) -> GroupKind {
     match text.trim().split_once('.') {
         Some((kind, group)) => GroupKind::new(group, kind),
@@ -229,7 +230,7 @@ pub fn parse_kind(text: &str) -> GroupKind {
 }
 
 /// Returns the checksum of the revision and a digest of the options that select files, such as `ignore` and included
-/// repositories. A change to these options changes the content of the artifact, but not its revision.
+/// repositories. A change of these options changes the content of the artifact, but not its revision.
 fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     let revision = Revision::parse(revision);
     let checksum = revision.checksum()?;
@@ -248,7 +249,8 @@ fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     Some(format!("{checksum}+{digest}"))
 }
 
-/// Returns the revisions of included artifacts. Unlike digests, revisions do not change when the artifacts are packed again.
+/// Returns the revisions of included artifacts. A revision, unlike a digest, does not change when Flux packs the
+/// artifact again.
 fn included_revisions(artifacts: &Value) -> Value {
     let revision = |artifact: &Value| artifact.get("revision").cloned().unwrap_or_default();
     artifacts.as_array().map(|artifacts| artifacts.iter().map(revision).collect()).unwrap_or_default()
@@ -260,7 +262,7 @@ fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a serde_json
     conditions?.iter().find(|condition| condition.get("type").and_then(serde_json::Value::as_str) == Some(kind))
 }
 
-/// Returns whether the source is stalled, so that a user must change it.
+/// Returns whether the source is stalled: a user must change the source.
 fn is_stalled(object: &DynamicObject) -> bool {
     let status = condition(object, STALLED).and_then(|stalled| stalled.get("status"));
     status.and_then(serde_json::Value::as_str) == Some("True")

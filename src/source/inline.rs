@@ -9,7 +9,7 @@ use crate::pulumi::project::{self, PROJECT_FILE};
 use crate::source::git::RepositorySpec;
 use crate::source::{Origin, Resolved};
 
-/// The reason why an inline source is invalid. A user must correct the source.
+/// The reason why an inline source is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InlineSourceError {
     #[error("{one} and {other} are mutually exclusive: remove one of them")]
@@ -103,7 +103,7 @@ pub fn from_init_containers() -> Resolved {
 }
 
 fn in_pod(source: InPod, directory: Directory) -> Resolved {
-    // The revision is empty, as in the Pulumi Kubernetes Operator, because the source has no revision.
+    // The source has no revision. As in the Pulumi Kubernetes Operator, the field is then empty.
     Resolved {
         origin: Origin::InPod,
         revision: String::new(),

@@ -1,5 +1,6 @@
-//! Discovers the kinds that the API server serves, and their versions. One discovery request returns all kinds, and the response
-//! is cached. A lookup of an unknown kind repeats the request, at most once per `DISCOVERY_INTERVAL` for all callers.
+//! Discovers the kinds that the API server serves, and their versions. One discovery request returns all kinds. This
+//! module caches the response. A lookup of an unknown kind repeats the request, at most once per `DISCOVERY_INTERVAL`
+//! for all callers.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,14 +17,14 @@ use crate::source::Unavailable;
 
 /// Timeout for a discovery request.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(15);
-/// Minimum interval between two discovery requests. It is shorter than the requeue interval of a Stack that waits for a kind, so
-/// that discovery is repeated at each requeue.
+/// Minimum interval between two discovery requests. A Stack that waits for a kind has a longer requeue interval, so
+/// each requeue repeats the discovery.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 /// Verbs that a kind must support to be a source.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 /// Maximum number of kinds of a group in a message.
 const NAMED_KINDS: usize = 8;
-/// Maximum number of missing kinds that are logged. Further missing kinds are reported only in the status of the Stacks that
+/// Maximum number of missing kinds in the log. Further missing kinds are visible only in the status of the Stacks that
 /// refer to them.
 const MISSING_KINDS: usize = 256;
 
@@ -63,11 +64,11 @@ struct Table {
     is_stale: bool,
     /// The error of the last discovery request.
     failure: Option<String>,
-    /// Missing kinds that have been logged.
+    /// Missing kinds that the log already contains.
     missing: HashSet<GroupKind>,
 }
 
-/// A change in whether the API server serves a kind. Each change is logged once.
+/// A change of the served kinds. Each change is logged once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KindChange {
     Missing,
@@ -94,7 +95,7 @@ impl Kinds {
 
     /// Returns the resource of a kind in the preferred version of the API server.
     pub async fn find(&self, kind: &GroupKind) -> Result<ApiResource, Unavailable> {
-        // The lock is held during the request, so that concurrent callers wait for the same response.
+        // Holds the lock during the request, so that concurrent callers wait for the same response.
         let mut table = self.table.lock().await;
         let may_discover = table.discovered.is_none_or(|discovered| discovered.elapsed() >= DISCOVERY_INTERVAL);
         if may_discover && (table.is_stale || !table.served.contains_key(kind)) {
@@ -110,8 +111,8 @@ impl Kinds {
         table.find(kind)
     }
 
-    /// Invalidates the cached kinds. Called if the API server no longer serves a kind as cached. The next lookup repeats the
-    /// discovery request.
+    /// Invalidates the cached kinds, so that the next lookup repeats the discovery request. The caller does so when the
+    /// API server no longer serves a cached kind.
     pub async fn invalidate(&self) {
         self.table.lock().await.is_stale = true;
     }
@@ -137,8 +138,8 @@ impl Kinds {
 }
 
 impl Table {
-    /// Returns whether the API server started or stopped serving a kind since the last lookup. After a failed discovery request,
-    /// a missing kind is not reported.
+    /// Returns the change of a kind since its last lookup, if any. Does not report a missing kind after a failed
+    /// discovery request.
     fn change(&mut self, kind: &GroupKind) -> Option<KindChange> {
         if self.served.contains_key(kind) {
             return self.missing.remove(kind).then_some(KindChange::Served);

@@ -31,8 +31,8 @@ pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     }
 }
 
-/// Returns the source of a Stack that refers to neither an object nor a repository. The source is the inline source in its
-/// `workspaceTemplate`, or otherwise the files that its init containers provide. Returns `None` if the Stack refers to an object
+/// Returns the source of a Stack that refers to neither an object nor a repository: the inline source in its
+/// `workspaceTemplate`, or otherwise the files of its init containers. Returns `None` if the Stack refers to an object
 /// or a repository.
 pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable> {
     let inline = template_source(spec)?;
@@ -70,9 +70,8 @@ fn in_template(error: inline::InlineSourceError) -> Unavailable {
     Unavailable::Invalid(format!("spec.workspaceTemplate.spec: {error}"))
 }
 
-/// Returns the kind, namespace and name of each object that a Stack in the namespace `own` refers to as its source. A spec that
-/// refers to two objects is invalid. In this case, both objects are returned, so that a change to either object reconciles the
-/// Stack.
+/// Returns the kind, namespace and name of each source object of a Stack in the namespace `own`. A spec with two source
+/// objects is invalid. The function then returns both objects, so that a change of either object reconciles the Stack.
 pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, String))> {
     let flux = spec.flux_source.as_ref().map(|source| &source.source_ref);
     let flux = flux.and_then(|source| {

@@ -1,5 +1,5 @@
-//! Program sources: renders the content of a Program as a project file and packs the file into an artifact. The artifact depends
-//! only on the Program, so every replica can recreate it at any time.
+//! Program sources: renders the content of a Program as a project file and packs the file into an artifact. The
+//! artifact depends only on the Program, so every replica can build it again at any time.
 
 pub mod check;
 mod config;
@@ -50,7 +50,7 @@ pub fn make(program: &Program) -> Result<Made, String> {
 /// Maximum number of problems in a message.
 const LISTED: usize = 10;
 
-/// Joins the first `LISTED` sentences and the number of the others into one line.
+/// Joins the first `LISTED` sentences into one line and appends the number of omitted sentences.
 pub fn listed(sentences: &[String]) -> String {
     let more = match sentences.len().saturating_sub(LISTED) {
         0 => String::new(),

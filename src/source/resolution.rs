@@ -11,20 +11,20 @@ pub struct Resolved {
     pub origin: Origin,
     /// The revision of the source, for example `main@sha1:…`.
     pub revision: String,
-    /// The revision from which the artifact was built, if the source reports it. For an artifact in a registry, this is for
-    /// example the Git commit.
+    /// The revision from which the artifact was built, if the source reports it. For example, the Git commit of an
+    /// artifact in a registry.
     pub origin_revision: Option<String>,
     /// The digest of the archive.
     pub digest: Digest,
     /// The directory of the Pulumi project in the archive.
     pub directory: Directory,
-    /// An identifier that is equal for two archives of the same revision with the same files. `None` if the files can be
-    /// identified only by the digest.
+    /// An identifier that is equal for two archives of the same revision with the same files. `None` if only the digest
+    /// identifies the files.
     pub content_id: Option<String>,
 }
 
 impl Resolved {
-    /// Returns the digest of the files that `spec.paths` of the Stack matches, if `spec.paths` is set.
+    /// Returns the digest of the files that match `spec.paths` of the Stack, if `spec.paths` is set.
     pub fn selection(&self) -> Option<&str> {
         match &self.origin {
             Origin::Git(origin) => origin.selection.as_deref(),
@@ -36,7 +36,7 @@ impl Resolved {
 /// The origin of the content of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The URL from which the artifact is downloaded. The URL may become invalid at any time.
+    /// The URL of the artifact. The URL can become invalid at any time.
     Url(String),
     /// An archive that the controller built from the source object.
     Made(Arc<[u8]>),
@@ -49,14 +49,14 @@ pub enum Origin {
 /// The reason why no artifact of a source is available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// The source is not ready yet or cannot be read at the moment. A retry may succeed.
+    /// The source is not ready yet or temporarily unreadable. A retry can succeed.
     #[error("{0}")]
     NotYet(String),
-    /// The source does not exist or cannot be used in its current state. A user must create or change an object or push another
-    /// commit. The next retry detects the change.
+    /// The source does not exist, or its current state is unusable. A user must create or change an object or push
+    /// another commit. The next retry detects the change.
     #[error("{0}")]
     Stalled(String),
-    /// The lookup is in progress. The Stack is reconciled when there is a result.
+    /// The lookup is in progress. Its result triggers a reconciliation of the Stack.
     #[error("{0}")]
     Resolving(String),
     /// The Stack or the source object is invalid. A user must change it.

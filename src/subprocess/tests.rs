@@ -1,4 +1,4 @@
-//! Tests of the failures that the parent reports for children that end in different ways. The children are scripts;
+//! Tests for the failures that the parent reports. The children are scripts that exit in different ways.
 //! `tests/expressions.rs` and `tests/git` test the limits with the real binary.
 
 use std::path::Path;
@@ -64,7 +64,7 @@ async fn the_error_of_a_child_names_the_exceeded_limit() {
 }
 
 #[tokio::test]
-async fn a_child_that_does_not_read_its_input_can_still_answer() {
+async fn a_child_that_does_not_read_its_input_can_respond() {
     let input = vec![b'x'; 4 << 20];
     assert_eq!(run("echo done", &input, &LIMITS).await.as_deref(), Ok("done\n"));
 }

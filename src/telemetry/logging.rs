@@ -18,7 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::telemetry::chain;
 use crate::telemetry::redact::{Redacting, url_credentials};
 
-/// Crates whose debug and info messages are suppressed, because they are not about Stacks.
+/// Crates whose debug and info messages are suppressed, because they do not concern Stacks.
 const QUIET: [&str; 7] = ["h2", "hyper", "hyper_util", "rustls", "tonic", "tower", "reqwest"];
 
 /// Minimum level of logs.
@@ -53,7 +53,7 @@ pub enum LogEncoding {
     Console,
 }
 
-/// Error while setting up logging.
+/// Error from setting up logging.
 #[derive(Debug, Error)]
 pub enum LoggingError {
     #[error("failed to set up logging: {reason}")]
@@ -140,12 +140,12 @@ where
         }
         line.extend(fields.0);
         add_object(&mut line);
-        // A write error is ignored, because there is no other output to report it.
+        // A write error is ignored, because it cannot be reported anywhere else.
         let _ = writeln!(self.writer.make_writer(), "{}", Value::Object(line));
     }
 }
 
-/// Returns the name of a level in the log. Flux has no level between info and error, so warnings have the level info.
+/// Returns the name of a level in the log. Flux has no level for warnings, so they have the level info.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::TRACE => "trace",
@@ -155,7 +155,8 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// Returns the module that logged an event if it belongs to another crate. Events of this crate contain the object instead.
+/// Returns the module that logged an event, if the module is part of another crate. Events of this crate contain the
+/// object instead.
 fn logger_name(target: &str) -> Option<&str> {
     let ours = target.split("::").next() == Some("pulumi_controller");
     (!ours).then_some(target)

@@ -1,4 +1,5 @@
-//! Metrics with the names that Flux dashboards and controller-runtime alerts expect, and additional metrics of this controller.
+//! Metrics with the names that Flux dashboards and controller-runtime alerts expect, and additional metrics of the
+//! controller.
 
 use std::sync::Arc;
 
@@ -21,9 +22,9 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub enum FetchResult {
     /// Downloaded from the source.
     Fetched,
-    /// Present in the store.
+    /// Already present in the store.
     Cached,
-    /// Not returned by the source, or rejected.
+    /// The source did not return the artifact, or the controller rejected it.
     Failed,
 }
 
@@ -41,13 +42,13 @@ impl EncodeLabelValue for FetchResult {
 /// Result of a webhook call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WebhookResult {
-    /// Runs of all selected Stacks were requested.
+    /// The receiver has requested the runs of all selected Stacks.
     Accepted,
     /// The call is valid, but its event triggers no runs.
     Ignored,
     /// The path is unknown, or the call is not permitted.
     Refused,
-    /// The call is valid, but the run of at least one Stack could not be requested.
+    /// The call is valid, but the request for the run of at least one Stack failed.
     Failed,
 }
 
@@ -164,7 +165,8 @@ impl Metrics {
             self.artifact_fetches.clone(),
         );
         self.runs.register(registry);
-        // `stacks_active`, `programs_active` and two metrics of `Stacks` have the names of the Pulumi Kubernetes Operator.
+        // `stacks_active`, `programs_active` and two metrics of [`Stacks`] have the names that the Pulumi Kubernetes
+        // Operator uses.
         registry.register("stacks_active", "Number of Stacks", self.stacks_active.clone());
         registry.register_collector(Box::new(self.stacks.clone()));
         registry.register("programs_active", "Number of Programs", self.programs_active.clone());
@@ -246,12 +248,12 @@ impl Metrics {
         self.webhooks.get_or_create(&WebhookLabels { result }).inc();
     }
 
-    /// Counts a Kubernetes event that was not written.
+    /// Counts a Kubernetes event that the controller could not write.
     pub fn event_dropped(&self) {
         self.events_dropped.inc();
     }
 
-    /// Counts an event that was not posted to the notification-controller.
+    /// Counts an event that the controller could not send to the notification-controller.
     pub fn notification_dropped(&self) {
         self.notifications_dropped.inc();
     }
@@ -261,20 +263,20 @@ impl Metrics {
         self.leader.get_or_create(&LeaseLabels { name: lease.to_owned() }).set(i64::from(leads));
     }
 
-    /// Counts a request to the API server. `code` is `None` if there was no response.
+    /// Counts a request to the API server. `code` is `None` if the API server did not respond.
     pub fn api_request(&self, code: Option<u16>, method: &str, host: &str) {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         let labels = RequestLabels { code, method: method.to_owned(), host: host.to_owned() };
         self.api_requests.get_or_create(&labels).inc();
     }
 
-    /// Records a check of the certificate authority. `expiry` is the end of the authority's validity.
+    /// Records a check of the certificate authority. `expiry` is the end of its validity.
     pub fn authority(&self, expiry: Option<jiff::Timestamp>, is_well: bool) {
         self.authority_expiry.set(expiry.map_or(0, jiff::Timestamp::as_second));
         self.authority_well.set(i64::from(is_well));
     }
 
-    /// Counts a request that changes the API.
+    /// Counts a request that changes an object in the API server.
     pub fn api_write(&self, verb: &'static str, kind: &str) {
         self.api_writes.get_or_create(&WriteLabels { verb, kind: kind.to_owned() }).inc();
     }

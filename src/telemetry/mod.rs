@@ -7,7 +7,7 @@ pub mod reconciles;
 pub mod redact;
 pub mod stacks;
 
-/// Formats an error and its causes in one line, for users.
+/// Formats an error and its causes as one line for users.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! Process metrics from the kernel, with the names that all Prometheus clients use.
+//! Process metrics from the kernel, with the names of the Prometheus client libraries.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -6,7 +6,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Collector that reads the metrics on each scrape.
+/// Collector that reads the metrics at each scrape.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessMetrics;
 
@@ -28,7 +28,7 @@ struct Usage {
     virtual_bytes: u64,
     resident_bytes: u64,
     open_files: u64,
-    /// Maximum number of open files, or `None` if there is no limit.
+    /// Maximum number of open files. `None` if the number is unlimited.
     most_files: Option<u64>,
 }
 

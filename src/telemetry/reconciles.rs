@@ -56,7 +56,7 @@ struct ControllerLabels {
     controller: &'static str,
 }
 
-/// Labels of a controller's queue, which has the same name as the controller.
+/// Labels of the queue of a controller. The queue has the name of the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct QueueLabels {
     name: &'static str,
@@ -114,11 +114,15 @@ impl Reconciles {
             "Duration in seconds of reconciliations",
             self.duration.clone(),
         );
-        registry.register("controller_runtime_reconcile", "Number of completed reconciles", self.results.clone());
-        registry.register("controller_runtime_reconcile_errors", "Number of failed reconciles", self.errors.clone());
+        registry.register("controller_runtime_reconcile", "Number of completed reconciliations", self.results.clone());
+        registry.register(
+            "controller_runtime_reconcile_errors",
+            "Number of failed reconciliations",
+            self.errors.clone(),
+        );
         registry.register(
             "controller_runtime_terminal_reconcile_errors",
-            "Number of failed reconciles that are not retried until the object changes",
+            "Number of failed reconciliations that are not retried until the object changes",
             self.terminal_errors.clone(),
         );
         registry.register(
@@ -195,12 +199,12 @@ impl Reconciles {
 /// Namespace and name of an object.
 type ObjectKey = (String, String);
 
-/// Running reconciliations of all controllers, for the metrics that the work queue of controller-runtime has. These metrics show a
-/// reconcile that hangs before it ends. Cheap to clone.
+/// Running reconciliations of all controllers, for the work queue metrics of controller-runtime. These metrics show a
+/// reconciliation that hangs, even before it ends. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 struct Activity {
-    /// Start times. The lock is held only briefly and never across an `await`. A controller without running reconciles stays and
-    /// reports zero.
+    /// Start times. Code holds the lock only briefly and never across an `await`. A controller without running
+    /// reconciliations remains in the map and reports zero.
     started: Arc<Mutex<BTreeMap<&'static str, HashMap<ObjectKey, Instant>>>>,
 }
 
@@ -215,7 +219,7 @@ impl Activity {
         started.entry(controller).or_default().remove(object);
     }
 
-    /// Returns the duration of the longest running reconcile and the sum of all durations, for each controller.
+    /// Returns for each controller the duration of the longest running reconciliation and the sum of all durations.
     fn durations(&self) -> Vec<(&'static str, Duration, Duration)> {
         let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let durations = started.iter().map(|(controller, objects)| {
@@ -230,10 +234,10 @@ impl Collector for Activity {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let durations = self.durations();
         let longest = durations.iter().map(|(controller, longest, _)| (*controller, *longest));
-        let help = "Duration in seconds of the longest reconcile in progress";
+        let help = "Duration in seconds of the longest reconciliation in progress";
         gauges(&mut encoder, "workqueue_longest_running_processor_seconds", help, longest)?;
         let unfinished = durations.iter().map(|(controller, _, all)| (*controller, *all));
-        let help = "Sum of the durations in seconds of all reconciles in progress";
+        let help = "Sum of the durations in seconds of all reconciliations in progress";
         gauges(&mut encoder, "workqueue_unfinished_work_seconds", help, unfinished)
     }
 }
@@ -257,7 +261,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn durations_include_hanging_reconciles_but_not_ended_ones() {
+    async fn durations_include_hanging_but_not_ended_reconciliations() {
         let activity = Activity::default();
         let key = |name: &str| ("apps".to_owned(), name.to_owned());
         activity.begin("stack", &key("slow"));

@@ -1,15 +1,15 @@
-//! Redaction of secrets in output: credentials in URLs, and values that are known to be secret.
+//! Redaction of secrets in output: credentials in URLs, and known secret values.
 
 use std::borrow::Cow;
 use std::io;
 
 /// Replacement for a secret.
 pub const HIDDEN: &str = "***";
-/// Minimum length of a redacted value in bytes. Shorter values are not secrets, and redacting `1` would make every text
-/// unreadable.
+/// Minimum length of a redacted value in bytes. A shorter value is not a secret, and redacting a value such as `1`
+/// would make every text unreadable.
 const MIN_VALUE: usize = 4;
 
-/// Redacts the user and the password in every URL of a text.
+/// Redacts the user name and the password in every URL of a text.
 pub fn url_credentials(text: &str) -> Cow<'_, str> {
     let mut hidden = String::new();
     let mut rest = text;
@@ -39,10 +39,10 @@ fn ends_authority(c: char) -> bool {
     c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '\\' | '<' | '>' | '`')
 }
 
-/// Set of values that are known to be secret.
+/// Set of known secret values.
 #[derive(Clone, Default)]
 pub struct KnownValues {
-    /// Longest first, so that a value that contains another one is redacted as a whole.
+    /// Longest values first, so that a value that contains another value is redacted completely.
     values: Vec<String>,
 }
 
@@ -53,7 +53,8 @@ impl std::fmt::Debug for KnownValues {
 }
 
 impl KnownValues {
-    /// Creates a set of values. Each line of a value is a separate value, because texts are redacted line by line.
+    /// Creates a set of values. Each line of a value is a separate value, because [`KnownValues::hide`] receives single
+    /// lines.
     pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
         let lines = values.into_iter().flat_map(str::lines).map(str::trim).filter(|line| line.len() >= MIN_VALUE);
         let mut values: Vec<String> = lines.map(str::to_owned).collect();
@@ -74,7 +75,7 @@ impl KnownValues {
     }
 }
 
-/// Writer that redacts credentials in URLs. Each write must contain whole lines.
+/// Writer that redacts credentials in URLs. Each write must contain complete lines.
 pub struct Redacting<W>(pub W);
 
 impl<W: io::Write> io::Write for Redacting<W> {

@@ -1,4 +1,4 @@
-//! Metrics of Stacks and their runs: the states of Stacks, open and queued runs, waiting times and durations.
+//! Metrics of Stacks and their runs: states of Stacks, numbers of open and queued runs, waiting times and durations.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,17 +13,17 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Maximum number of pairs of status and reason that have separate series; further pairs are counted together.
+/// Maximum number of pairs of status and reason with separate series. One series counts all further pairs.
 const MAX_REASONS: usize = 64;
-/// Status and reason of the pairs that are counted together.
+/// Status and reason of the series that counts all further pairs.
 const OTHER: &str = "Other";
 
-/// State of a Stack, according to its conditions.
+/// State of a Stack, from its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackState {
     /// Status of the condition `Ready`.
     pub ready: String,
-    /// Reason of the condition `Stalled` if it is present; otherwise, the reason of the condition `Ready`.
+    /// Reason of the condition `Stalled` if this condition exists, otherwise the reason of the condition `Ready`.
     pub reason: String,
     pub is_failing: bool,
     pub is_reconciling: bool,
@@ -59,7 +59,7 @@ impl Stacks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Encodes a series for each Stack, with a metric name of the Pulumi Kubernetes Operator.
+    /// Encodes a series for each Stack. The metric has a name of the Pulumi Kubernetes Operator.
     fn encode_each(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -91,10 +91,10 @@ impl Collector for Stacks {
     }
 }
 
-/// Upper bounds in seconds, from the shortest runs to the default timeout.
+/// Upper bounds in seconds. They range from the shortest runs to the default timeout.
 const DURATION_BUCKETS: [f64; 14] =
     [1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10800.0];
-/// Upper bounds in seconds, from an immediate start to a wait behind the runs of many Stacks.
+/// Upper bounds in seconds. They range from an immediate start to a wait for the runs of many Stacks.
 const WAIT_BUCKETS: [f64; 14] =
     [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10800.0];
 
@@ -152,7 +152,7 @@ impl Runs {
         registry.register_collector(Box::new(self.oldest.clone()));
     }
 
-    /// Sets the number of open runs, the number of queued runs, and the time since which the oldest queued run has been
+    /// Sets the number of open runs, the number of queued runs, and the time at which the oldest queued run became
     /// pending.
     pub fn count(&self, open: usize, queued: usize, oldest: Option<Timestamp>) {
         self.open.set(i64::try_from(open).unwrap_or(i64::MAX));
@@ -171,7 +171,7 @@ impl Runs {
     }
 }
 
-/// Time since which the oldest queued run has been pending. Its age is computed on each scrape.
+/// Time at which the oldest queued run became pending. Each scrape computes the age of the run.
 #[derive(Clone, Debug, Default)]
 struct Oldest(Arc<Mutex<Option<Timestamp>>>);
 

@@ -136,7 +136,7 @@ const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
     ("directory-over-a-file", &["\"evil/b\"", "is a file"]),
     ("too-deep", &["has 65"]),
     ("too-long", &["has 1100"]),
-    ("too-long-a-name", &["has one of 256"]),
+    ("too-long-a-name", &["has a component of 256"]),
     ("truncated", &["truncated before the end mark"]),
     ("more-behind-its-end", &["after the end mark"]),
 ];

@@ -150,7 +150,7 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
         .await;
 
         scene.patch::<Workspace>("main", json!({"spec": {"flux": {"digest": ""}}})).await;
-        until_stalled(scene, "main", &["flux.digest", "it is required to verify the artifact"]).await;
+        until_stalled(scene, "main", &["flux.digest", "a digest is required to verify the artifact"]).await;
 
         scene.patch::<Workspace>("main", json!({"spec": {"flux": flux(&artifact)}})).await;
         until_ready(scene, "main").await;

@@ -3,8 +3,8 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 const GRACE_PERIOD: Duration = Duration::from_secs(60);
 
-/// Returns the signals and their times in seconds, for `Cancel` calls at the seconds `calls` and the engine's first
-/// event at the second `began`.
+/// Returns the sent signals with their times. All times are in seconds: `calls` are the times of `Cancel` calls,
+/// `began` is the time of the engine's first event.
 fn sent(calls: &[u32], began: Option<u32>) -> Vec<(u32, Step)> {
     sent_with(calls, began, |_, _, _| {})
 }
@@ -46,7 +46,8 @@ fn signals_escalate_after_engine_start_and_grace_period() {
     }
 }
 
-/// Returns the signals and their times in seconds, for an engine without operations in flight in the seconds `idle`.
+/// Returns the sent signals with their times, for an engine that has no resource operation in flight during `idle`. All
+/// times are in seconds.
 fn sent_while_idle(idle: &std::ops::Range<u32>, calls: &[u32]) -> Vec<(u32, Step)> {
     sent_with(calls, Some(0), |cancellation, second, now| cancellation.observe_operations(!idle.contains(&second), now))
 }
@@ -66,7 +67,7 @@ fn an_idle_engine_gets_the_second_interrupt_earlier_but_not_the_kill() {
 }
 
 #[test]
-fn an_interrupt_counts_as_hard_only_after_the_grace_period() {
+fn an_interrupt_is_forced_only_after_the_grace_period() {
     let start = Instant::now();
     let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());
     cancellation.engine_began();

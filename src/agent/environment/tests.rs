@@ -47,7 +47,7 @@ fn the_caches_of_go_are_on_the_share_volume_unless_the_user_sets_them() {
 fn every_mounted_secret_is_redacted_even_if_unused() {
     let directory = tempfile::tempdir().unwrap();
     let secret = directory.path().join("secrets/aws");
-    // As mounted by the kubelet: keys are symbolic links into a directory that is replaced atomically.
+    // The same layout as a mount of the kubelet, which links the keys into a directory that it replaces atomically.
     std::fs::create_dir_all(secret.join("..2026")).unwrap();
     std::fs::write(secret.join("..2026/key"), "inherited-value").unwrap();
     std::fs::write(secret.join("..2026/large"), "x".repeat(65 * 1024)).unwrap();
@@ -65,7 +65,8 @@ fn every_mounted_secret_is_redacted_even_if_unused() {
 fn a_missing_secret_and_a_missing_key_cause_different_errors() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
-    // As mounted by the kubelet: the directory of an optional Secret is empty until the Secret exists.
+    // The same layout as a mount of the kubelet, which leaves the directory of an optional Secret empty until the
+    // Secret exists.
     for secret in ["absent", "present/..2026"] {
         std::fs::create_dir_all(layout.secrets().join(secret)).unwrap();
     }

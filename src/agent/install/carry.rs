@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::agent::durable;
 
-/// Returns those of `paths` that are directories in the source.
+/// Returns the elements of `paths` that are directories in the source.
 pub fn present(source: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| is_directory(&source.join(path))).cloned().collect()
 }
 
-/// Moves directories from one source to another. Skips existing targets, so that the move can be repeated after a
-/// crash.
+/// Moves directories from one source to another. Skips directories that already exist in the target, so that a repeated
+/// call after a crash succeeds.
 pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     for path in paths {
         let (from, to) = (from.join(path), to.join(path));
@@ -23,8 +23,8 @@ pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies directories from one source to another. Removes all copies if an error occurs. With `links`, the files of
-/// packages become hard links, because a copy of thousands of files takes longer than an installation. See
+/// Copies directories from one source to another. Removes all copies after an error. If `links` is true, files of
+/// packages become hard links, because a copy of thousands of files can take longer than an installation. See
 /// [`is_package_file`].
 pub fn copy_all(
     from: &Path,
@@ -44,7 +44,7 @@ pub fn remove_all(source: &Path, paths: &[PathBuf]) -> io::Result<()> {
     paths.iter().try_for_each(|path| durable::remove(&source.join(path)))
 }
 
-/// Returns whether the path is a directory. A symbolic link to a directory does not count.
+/// Returns whether the path is a directory. Returns `false` for a symbolic link to a directory.
 pub(super) fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
@@ -52,7 +52,7 @@ pub(super) fn is_directory(path: &Path) -> bool {
 /// Copies a directory with its modes, modification times and symbolic links. Python and npm use modification times to
 /// detect outdated files.
 fn copy(from: &Path, to: &Path, links: bool, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
-    // No recursion: a deep tree would overflow the stack of the thread.
+    // Iterative, because recursion into a deep tree would overflow the stack of the thread.
     let mut pending = vec![PathBuf::new()];
     let mut directories = Vec::new();
     while let Some(inner) = pending.pop() {
@@ -76,7 +76,7 @@ fn copy(from: &Path, to: &Path, links: bool, is_stopped: &impl Fn() -> bool) -> 
         }
         directories.push(inner);
     }
-    // Modes and times are set after all entries are copied, innermost directories first: a new entry changes the
+    // Sets modes and times only after all entries are copied, innermost directories first. A new entry changes the
     // modification time of its directory, and the mode of a directory can forbid new entries.
     for inner in directories.iter().rev() {
         let metadata = fs::metadata(from.join(inner))?;
@@ -87,19 +87,19 @@ fn copy(from: &Path, to: &Path, links: bool, is_stopped: &impl Fn() -> bool) -> 
     Ok(())
 }
 
-/// Returns whether a file belongs to a package. `path` is relative to the directory of the dependencies, such as
-/// `node_modules` or `venv`.
+/// Returns whether a file is part of an installed package. `path` is relative to the directory of the dependencies,
+/// such as `node_modules` or `venv`.
 ///
-/// Package managers and Python replace these files and do not change them in place: pnpm and uv themselves use hard links.
-/// Scripts of the project can change them in place, as patch-package does.
-/// A change of a hard link in place would change the previous source, too, which is used again if the installation fails.
-/// All other files, such as `node_modules/.package-lock.json`, `venv/pyvenv.cfg` and `venv/bin/activate`, are changed in
-/// place.
+/// If the installation fails, the agent restores the previous source. A hard link to a file of the previous source is
+/// therefore safe only if nothing changes the file in place. Package managers and Python replace the files of packages:
+/// pnpm and uv even create hard links. Package managers and Python change all other files in place, for example
+/// `node_modules/.package-lock.json`, `venv/pyvenv.cfg` and `venv/bin/activate`. Scripts of a project, for example
+/// patch-package, can also change the files of packages in place.
 fn is_package_file(path: &Path) -> bool {
     let mut components = path.components().map(|component| component.as_os_str().to_string_lossy());
     let (Some(first), Some(_)) = (components.next(), components.next()) else { return false };
     match first.starts_with('.') {
-        // The packages of pnpm are in `node_modules/.pnpm/NAME/node_modules`.
+        // pnpm stores packages in `node_modules/.pnpm/NAME/node_modules`.
         true => components.next().is_some_and(|third| third == "node_modules"),
         false => first != "bin",
     }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_canceled_copy_leaves_nothing() {
+    fn a_canceled_copy_leaves_no_files() {
         let (from, to) = (tree(), tempfile::tempdir().unwrap());
         copy_all(from.path(), to.path(), &[PathBuf::from("node_modules")], true, || true).unwrap_err();
         assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);

@@ -1,4 +1,4 @@
-//! Reads the packages that the files of a Go module import.
+//! Finds the packages that the files of a Go module import.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::pulumi::install::{Files, Subject, go};
 
-/// Maximum number of entries in the directories of a module.
+/// Maximum number of directory entries in a module.
 const MAX_ENTRIES: usize = 20_000;
-/// Maximum number of bytes to read from one file. Import declarations are at its beginning.
+/// Maximum number of bytes to read from one file. The import declarations are at the beginning of a file.
 const MAX_IMPORTS_BYTES: u64 = 256 * 1024;
 
 /// Returns the imports of all Go files in the module of a project. Returns an empty set for other projects.

@@ -1,4 +1,4 @@
-//! Installs the dependencies of a project, or reuses those of the previous source.
+//! Installs the dependencies of a project, or reuses the dependencies of the previous source.
 
 pub mod carry;
 mod go_imports;
@@ -27,7 +27,7 @@ use carry::is_directory;
 
 /// Timeout of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Maximum size in bytes of a file that affects the installation. Lock files of large projects have several megabytes.
+/// Maximum size in bytes of an input file of the installation. Lock files of large projects have several megabytes.
 const MAX_FILE: u64 = 32 * 1024 * 1024;
 
 /// Cause of a failed installation.
@@ -37,15 +37,16 @@ pub enum InstallError {
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// The message contains the cause from the redacted output, and advice.
+    /// The message contains the cause, taken from the redacted output, and advice.
     #[error("`pulumi install` failed: {0}")]
     Failed(String),
-    /// Another source is requested, or the agent is shutting down. No process of the installation is left.
+    /// The controller requests another source, or the agent is shutting down. All processes of the installation have
+    /// exited.
     #[error("the installation was canceled")]
     Stopped,
 }
 
-/// Runs `pulumi install` in the current project. Its output goes to the pod's log.
+/// Runs `pulumi install` in the current project and copies the output to the log of the pod.
 ///
 /// The installation runs at the final path of the project, because virtual environments and links to local packages
 /// contain absolute paths.
@@ -86,12 +87,13 @@ pub async fn end_leftovers(layout: &Layout) -> io::Result<()> {
     Family::new(&operation(layout), Vec::new()).end().await
 }
 
-/// Returns the mark of the processes of an installation. A workspace has at most one installation at a time.
+/// Returns the ID that marks the processes of an installation. A workspace runs at most one installation at a time.
 fn operation(layout: &Layout) -> String {
     format!("install-{}", layout.root().display())
 }
 
-/// Plans the installation for a project in an unpacked source. `cli` is the version of the CLI; empty if unknown.
+/// Plans the installation for a project in an unpacked source. `cli` is the version of the CLI, or empty if the version
+/// is unknown.
 pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) -> Plan {
     let subject = Subject { project, directory: Path::new(directory.as_str()) };
     let mut files = Files::new();
@@ -113,7 +115,7 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
         }
     };
     let mut plan = pulumi_install::plan(subject, &files, &imports, cli);
-    // Directories that the source itself contains are not reused from the previous source.
+    // A directory that the new source itself contains is not taken from the previous source.
     plan.trees.retain(|path| {
         !exists(&tree.join(path)) && path.parent().is_none_or(|parent| is_directory(&tree.join(parent)))
     });

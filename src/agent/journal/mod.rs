@@ -1,9 +1,9 @@
-//! The journal of operations: requests, progress and results. Because of the journal, the result of a run depends
-//! neither on the connections of clients nor on the lifetime of the agent.
+//! The journal of operations: requests, progress and results. The journal preserves the result of a run when clients
+//! disconnect and when the agent restarts.
 //!
-//! `operations/<id>/` contains `request.json` (written before the process starts), `progress-<n>` (segments of
-//! length-delimited messages), `result` (one message, written last) and, once the controller has recorded the result,
-//! `acknowledged`.
+//! `operations/<id>/` contains `request.json`, written before the process starts; `progress-<n>`, segments of
+//! length-delimited messages; `result`, one message, written last; and `acknowledged`, written when the controller has
+//! recorded the result.
 
 mod reader;
 mod record;
@@ -19,10 +19,10 @@ use crate::rpc::proto;
 pub use reader::{Item, Reader};
 pub use record::{JournalRecord, Request, now};
 
-/// Maximum number of finished operations that are kept.
+/// Maximum number of finished operations in the journal.
 const MAX_OPERATIONS_KEPT: usize = 5;
 const MAX_ID: usize = 64;
-/// File name extension of unreadable operations.
+/// File name extension that marks the directory of an unreadable operation.
 const UNREADABLE_EXTENSION: &str = "unreadable";
 
 #[derive(Debug, thiserror::Error)]
@@ -46,9 +46,9 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Loads the operations of previous agents. Removes an operation without a request: its process never started,
-    /// because the request is written first. Renames an operation with an unreadable request, so that a user can
-    /// inspect it.
+    /// Loads the operations of previous agents. Removes an operation without a request: its process has not started,
+    /// because the request is written first. Renames the directory of an operation with an unreadable request, so that
+    /// a user can inspect it.
     pub fn open(directory: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Read { path: directory.to_owned(), source };
         let mut records = BTreeMap::new();
@@ -71,7 +71,7 @@ impl Journal {
                     mark_unreadable(&path)
                 }
             };
-            // Not fatal: the operation is not loaded even if its directory remains.
+            // Not fatal: the journal ignores the operation even if its directory remains.
             if let Err(error) = cleared {
                 tracing::warn!(path = %path.display(), %error, "failed to clean up the journal");
             }
@@ -112,13 +112,13 @@ impl Journal {
         self.records().values().filter(|record| record.result().is_none()).cloned().collect()
     }
 
-    /// Returns the operations of a stack that have a result and therefore no running process.
+    /// Returns the operations of a stack that have a result. Such an operation has no running process.
     pub fn finished(&self, stack: &str) -> Vec<Arc<JournalRecord>> {
         let is_meant = |record: &&Arc<JournalRecord>| record.request().stack == stack && record.result().is_some();
         self.records().values().filter(is_meant).cloned().collect()
     }
 
-    /// Returns the operations with a result that is not acknowledged, in the order in which they started.
+    /// Returns the operations whose result is not acknowledged, in the order of their start.
     pub fn unacknowledged(&self) -> Vec<Arc<JournalRecord>> {
         let mut records: Vec<_> =
             self.records().values().filter(|record| record.is_unacknowledged()).cloned().collect();
@@ -126,8 +126,8 @@ impl Journal {
         records
     }
 
-    /// Writes the result of an operation and removes the oldest finished operations. If the result cannot be written,
-    /// it is still available in memory.
+    /// Writes the result of an operation and removes the oldest finished operations. If the write fails, the result
+    /// remains available in memory.
     pub fn finish(&self, record: &JournalRecord, result: proto::Result) {
         if let Err(error) = record.finish(result) {
             tracing::error!(operation = record.request().id, %error, "failed to write the result of the operation");
@@ -155,8 +155,8 @@ impl Journal {
     }
 }
 
-/// Renames an unreadable operation. The new name is not a valid ID, so that it does not conflict with another operation
-/// and is not loaded again.
+/// Renames an unreadable operation. The new name is not a valid ID, so it cannot conflict with another operation, and
+/// the journal does not load it again.
 fn mark_unreadable(path: &Path) -> io::Result<()> {
     let aside = path.with_extension(UNREADABLE_EXTENSION);
     durable::remove(&aside)?;

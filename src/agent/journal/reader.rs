@@ -1,5 +1,5 @@
-//! Reads the progress of an operation during and after the run. Each reader has its own position in the files, so that
-//! a slow reader does not block others.
+//! Reads the progress of an operation during and after the run. Each reader has its own position in the files, so a
+//! slow reader does not block other readers.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,10 +25,10 @@ pub enum Item {
 pub struct Reader {
     record: Arc<JournalRecord>,
     state: watch::Receiver<State>,
-    /// Lowest sequence number to return next.
+    /// Lowest sequence number of the next message.
     next: u64,
     segment: Option<Segment>,
-    /// Whether the rest of the progress is unreadable.
+    /// Whether a read of the progress has failed. The reader then skips the rest of the progress.
     damaged: bool,
     ended: bool,
 }
@@ -47,11 +47,11 @@ impl Reader {
         Reader { record, state, next: from, segment: None, damaged: false, ended: false }
     }
 
-    /// Waits for the next item; returns `None` after the result. Skips unreadable progress, so that the client still
+    /// Waits for the next item. Returns `None` after the result. Skips unreadable progress, so that the client still
     /// receives the result.
     pub async fn next(&mut self) -> Option<Item> {
         while !self.ended {
-            // The state is read before the files, because everything that the state refers to has been written.
+            // Reads the state before the files: the files contain everything that the state refers to.
             let seen = self.state.borrow_and_update().clone();
             if let Some(progress) = self.readable(seen.segment) {
                 return Some(Item::Progress(progress));
@@ -91,7 +91,7 @@ impl Reader {
         Ok(sessions)
     }
 
-    /// Returns the next progress message to send; `None` at the end of the segment `last`.
+    /// Returns the next progress message, or `None` at the end of the segment `last`.
     fn read(&mut self, last: u64) -> io::Result<Option<proto::Progress>> {
         loop {
             let Some(segment) = &mut self.segment else {
@@ -116,8 +116,8 @@ impl Reader {
         }
     }
 
-    /// Opens the first existing segment after `number`, up to `last`, and returns whether there is one. Older segments
-    /// may have been removed.
+    /// Opens the first existing segment after `number`, up to `last`. Returns `false` if no such segment exists. The
+    /// journal removes older segments.
     fn open_after(&mut self, number: Option<u64>, last: u64) -> io::Result<bool> {
         let is_next = |candidate: &u64| *candidate <= last && number.is_none_or(|number| *candidate > number);
         for candidate in self.record.segments()?.into_iter().filter(is_next) {
@@ -135,7 +135,7 @@ impl Reader {
 }
 
 impl Segment {
-    /// Returns the next complete message; `None` at the end of the written data.
+    /// Returns the next complete message, or `None` at the end of the written data.
     fn read(&mut self) -> io::Result<Option<proto::Progress>> {
         loop {
             if let Some(progress) = self.decode()? {
@@ -153,7 +153,7 @@ impl Segment {
     fn decode(&mut self) -> io::Result<Option<proto::Progress>> {
         let bytes = self.buffer.get(self.consumed..).unwrap_or_default();
         let mut rest = bytes;
-        // A length prefix has up to ten bytes. If the buffer contains fewer bytes, the prefix can be incomplete.
+        // A length prefix has up to ten bytes, so it can be incomplete in a shorter buffer.
         let length = match prost::decode_length_delimiter(&mut rest) {
             Ok(length) => length,
             Err(_) if bytes.len() < 10 => return Ok(None),

@@ -13,7 +13,8 @@ use tokio::sync::watch;
 use crate::agent::durable;
 use crate::rpc::proto;
 
-/// Size in bytes at which a segment is closed and its predecessor removed. An operation keeps at most two segments.
+/// Size in bytes at which the journal closes a segment and removes the segment before it. An operation has at most two
+/// segments.
 const SEGMENT: u64 = 8 * 1024 * 1024;
 const REQUEST: &str = "request.json";
 const RESULT: &str = "result";
@@ -52,10 +53,10 @@ pub struct Request {
     pub backend: Option<String>,
 }
 
-/// State of an operation. Everything that the state refers to has been written.
+/// State of an operation. The state refers only to data that the files already contain.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// Number of the segment that is being written.
+    /// Number of the segment to which the journal currently writes.
     pub segment: u64,
     /// Sequence number of the next progress message.
     pub next: u64,
@@ -63,7 +64,7 @@ pub struct State {
     pub acknowledged: bool,
 }
 
-/// One operation, written by its run and read by any number of readers.
+/// One operation. Its run writes the record, and any number of readers read it.
 pub struct JournalRecord {
     request: Request,
     directory: PathBuf,
@@ -87,13 +88,13 @@ impl JournalRecord {
         Ok(Self::with_state(directory, request, State::default()))
     }
 
-    /// Loads an operation of a previous agent. Returns `NotFound` if there is no request. Treats an unreadable result
-    /// as missing: the operation was started, and recovery writes a new result.
+    /// Loads an operation of a previous agent. Returns `NotFound` if the request is missing. Treats an unreadable
+    /// result as missing: the recovery of the unfinished operation then writes a new result.
     pub(super) fn load(directory: &Path) -> io::Result<Self> {
         let request: Request = serde_json::from_slice(&std::fs::read(directory.join(REQUEST))?)?;
         let named = directory.file_name().is_some_and(|name| name == request.id.as_str());
         if !named {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "request belongs to another operation"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "request has another ID"));
         }
         let result = read_result(&directory.join(RESULT)).unwrap_or_else(|error| {
             tracing::error!(operation = request.id, %error, "failed to read the result of the operation");
@@ -117,12 +118,12 @@ impl JournalRecord {
         &self.request
     }
 
-    /// Returns the path to which the CLI writes its events during the operation.
+    /// Returns the path of the file to which the CLI writes its events during the operation.
     pub fn event_log(&self) -> PathBuf {
         self.directory.join(EVENT_LOG)
     }
 
-    /// Returns the path of the exported stack state while the operation inspects it.
+    /// Returns the path of the exported state of the stack, which exists only while the operation inspects it.
     pub fn state_file(&self) -> PathBuf {
         self.directory.join(STATE)
     }
@@ -140,7 +141,7 @@ impl JournalRecord {
         self.state.subscribe()
     }
 
-    /// Appends an event to the progress. An event that cannot be written is lost, because a full disk must not stop the
+    /// Appends an event to the progress. Drops the event after a write error, because a full disk must not stop the
     /// run.
     pub fn append(&self, event: proto::progress::Event) {
         let mut writer = self.writer();
@@ -175,7 +176,7 @@ impl JournalRecord {
         }
         let Some(file) = writer.file.as_mut() else { return Ok(()) };
         if let Err(error) = file.write_all(message) {
-            // A partial message would make the following messages unreadable.
+            // Removes the partial message, which would make the following messages unreadable.
             file.set_len(writer.length)?;
             return Err(error);
         }
@@ -189,7 +190,7 @@ impl JournalRecord {
         if self.result().is_some() {
             return Ok(());
         }
-        // The largest files are removed first, because they can be the reason for a full disk.
+        // Removes the largest files first, because they can be the reason for a full disk.
         let _ = durable::remove(&self.event_log());
         let _ = durable::remove(&self.state_file());
         let written = self.write_result(&writer, &result).or_else(|_| {
@@ -212,7 +213,7 @@ impl JournalRecord {
         segments(&self.directory)?.into_iter().try_for_each(|segment| durable::remove(&self.segment(segment)))
     }
 
-    /// Records that the result is stored outside the pod.
+    /// Records that the controller has stored the result.
     pub fn acknowledge(&self) -> io::Result<()> {
         let _writer = self.writer();
         if self.state.borrow().acknowledged {
@@ -259,7 +260,7 @@ fn segments(directory: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Returns the current time in milliseconds since 1970, the unit of all times in the journal and in results.
+/// Returns the current time in milliseconds since 1970. All times in the journal and in results have this unit.
 pub fn now() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }

@@ -41,7 +41,7 @@ async fn sequences(reader: &mut Reader) -> (Vec<u64>, Option<Arc<proto::Result>>
 }
 
 #[test]
-fn an_operation_id_is_a_valid_directory_name() {
+fn an_operation_id_must_be_a_valid_directory_name() {
     for id in ["6b1c8f0e-4d53-4a0c-9d37-1f1b7a3f6d11", "a", "0"] {
         validate_id(id).unwrap();
     }
@@ -128,7 +128,7 @@ async fn damaged_progress_does_not_withhold_the_result() {
 }
 
 #[test]
-fn the_last_five_records_are_kept_and_acknowledged_ones_expire_first() {
+fn the_last_five_records_are_kept_and_acknowledged_records_expire_first() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();
     for number in 0..7 {

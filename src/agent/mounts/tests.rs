@@ -69,7 +69,7 @@ impl Place {
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
-fn input_digests_are_equal_only_for_equal_contents() {
+fn input_hashes_are_equal_only_for_equal_contents() {
     let place = Place::new(KEY);
     let absent = place.hash(&["a", "b"]);
     place.write("a", "");
@@ -103,7 +103,7 @@ fn files_are_read_again_only_after_a_change() {
     let files = [place.0.path().join("key").display().to_string()];
     let hash = || inputs.hashes(&files, &[]).files.unwrap();
     let before = hash();
-    // A change that no watch detects shows that the file is not read.
+    // The watch cannot detect this change, so an unchanged hash proves that the file was not read again.
     std::fs::write(&target, "two").unwrap();
     assert_eq!(hash(), before);
     place.write("other", "");
@@ -115,14 +115,14 @@ fn files_are_read_again_only_after_a_change() {
 }
 
 #[test]
-fn the_input_digest_is_stable_across_versions_and_depends_on_the_key() {
+fn the_input_hash_is_stable_across_versions_and_depends_on_the_key() {
     let hash = |key: &str| hash_files(key.as_bytes(), &["/nonexistent/a".to_owned()]).unwrap();
     assert_eq!(hash(KEY), "a3dce3629cab9d025de1610f550348c40289bc629dd0285b62d99033b9999450");
     assert_ne!(hash(KEY), hash("another key"));
 }
 
 #[test]
-fn a_directory_digest_changes_with_any_of_its_keys() {
+fn a_directory_hash_changes_with_each_of_its_keys() {
     let place = Place::new(KEY);
     let directory = place.0.path().join("aws");
     let requested = [directory.display().to_string(), place.0.path().join("gone").display().to_string()];
@@ -148,7 +148,7 @@ fn a_directory_digest_changes_with_any_of_its_keys() {
 }
 
 #[test]
-fn no_digest_is_reported_without_files_or_without_a_key() {
+fn no_hash_is_reported_without_files_or_without_a_key() {
     let place = Place::new(KEY);
     assert_eq!(place.hash(&[]), "");
     place.write(INPUTS_KEY_FILE, "short");

@@ -1,4 +1,4 @@
-//! Runs one process of the CLI until the process and all its descendants have ended.
+//! Runs one process of the CLI until the process and all its descendants have exited.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,9 +23,9 @@ use crate::pulumi::failure::{self, Failure, FailureKind};
 use crate::pulumi::run_summary::RunSummary;
 use crate::rpc::proto::{self, StepState, progress};
 
-/// Interval at which the event log is read.
+/// Interval at which the agent reads the event log.
 const POLL: Duration = Duration::from_millis(50);
-/// Maximum time that the output can remain open after the last process has ended.
+/// Maximum time that the output can stay open after the last process has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a diagnostic message in the journal in bytes.
 const MAX_DIAGNOSTIC: usize = 8 * 1024;
@@ -38,7 +38,7 @@ pub(super) struct Attempt {
     pub(super) stderr: Tail,
     pub(super) summary: RunSummary,
     pub(super) permalink: Option<String>,
-    /// Whether the CLI received a signal to abandon the operations in flight.
+    /// Whether the CLI received a signal after which it abandons the resource operations in flight.
     was_forced: bool,
 }
 
@@ -48,7 +48,7 @@ impl Attempt {
         failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary)
     }
 
-    /// Returns whether the CLI failed before the start of its engine, because the stack does not exist in the backend.
+    /// Returns whether the CLI failed before its engine started, because the stack does not exist in the state backend.
     pub(super) fn is_stack_missing(&self) -> bool {
         !self.exit.success() && !self.summary.began() && self.failure().kind == FailureKind::StackMissing
     }
@@ -58,7 +58,7 @@ impl Attempt {
         !self.exit.success() && matches!(self.failure().kind, FailureKind::Conflict { .. })
     }
 
-    /// Returns whether the state can contain pending operations, because the engine did not finish.
+    /// Returns whether the state can contain pending operations, because the engine started but did not finish.
     pub(super) fn is_interrupted(&self) -> bool {
         let engine_is_missing_its_end = self.summary.began() && self.summary.summary().is_none();
         let left = self.exit.code == Some(failure::EXIT_CANCELED) || self.exit.signal.is_some();
@@ -70,7 +70,7 @@ impl Attempt {
     }
 }
 
-/// Runs the CLI and returns when all its processes have ended.
+/// Runs the CLI and returns when all its processes have exited.
 pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, AttemptError> {
     let id = &run.record.request().id;
     durable::remove(&run.record.event_log()).map_err(AttemptError::EventLog)?;
@@ -113,7 +113,7 @@ pub(super) async fn run(run: &Run, arguments: Vec<OsString>) -> Result<Attempt, 
     Ok(Attempt { exit, stdout, stderr, summary, permalink, was_forced })
 }
 
-/// Reads the output until the process has ended, and for up to [`OUTPUT_TIMEOUT`] afterwards.
+/// Reads the output until the process has exited, and then for up to [`OUTPUT_TIMEOUT`].
 async fn join_output<T>(
     reading: impl Future<Output = (Tail, Tail)>,
     living: impl Future<Output = T>,
@@ -126,18 +126,18 @@ async fn join_output<T>(
     }
 }
 
-/// Monitors a process until it has ended.
+/// Monitors a process of the CLI.
 struct Watch<'a> {
     run: &'a Run,
     family: &'a Family,
     events: Events<'a>,
     cancellation: Cancellation,
-    /// Whether the current period without activity has been reported.
+    /// Whether the current period without activity is already reported.
     is_idle: bool,
 }
 
 impl Watch<'_> {
-    /// Waits until all processes have ended and all events are read.
+    /// Waits until all processes have exited and all events are read.
     async fn until_ended(&mut self, child: &mut Child) -> Result<ExitStatus, AttemptError> {
         let mut poll = tokio::time::interval(POLL);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -159,7 +159,7 @@ impl Watch<'_> {
         Ok(status)
     }
 
-    /// Reports each period without activity once.
+    /// Reports each period without activity only once.
     fn report_idle(&mut self) {
         let was_idle =
             std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.silent()));
@@ -207,8 +207,8 @@ impl<'a> Events<'a> {
         Events { run, log, summary: RunSummary::default(), readable: true }
     }
 
-    /// Reads new events; returns `false` if there are none. If the log is unreadable, the run continues without
-    /// progress events.
+    /// Reads new events. Returns `false` if the event log has no new events. If the event log is unreadable, the run
+    /// continues without progress events.
     fn read(&mut self) -> bool {
         if !self.readable {
             return false;

@@ -1,4 +1,4 @@
-//! The data of an accepted operation, and the CLI calls, timeouts and errors that all steps of the run share.
+//! The data of an accepted operation, and the CLI calls, timeouts and errors that the steps of a run have in common.
 
 use std::ffi::OsString;
 use std::io;
@@ -28,8 +28,8 @@ use crate::rpc::proto::{self, progress};
 
 /// Timeout of a call of the CLI other than the run itself.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Maximum size in bytes of a state that the agent changes, which requires two copies in memory. A state that the agent
-/// only reads can be larger.
+/// Maximum size in bytes of a state that the agent changes. A change requires two copies of the state in memory; a
+/// state that the agent only reads can be larger.
 pub(super) const MAX_CHANGED: u64 = 64 * 1024 * 1024;
 
 /// An accepted operation.
@@ -40,9 +40,9 @@ pub struct Run {
     pub record: Arc<JournalRecord>,
     pub parameters: OperationRequest,
     pub desired: proto::Settings,
-    /// The configuration values, including those from Secrets and ConfigMaps.
+    /// The configuration values, including values from Secrets and ConfigMaps.
     pub config: Vec<Entry>,
-    /// Keyed hash of the files from which the values are read.
+    /// Keyed hash of the files that contain the values.
     pub config_inputs: String,
     pub current_source: CurrentSource,
     pub environment: Environment,
@@ -50,13 +50,13 @@ pub struct Run {
     /// Time between the graceful and the forced cancellation.
     pub cancellation_grace: Duration,
     pub liveness: Liveness,
-    /// Whether the stack must still be selected for commands that users run in the pod.
+    /// Whether the run must first select the stack, so that commands of users in the pod apply to it.
     pub select: bool,
     pub version: CliVersion,
 }
 
 impl Run {
-    /// Returns the message. Adds the cause if the run was canceled for a reason other than a request.
+    /// Returns the message. Appends the cause if the run was canceled for a reason other than a `Cancel` call.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
@@ -71,14 +71,14 @@ impl Run {
         self.call_with(arguments, None, stdout, &|_| {}).await
     }
 
-    /// Runs a call that locks the stack. Writes the process ID to the journal, so that the lock can be attributed to
-    /// the process if it is killed.
+    /// Runs a CLI call that locks the stack. Writes the process ID to the journal: if the process is killed, a later
+    /// run identifies its lock by this ID.
     pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, CallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
         self.call_with(arguments, None, Stdout::Logged, &begun).await
     }
 
-    /// Runs a call with the given standard input. `begun` receives the process ID of the call.
+    /// Runs a CLI call with the given standard input. `begun` receives the process ID of the call.
     pub(super) async fn call_with(
         &self,
         arguments: Vec<OsString>,
@@ -118,7 +118,7 @@ impl Run {
     }
 
     /// Cancels the run if it has exceeded one of its timeouts. `silent` is the time since the last activity of the
-    /// run's processes.
+    /// processes.
     pub(super) fn end_at_limits(&self, silent: Duration) {
         let Some(cause) = self.parameters.limits.exceeded(self.liveness.since_begin(), silent) else { return };
         if self.cancel_request.borrow().is_requested() {
@@ -145,7 +145,7 @@ pub(super) enum RunError {
     Attempt(#[from] AttemptError),
     #[error("failed to {action}: {error}")]
     Call { action: &'static str, error: CallError },
-    #[error("failed to process pending creates, nothing was run: {0}")]
+    #[error("failed to process pending creates; nothing was run: {0}")]
     State(StateFileError),
 }
 

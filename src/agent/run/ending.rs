@@ -14,9 +14,9 @@ use crate::rpc::proto;
 const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 /// Maximum size of a message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Maximum size of all outputs in bytes, which is the size limit of a Secret.
+/// Maximum size of all outputs in bytes. Equals the size limit of a Secret.
 const MAX_OUTPUTS: usize = 1024 * 1024;
-/// Maximum number of lines of the last output of the CLI in a result. [`MAX_LAST_OUTPUT`] limits their size in bytes.
+/// Maximum number of last output lines in a result. [`MAX_LAST_OUTPUT`] limits their size in bytes.
 const LAST_LINES: usize = 20;
 const MAX_LAST_OUTPUT: usize = 4 * 1024;
 /// Maximum number of pending creates in a result. [`MAX_HOLDERS`] limits the number of locks, and [`MAX_NAME`] the size
@@ -27,7 +27,7 @@ pub(super) const MAX_NAME: usize = 4 * 1024;
 /// Maximum number of pending creates in the message.
 const NAMED: usize = 5;
 
-/// Result of an operation before it is redacted and truncated.
+/// Result of an operation before redaction and truncation.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     pub(super) outcome: proto::Outcome,
@@ -43,7 +43,7 @@ pub(super) struct Ending {
     pub(super) interrupted: bool,
     /// Whether the operation was canceled because the pod was terminated.
     pub(super) pod_terminated: bool,
-    /// Whether the engine has started, which resolves earlier pending creates.
+    /// Whether the engine has started. The engine resolves earlier pending creates.
     pub(super) engine_began: bool,
 }
 
@@ -56,7 +56,7 @@ impl Ending {
         Ending { outcome: proto::Outcome::Failed, message, ..Ending::default() }
     }
 
-    /// Returns the ending of an operation that was not run, because an interrupted run left pending creates in the
+    /// Returns the ending of an operation that did not run, because an interrupted run left pending creates in the
     /// state.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
         let named = urns.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -71,28 +71,28 @@ impl Ending {
         Ending { outcome, message, pending_creates: urns, ..Ending::default() }
     }
 
-    /// Returns the ending of a destroy whose stack was not found. The resources can still exist: the backend may have
-    /// lost the stack, or the access token may not grant access to the stack.
+    /// Returns the ending of a destroy whose stack was not found. The resources can still exist: the state backend may
+    /// have lost the stack, or the access token may not permit access to the stack.
     pub(super) fn stack_not_found(stack: &str) -> Self {
         let message = format!("stack {stack} not found in the backend; nothing was destroyed");
         Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
     }
 
-    /// Returns the ending of a destroy that was not run, because the resources belong to another stack. Destroying this
-    /// stack would not delete them, and could delete resources of another owner.
+    /// Returns the ending of a destroy that did not run, because another Pulumi stack manages the resources of this
+    /// Stack. The destroy would not delete these resources, and could delete the resources of another owner.
     pub(super) fn another_stack(stack: &str) -> Self {
         let message =
             format!("stack {stack} in this backend is not the stack that manages the resources; nothing was destroyed");
         Ending { outcome: proto::Outcome::StackNotFound, message, ..Ending::default() }
     }
 
-    /// Adds the last lines of output of a CLI call.
+    /// Adds the last output lines of a CLI call.
     pub(super) fn after(self, stdout: &Tail, stderr: &Tail) -> Self {
         Ending { last_output: output::last_lines([stdout, stderr], LAST_LINES), ..self }
     }
 
-    /// Converts the ending into the result that is written to the journal, with a redacted and truncated message.
-    /// Outputs keep their secret values.
+    /// Converts the ending into the result for the journal. Redacts and truncates the message, but keeps the secret
+    /// values of outputs.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = console::remove_request_ids(&self.message);
         let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
@@ -126,7 +126,8 @@ impl Ending {
 /// Returns the outcome of an operation after a failure.
 pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome {
     match kind {
-        // After SIGKILL, regardless of its cause, the CLI has neither saved the state nor unlocked the stack.
+        // A CLI that is killed by SIGKILL has neither saved the state nor unlocked the stack, regardless of the cause
+        // of the signal.
         FailureKind::Killed { signal } if *signal == SIGKILL => proto::Outcome::Interrupted,
         _ if is_cancelled => proto::Outcome::Canceled,
         FailureKind::Killed { .. } => proto::Outcome::Interrupted,
@@ -137,7 +138,7 @@ pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome 
     }
 }
 
-/// Returns the holders of the lock after a conflict.
+/// Returns the locks that caused a conflict.
 pub(super) fn holders(kind: FailureKind) -> Vec<Lock> {
     match kind {
         FailureKind::Conflict { holders } => holders,
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_creates_are_named() {
+    fn the_message_names_pending_creates() {
         let one = Ending::pending_creates(vec!["urn:a".into()]);
         assert!(one.message.contains("created a resource, ") && one.message.contains(": urn:a; nothing was run"));
         let many = Ending::pending_creates((0..7).map(|number| format!("urn:{number}")).collect());

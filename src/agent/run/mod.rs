@@ -1,4 +1,4 @@
-//! Executes one operation, from its settings to its result.
+//! Executes one operation: writes its settings, runs the CLI and returns the result.
 
 mod attempt;
 mod context;
@@ -39,7 +39,7 @@ enum RevealError {
 }
 
 impl Run {
-    /// Runs the operation to its end. Converts an error into a result.
+    /// Runs the operation to completion. Converts an error into a result.
     pub async fn execute(&self) -> proto::Result {
         let killed_before = memory::kills();
         let mut ending = match self.perform().await {
@@ -50,7 +50,7 @@ impl Run {
                 Ending { outcome, ..Ending::failed(self.with_cause(&advice::with(&error.to_string()))) }
             }
         };
-        // Pending creates remain unresolved until the engine has started.
+        // Earlier pending creates remain unresolved until the engine starts.
         let was_in_doubt = self.parameters.pending_creates != PendingCreates::Unspecified;
         ending.interrupted |= was_in_doubt && !ending.engine_began && ending.outcome != proto::Outcome::Succeeded;
         ending.pod_terminated = ending.outcome != proto::Outcome::Succeeded
@@ -70,7 +70,7 @@ impl Run {
         proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
     }
 
-    /// Returns whether this operation would destroy a stack other than the stack that contains the resources.
+    /// Returns whether this operation would destroy a Pulumi stack other than the stack that manages the resources.
     fn destroys_another(&self) -> bool {
         let project = Project::read(&self.directory()).ok();
         let backend = environment::backend_url(&self.environment, project.as_ref());
@@ -141,14 +141,13 @@ impl Run {
         matches!(self.parameters.kind, OperationKind::Up | OperationKind::Preview)
     }
 
-    /// Runs an attempt. If the attempt failed only because of the lock of a dead run, removes the lock and runs a
-    /// second attempt.
+    /// Runs an attempt. If it fails because of the lock of a dead run, removes the lock and runs a second attempt.
     async fn unlocked_attempt(&self) -> Result<Attempt, AttemptError> {
         let first = self.attempt().await?;
         if !first.is_locked_out() || self.is_cancelled() || !self.removed_dead_lock(&first.stderr.text()).await {
             return Ok(first);
         }
-        // If the run was canceled in the meantime, the first attempt is reported, including the lock that blocked it.
+        // A canceled run returns the first attempt, including the lock that blocked it.
         if self.is_cancelled() { Ok(first) } else { self.attempt().await }
     }
 
@@ -156,7 +155,7 @@ impl Run {
         self.attempt_at(self.parameters.kind).await
     }
 
-    /// Returns an ending if the run must fail on drift and the actual resources differ from the state. The check does
+    /// Returns an ending if the run must fail on drift and the resources have drifted from the state. The check does
     /// not change the state, so the next run detects the drift again.
     async fn drift(&self) -> Result<Option<Ending>, RunError> {
         if !self.parameters.expects_no_drift() {
@@ -189,7 +188,7 @@ impl Run {
         let ending = if attempt.exit.success() { self.success(&attempt).await } else { self.failure(&attempt) };
         let ending = Ending {
             changes: attempt.changes(),
-            // A preview performs no operations on resources that could remain pending in the state.
+            // A preview leaves no pending operations, because it does not change resources.
             interrupted: self.parameters.kind != OperationKind::Preview && attempt.is_interrupted(),
             engine_began: attempt.summary.began(),
             ..ending.after(&attempt.stdout, &attempt.stderr)
@@ -215,7 +214,7 @@ impl Run {
     fn failure(&self, attempt: &Attempt) -> Ending {
         let failure = attempt.failure();
         if failure::is_unknown_flag(&attempt.stderr.text()) {
-            // Queries the version, so that the controller can compare it with the oldest supported version.
+            // Queries the version, which the controller compares with the oldest supported version.
             let version = self.version.clone();
             tokio::spawn(async move { version.get().await });
         }
@@ -230,7 +229,7 @@ impl Run {
         Ending { outcome: proto::Outcome::Canceled, ..Ending::failed(message) }
     }
 
-    /// Returns the outputs, including the values of secret outputs. Calls the CLI only if there are secret outputs.
+    /// Returns the outputs, including the values of secret outputs. Calls the CLI only if an output is secret.
     async fn reveal(&self, reported: &[Output]) -> Result<Vec<Output>, RevealError> {
         if !outputs::need_values(reported) {
             return Ok(outputs::combine(reported, &BTreeMap::new())?);

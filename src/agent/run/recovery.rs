@@ -1,6 +1,6 @@
-//! Cleans up after interrupted runs: detects and removes the pending creates that an interrupted run left in the
-//! state, and removes the lock of a run that is proven dead. Pending creates are removed only if a user confirms that
-//! the resources do not exist, and the lock only if there is no interactive session in the pod.
+//! Cleans up after interrupted runs. Detects the pending creates that an interrupted run left in the state, and removes
+//! them if a user confirms that the resources do not exist. Removes the lock of a run that is proven dead, unless a
+//! user has an interactive session in the pod.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -18,14 +18,14 @@ use crate::pulumi::{arguments, state};
 use crate::rpc::proto::PendingCreates;
 
 impl Run {
-    /// Handles pending creates as requested. Returns an ending if the operation must not run.
+    /// Handles pending creates according to the request. Returns an ending if the operation must not run.
     pub(super) async fn settle_pending_creates(&self) -> Result<Option<Ending>, RunError> {
         let settled = match self.parameters.pending_creates {
             PendingCreates::Unspecified | PendingCreates::Keep => return Ok(None),
             PendingCreates::Stop => self.stop_on_creates().await,
             PendingCreates::Clear => self.clear_creates().await,
         };
-        // The exported state is removed, because it can be large.
+        // Removes the exported state, because it can be large.
         let file = self.record.state_file();
         if let Err(error) = durable::remove(&file) {
             tracing::warn!(path = %file.display(), %error, "failed to remove the exported state");
@@ -44,8 +44,8 @@ impl Run {
         Ok((!urns.is_empty()).then(|| Ending::pending_creates(urns)))
     }
 
-    /// Removes pending creates by importing the state. `pulumi stack import` removes all pending operations, which is
-    /// safe: the CLI only warns about pending operations other than creates.
+    /// Removes pending creates by importing the state. `pulumi stack import` removes all pending operations. This is
+    /// safe, because the CLI only warns about pending operations that are not creates.
     async fn clear_creates(&self) -> Result<Option<Ending>, RunError> {
         match self.export("clear pending creates").await? {
             Exported::NoStack => return Ok(None),
@@ -83,7 +83,7 @@ impl Run {
         if failure.kind == FailureKind::StackMissing {
             return Ok(Exported::NoStack);
         }
-        let what = format!("failed to export the state to {purpose}, nothing was run");
+        let what = format!("failed to export the state to {purpose}; nothing was run");
         Ok(Exported::Failed(self.failed_call(&what, &ended)))
     }
 
@@ -119,7 +119,7 @@ fn read_pending(file: &Path) -> Result<Vec<String>, StateFileError> {
     Ok(state::pending_creates(BufReader::new(File::open(file)?))?)
 }
 
-/// Removes the pending creates from a state file; returns `false` if there are none.
+/// Removes the pending creates from a state file. Returns `false` if the file contains none.
 fn clear_pending(file: &Path) -> Result<bool, StateFileError> {
     let size = std::fs::metadata(file)?.len();
     if size > MAX_CHANGED {
@@ -131,16 +131,16 @@ fn clear_pending(file: &Path) -> Result<bool, StateFileError> {
 }
 
 impl Run {
-    /// Removes the lock that blocked a CLI call if the standard error of the call proves that the holder of the lock is
-    /// dead. Returns whether the lock was removed.
+    /// Removes the lock that blocked a CLI call if the holder of the lock is proven dead. `stderr` is the standard
+    /// error of the call, which names the holder. Returns whether the lock was removed.
     ///
-    /// The CLI removes all locks of the stack. This is safe: while the lock of the dead run exists, no other run can
-    /// lock the stack.
+    /// The CLI removes all locks of the stack. This is safe, because no other run can lock the stack while the lock of
+    /// the dead run exists.
     pub(super) async fn removed_dead_lock(&self, stderr: &str) -> bool {
         let operation = &self.record.request().id;
         let Some(lock) = self.proven_dead(stderr) else { return false };
         let Lock { user, host, pid, time, .. } = &lock;
-        // The lock is also kept if the search fails, because a session may exist.
+        // Also keeps the lock if the search fails, because an interactive session may exist.
         let session = interactive_session::find(&self.layout);
         if !matches!(session, Ok(None)) {
             tracing::warn!(
@@ -170,7 +170,7 @@ impl Run {
         }
     }
 
-    /// Returns the lock if it is the only lock in the error message and belongs to a dead run.
+    /// Returns the lock if it is the only lock in the error message and its holder is a dead run.
     fn proven_dead(&self, stderr: &str) -> Option<Lock> {
         let lock = only_lock(stderr)?;
         let reported = self.parameters.dead_runs.as_ref()?;
@@ -179,8 +179,8 @@ impl Run {
         Some(lock)
     }
 
-    /// Returns the processes of earlier operations in this pod. These operations have a result, which is written only
-    /// after all their processes have ended.
+    /// Returns the processes of finished operations in this pod. These processes are dead, because the agent writes a
+    /// result only after all processes of the operation have exited.
     fn own_dead(&self) -> Vec<DeadProcess> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut dead = Vec::new();

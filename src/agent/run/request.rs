@@ -7,16 +7,16 @@ use crate::pulumi::failure::lock::DeadProcess;
 use crate::pulumi::stack_name::Qualified;
 use crate::rpc::proto;
 
-/// Parsed parameters of a request. Parsing rejects unknown values instead of ignoring them.
+/// Parsed parameters of a request. Unknown values are errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationRequest {
     pub kind: OperationKind,
     pub limits: Limits,
     pub pending_creates: proto::PendingCreates,
-    /// Processes of earlier runs that are proven dead, whose locks may be removed. `None` if the agent must not remove
-    /// any lock, including the locks of its own dead processes.
+    /// Processes of earlier runs that are proven dead. The agent may remove their locks. `None` if the agent must not
+    /// remove any lock, not even the lock of a dead process in its own pod.
     pub dead_runs: Option<Vec<DeadProcess>>,
-    /// The stack that contains the resources. A destroy of another stack fails.
+    /// The Pulumi stack that manages the resources. A destroy of another Pulumi stack fails.
     applied_stack: Option<proto::PulumiStack>,
     options: proto::RunOptions,
 }
@@ -48,12 +48,12 @@ impl OperationRequest {
         self.options.expect_no_refresh_changes && self.kind == OperationKind::Up
     }
 
-    /// Returns whether the operation creates a missing stack.
+    /// Returns whether the operation creates the stack if it does not exist.
     pub fn creates_stack(&self) -> bool {
         !self.options.stack_must_exist && matches!(self.kind, OperationKind::Up | OperationKind::Preview)
     }
 
-    /// Returns whether this operation would destroy a stack other than the stack that contains the resources.
+    /// Returns whether this operation would destroy a Pulumi stack other than the stack that manages the resources.
     pub fn destroys_another(&self, stack: &Qualified<'_>) -> bool {
         let is_another = |applied: &proto::PulumiStack| {
             let project = Some(applied.project.as_str()).filter(|project| !project.is_empty());
@@ -63,7 +63,7 @@ impl OperationRequest {
         self.kind == OperationKind::Destroy && self.applied_stack.as_ref().is_some_and(is_another)
     }
 
-    /// Returns the secrets provider of a new stack.
+    /// Returns the secrets provider for a new stack, if the request contains one.
     pub fn secrets_provider(&self) -> Option<&str> {
         Some(self.options.secrets_provider.as_str()).filter(|provider| !provider.is_empty())
     }

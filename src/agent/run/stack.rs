@@ -1,5 +1,5 @@
-//! Prepares the stack for a run: selects and creates it, and encrypts the secret configuration values, which the CLI
-//! writes to the settings file.
+//! Prepares the stack for a run: selects it, creates it if necessary, and encrypts the secret configuration values. The
+//! CLI writes the encrypted values to the settings file.
 
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -13,9 +13,9 @@ use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::settings::Entry;
 
 impl Run {
-    /// Selects the stack before the first run in a pod, for commands that users run in the pod. Also creates a missing
-    /// stack, because otherwise a first attempt of the run would fail before the stack is created. Only logs errors,
-    /// because the run itself reports problems with the stack or the backend.
+    /// Selects the stack before the first run in a pod, so that commands of users in the pod apply to it. Also creates
+    /// a missing stack, which prevents a failed first attempt of the run. Only logs errors, because the run itself
+    /// reports problems with the stack or the state backend.
     pub(super) async fn select(&self) {
         let stack = &self.desired.stack;
         let arguments = match self.parameters.creates_stack() {
@@ -29,8 +29,8 @@ impl Run {
         }
     }
 
-    /// Creates the stack; returns an ending if the creation fails. Succeeds if another client has created the stack in
-    /// the meantime.
+    /// Creates the stack. Returns an ending if the creation fails. Succeeds if another client has already created the
+    /// stack.
     pub(super) async fn init(&self) -> Result<Option<Ending>, RunError> {
         let ended =
             self.locking_call(arguments::stack_init(&self.desired.stack, self.parameters.secrets_provider())).await;
@@ -41,8 +41,8 @@ impl Run {
         Ok(Some(self.failed_call("failed to create the stack", &ended)))
     }
 
-    /// Encrypts the secret values of these keys; returns an ending if the encryption fails. Encryption requires the
-    /// stack, so a missing stack is created first.
+    /// Encrypts the secret values of these keys. Returns an ending if the encryption fails. First creates a missing
+    /// stack, because the encryption requires the stack.
     pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<Ending>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {
             let mut ended = self.encrypting_call(entry).await?;
@@ -53,7 +53,7 @@ impl Run {
                 ended = self.encrypting_call(entry).await?;
             }
             if is_stack_missing(&ended) && self.parameters.kind == OperationKind::Destroy {
-                // The destroy itself reports the missing stack.
+                // The destroy itself reports that the stack is missing.
                 return Ok(None);
             }
             if !ended.exit.success() {
@@ -79,8 +79,9 @@ fn is_stack_missing(ended: &Ended) -> bool {
     !ended.exit.success() && classify(ended).kind == FailureKind::StackMissing
 }
 
-/// Returns the standard input of the CLI call that encrypts a value. The CLI encrypts only strings, so other values are
-/// passed as JSON, which programs parse. The CLI removes one line feed from the end of the input.
+/// Returns the standard input of the CLI call that encrypts a value. The CLI encrypts only strings, so the agent passes
+/// other values as JSON, which programs parse. Adds a line feed, because the CLI removes one line feed from the end of
+/// the input.
 fn input(value: &Value) -> Zeroizing<Vec<u8>> {
     let mut text = match value {
         Value::String(text) => text.clone(),

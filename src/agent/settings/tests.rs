@@ -39,7 +39,7 @@ fn entries(config: &[(&str, &str)]) -> Vec<Entry> {
     config.iter().map(entry).collect()
 }
 
-/// Applies the settings and returns the keys of the secret values that the CLI must still write to the file.
+/// Applies the settings. Returns the keys of the secret values that the CLI must write to the file.
 fn apply(
     settings: &Settings,
     config: &[(&str, &str)],
@@ -160,7 +160,7 @@ impl Mount {
     fn new(content: &[u8]) -> Mount {
         let directory = tempfile::tempdir().unwrap();
         let secret = directory.path().join("secrets/keys");
-        // The kubelet mounts keys as symbolic links into a directory.
+        // The same layout as a mount of the kubelet, which links the keys into a directory.
         std::fs::create_dir_all(secret.join("..data")).unwrap();
         std::fs::write(secret.join("..data/one"), content).unwrap();
         std::os::unix::fs::symlink("..data/one", secret.join("one")).unwrap();

@@ -1,7 +1,8 @@
 //! Installs a source, with retries.
 //!
-//! Dependencies are installed at the final path of the source, because virtual environments and links to local packages contain
-//! absolute paths. During this trial of the source, no run starts, and a failed installation restores the previous source.
+//! The agent installs dependencies at the final path of the source, because virtual environments and links to local
+//! packages contain absolute paths. This step is the trial of the source. During the trial, no run starts. If the
+//! installation fails, the agent restores the previous source.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,16 +31,16 @@ enum AttemptError {
     Refused(#[from] Refusal),
     #[error(transparent)]
     Install(#[from] InstallError),
-    /// Another source is requested, or the agent is shutting down.
+    /// The controller requests another source, or the agent is shutting down.
     #[error("the source is no longer requested")]
     Stopped,
-    /// The previous source could not be restored, so there is no current source.
+    /// The agent could not restore the previous source, so the pod has no current source.
     #[error("failed to restore the previous source: {0}")]
     Lost(std::io::Error),
 }
 
-/// A source that was received, verified and unpacked. Its directory is removed only after the last attempt, because the
-/// directory contains the previous source during a trial.
+/// A source that was received, verified and unpacked. The agent removes its directory only after the last attempt,
+/// because the directory contains the previous source during a trial.
 pub(super) struct Delivery {
     pub directory: PathBuf,
     pub archive: PathBuf,
@@ -58,8 +59,8 @@ impl Drop for End<'_> {
         let mut state = self.source.lock();
         state.candidate.take_if(|candidate| Arc::ptr_eq(candidate, self.candidate));
         if std::thread::panicking() {
-            // The panic may have interrupted a trial, so there is no current source until another source is installed or
-            // the agent restarts.
+            // The panic may have interrupted a trial, so the tree at the path of the source can be incomplete. The pod
+            // has no current source until the agent installs another source or restarts.
             state.current_source = None;
         }
         drop(state);
@@ -68,7 +69,7 @@ impl Drop for End<'_> {
 }
 
 impl Source {
-    /// Retries until the source is installed or no longer requested.
+    /// Retries until the source is installed or the controller no longer requests it.
     pub(super) async fn put_with_retries(
         self: Arc<Self>,
         candidate: Arc<Candidate>,
@@ -91,8 +92,8 @@ impl Source {
             }
         }
         drop(end);
-        // The directory is removed after the reply to the call, because it can contain many files, including the source
-        // that was kept before the previous source.
+        // Removes the directory after the reply to the call, because it can contain many files, including the source
+        // before the previous source.
         let removed = tokio::task::spawn_blocking(move || durable::remove(&delivery.directory)).await;
         if let Err(error) = removed.map_err(std::io::Error::other).and_then(|removed| removed) {
             tracing::warn!(%error, "failed to remove an old source");
@@ -112,7 +113,7 @@ impl Source {
         }
     }
 
-    /// Returns the guard for the next attempt, or `None` if there is no further attempt.
+    /// Handles the outcome of an attempt. Returns the guard for the next attempt, or `None` after the last attempt.
     async fn after(
         &self,
         tried: Result<(), AttemptError>,
@@ -142,7 +143,7 @@ impl Source {
                 None
             }
             AttemptError::Lost(error) => {
-                tracing::error!(%error, "failed to restore the previous source: a source must be delivered again");
+                tracing::error!(%error, "failed to restore the previous source; the controller must deliver a source");
                 candidate.reply(Err(Refusal::system("failed to restore the previous source")(error)));
                 None
             }
@@ -164,7 +165,7 @@ impl Source {
             .map_err(Refusal::system("failed to record the trial of the source"))?;
         let needs_install = delivery.plan.is_some() && carried.is_none();
         let Err(error) = self.on_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
-        // Waits only until the agent shuts down, because the shutdown must not wait for users.
+        // The wait ends when the agent shuts down, because the shutdown must not wait for users.
         let _ = self.wait_for_sessions(candidate, &self.stop).await;
         if let Err(error) = swap::restore(&self.layout, before.as_ref(), &trial) {
             self.lock().current_source = None;
@@ -204,9 +205,9 @@ impl Source {
         Ok(())
     }
 
-    /// Returns the directories to move if this source can use the dependencies of the previous one, or `None` if the
-    /// dependencies must be installed. In the latter case, the source can contain copies of the previous dependencies,
-    /// which make the installation faster.
+    /// Returns the directories to move if this source can use the dependencies of the previous source. Returns `None`
+    /// if the dependencies must be installed. The source can then contain copies of the previous dependencies, which
+    /// make the installation faster.
     async fn carry(
         &self,
         candidate: &Candidate,
@@ -225,7 +226,8 @@ impl Source {
         }
         candidate.report("copying the dependencies of the previous source");
         let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
-        // An installation with unknown inputs, such as the scripts of a project, can change the files of packages in place.
+        // Scripts of a project can change the files of packages in place, so an installation with unknown inputs gets
+        // copies instead of hard links.
         let links = plan.never_skipped.is_none();
         let copying = tokio::task::spawn_blocking(move || {
             carry::copy_all(&source, &tree, &trees, links, || cancel.is_cancelled())
@@ -243,7 +245,7 @@ impl Source {
     async fn attempt_awaited(&self, candidate: &Candidate, current_source: &CurrentSource) -> Result<(), AttemptError> {
         let desired = &candidate.desired;
         let project = Project::read(&self.layout.workspace()).map_err(|error| Refusal::Invalid(error.to_string()))?;
-        // A source that is part of the pod is never replaced, so no later source can reuse its dependencies.
+        // The agent never replaces a source that is part of the pod, so no later source can reuse its dependencies.
         let plan = match InPod::of(&desired.digest) {
             Some(_) => None,
             None => self.plan(&self.layout.source(), desired, project).await?,
@@ -262,8 +264,8 @@ impl Source {
         Ok(())
     }
 
-    /// Installs the dependencies of the current source and syncs them to the disk. First waits until the objects to
-    /// which the environment of the installation refers are mounted.
+    /// Waits until the Secrets and ConfigMaps of the environment are mounted, installs the dependencies of the current
+    /// source and syncs them to the disk.
     async fn install(&self, candidate: &Candidate) -> Result<(), AttemptError> {
         let Desired { environment, required_directories, .. } = &candidate.desired;
         if mounts::wait(&self.layout, required_directories, Duration::ZERO).await.is_err() {
@@ -282,8 +284,9 @@ impl Source {
         Ok(synced.map_err(Refusal::system("failed to sync the dependencies to disk"))?)
     }
 
-    /// Returns the record of a completed installation. Returns `None` if the installation changed its own inputs: `go mod tidy`
-    /// completes `go.mod` and `go.sum`, and the next source would not contain the changes.
+    /// Returns the record of a completed installation. Returns `None` if the installation changed its own inputs,
+    /// because the next source does not contain these changes. For example, `go mod tidy` completes `go.mod` and
+    /// `go.sum`.
     async fn installed(&self, plan: &Plan, desired: &Desired) -> Result<Option<Installed>, Refusal> {
         if !plan.works_without_trees {
             return Ok(Some(plan.installed.clone()));
@@ -297,7 +300,7 @@ impl Source {
         Ok(is_unchanged.then(|| plan.installed.clone()))
     }
 
-    /// Returns the plan of the installation; `None` if there is nothing to install.
+    /// Returns the plan of the installation, or `None` if the project has no dependencies to install.
     pub(super) async fn plan(&self, tree: &Path, desired: &Desired, project: Project) -> Result<Option<Plan>, Refusal> {
         if !project.needs_install() || project.is_without_program(&desired.directory.under(tree)) {
             return Ok(None);
@@ -310,8 +313,8 @@ impl Source {
         plan.map(Some)
     }
 
-    /// Waits until all interactive sessions have ended, because replacing the source would remove files that the user's
-    /// CLI uses.
+    /// Waits until all interactive sessions have ended, because the replacement of the source would remove files that
+    /// the CLI of the user is using.
     async fn wait_for_sessions(&self, candidate: &Candidate, stop: &CancellationToken) -> Result<(), AttemptError> {
         let mut reported = None;
         loop {

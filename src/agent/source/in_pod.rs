@@ -1,5 +1,5 @@
 //! Sources that are already in the pod: a directory of the image, or files that init containers put at the path of the
-//! project. These sources are neither received nor replaced, and their dependencies are installed in their directory.
+//! project. The agent neither receives nor replaces these sources, and installs the dependencies in their directory.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::artifact::{Directory, InPod};
 use crate::pulumi::project::{Project, ProjectError};
 
 impl Source {
-    /// Makes the files in the pod the current source. The source is ready for runs when its dependencies are installed.
+    /// Makes the files in the pod the current source. Runs can use the source when its dependencies are installed.
     pub(super) fn adopt(
         self: &Arc<Self>,
         source: InPod,
@@ -25,7 +25,7 @@ impl Source {
         if let Some(archive) = &self.lock().current_source {
             let digest = &archive.digest;
             return Err(Refusal::Precondition(format!(
-                "source {digest} is installed: a source inside the pod requires another pod"
+                "source {digest} is installed: a source that is part of the pod requires another pod"
             )));
         }
         let project = match source {
@@ -56,19 +56,19 @@ impl Source {
         Ok(())
     }
 
-    /// Returns an error if the current source is part of the pod, because another source then requires another pod.
+    /// Returns an error if the current source is part of the pod: only another pod can contain another source.
     pub(super) fn refuse_replacing_pod_source(&self) -> Result<(), Refusal> {
         let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
         match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
             Some(_) => Err(Refusal::Precondition(
-                "the pod contains its source: another source requires another pod".to_owned(),
+                "the source is part of the pod: another source requires another pod".to_owned(),
             )),
             None => Ok(()),
         }
     }
 }
 
-/// Creates a symbolic link from the path of the project to a directory of the image.
+/// Creates a symbolic link at the path of the project that points to a directory of the image.
 fn link(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
     let place = directory.under(Path::new("/"));
     let project = Project::read(&place).map_err(|error| match error {
@@ -96,7 +96,7 @@ fn link(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
     Ok(project)
 }
 
-/// Reads the project that the init containers prepared.
+/// Reads the project that the init containers have put into the pod.
 fn prepared(layout: &Layout) -> Result<Project, Refusal> {
     let place = layout.workspace();
     Project::read(&place).map_err(|error| match error {

@@ -1,9 +1,9 @@
-//! The source in the workspace. A new source is received, verified and unpacked next to the current source, and
-//! replaces it atomically. A failure leaves the current source intact.
+//! The source in the workspace. The agent receives, verifies and unpacks a new source next to the current source, and
+//! then replaces the current source atomically. A failure does not change the current source.
 //!
-//! [`in_pod`] uses a source that is already in the pod. For all other sources, [`receive`] receives and unpacks the
-//! archive, and [`attempt`] installs the unpacked tree with the steps of [`swap`], which are recorded on disk.
-//! Until the source is installed, it is a candidate: see [`state`].
+//! [`in_pod`] handles a source that is already in the pod. For all other sources, [`receive`] receives and unpacks the
+//! archive, and [`attempt`] installs the unpacked tree with the steps of [`swap`], which records them on disk. A source
+//! that is not yet installed is a candidate: see [`state`].
 
 mod attempt;
 mod in_pod;
@@ -47,8 +47,8 @@ impl Source {
         let current_source = recover(&layout, &boot_id);
         let staging = layout.staging();
         if let Err(error) = durable::remove(&staging) {
-            // Not fatal: each source has a unique name in this directory, so the remaining files do not conflict with a
-            // new source.
+            // Not fatal: each source has a unique name in this directory, so remaining files do not conflict with a new
+            // source.
             tracing::warn!(path = %staging.display(), %error, "failed to remove incomplete sources; ignoring them");
         }
         std::fs::create_dir_all(&staging)
@@ -68,7 +68,8 @@ impl Source {
         })
     }
 
-    /// Disables the installation of dependencies, which the agent performs after its start.
+    /// Disables the installation of dependencies, for the `fetch` role. The agent installs the dependencies after it
+    /// starts.
     pub fn without_installing(self) -> Self {
         Source { installs: false, ..self }
     }
@@ -78,15 +79,15 @@ impl Source {
         self.lock().current_source.clone().filter(|current_source| !current_source.awaits_install)
     }
 
-    /// Returns the name of the current project; empty if there is no project or the project file is invalid. A run
-    /// reports an invalid project file.
+    /// Returns the name of the current project, or an empty string if no project exists or the project file is invalid.
+    /// The next run reports an invalid project file.
     pub fn project_name(&self) -> String {
         let project = self.current_source().and_then(|_| Project::read(&self.layout.workspace()).ok());
         project.map(|project| project.name).unwrap_or_default()
     }
 
-    /// Returns whether a source is installed and there is no candidate. The dependencies of the source may not be
-    /// installed yet.
+    /// Returns whether a source is in place and no candidate exists. The dependencies of the source may still be
+    /// missing.
     pub fn is_settled(&self) -> bool {
         let state = self.lock();
         state.current_source.is_some() && state.candidate.is_none()
@@ -115,15 +116,15 @@ impl Source {
         self.tasks.spawn(self.clone().install_awaited(candidate, current_source));
     }
 
-    /// Receives a source and installs it. Continues in the background if a step can take long, such as an
-    /// installation. Returns whether the source was already installed.
+    /// Receives a source and installs it. Returns before a long step, such as the installation of dependencies, and
+    /// continues this step in the background. Returns whether the source was already installed.
     pub async fn put(self: &Arc<Self>, mut parts: impl Parts) -> Result<bool, Refusal> {
         let desired = Desired::try_from(receive::header(&mut parts).await?)?;
         if let Some(was_in_place) = self.known(&desired).await? {
             return Ok(was_in_place);
         }
         let guard = self.workspace_lock.lock_for_source()?;
-        // Another call may have installed the source in the meantime.
+        // Another call may have installed the source while this call received it.
         if let Some(was_in_place) = self.known(&desired).await? {
             return Ok(was_in_place);
         }
@@ -144,8 +145,8 @@ impl Source {
         }
     }
 
-    /// Returns `true` if the source is installed, `false` if it is the candidate, and `None` otherwise. Cancels a
-    /// candidate that is another source.
+    /// Returns `true` if the source is installed, `false` if it is the candidate, and `None` otherwise. Cancels the
+    /// candidate if it is another source.
     async fn known(&self, desired: &Desired) -> Result<Option<bool>, Refusal> {
         let candidate = self.lock().candidate.clone();
         match candidate {
@@ -168,7 +169,7 @@ impl Source {
         let project = receive::unpack(&archive, &tree, desired).await?;
         let plan = self.plan(&tree, desired, project).await?;
         if plan.is_none() {
-            // The archive is needed only for retries of an installation.
+            // Only retries of an installation need the archive.
             durable::remove(&archive).map_err(Refusal::system("failed to remove the archive"))?;
         }
         Ok(Delivery { directory: staging.keep(), archive, tree, plan })
@@ -184,14 +185,14 @@ impl Source {
     }
 }
 
-/// Returns the current source; `None` if the record or the recorded tree is missing, or if the node was rebooted after
-/// the source was installed.
+/// Returns the current source. Returns `None` if the record or the recorded tree is missing, or if the node was
+/// rebooted after the source was installed.
 fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     let Record { current_source, trial } = Record::read(layout);
     if let Some(trial) = &trial {
         tracing::warn!(?trial, "an earlier agent ended during the trial of a source: restoring the previous source");
         if let Err(error) = swap::restore(layout, current_source.as_ref(), trial) {
-            tracing::error!(%error, "failed to restore the previous source: a source must be delivered again");
+            tracing::error!(%error, "failed to restore the previous source; the controller must deliver a source");
             return None;
         }
     }
@@ -200,15 +201,14 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
         if !is_of_this_boot {
             tracing::warn!(
                 digest = current_source.digest,
-                "the node was rebooted after the source was installed: a source must be delivered again"
+                "the node was rebooted after the source was installed; the controller must deliver a source"
             );
         }
         is_of_this_boot
     });
     current_source.filter(|current_source| {
         match current_source.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
-            // A restarted container starts from the original image, without the changes in the project such as
-            // dependencies.
+            // A restarted container starts from the original image, which does not contain the installed dependencies.
             Some(InPod::Image) => false,
             Some(InPod::InitContainers) => layout.workspace().is_dir(),
             None => layout.source().is_dir() && is_link_to_directory(&layout.workspace()),

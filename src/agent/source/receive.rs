@@ -1,4 +1,4 @@
-//! Receives an archive, computes its digest during the transfer, and unpacks the archive if it has the expected digest.
+//! Receives an archive, computes its digest during the transfer, and unpacks it only if the digest is correct.
 
 use std::fs::File;
 use std::io;
@@ -101,8 +101,8 @@ pub(super) async fn archive(parts: &mut impl Parts, desired: &Desired, to: &Path
     Ok(())
 }
 
-/// Unpacks an archive into a new directory and returns its project. Syncs all files to the disk, because a file that is
-/// empty after a power loss could be a valid program without resources.
+/// Unpacks an archive into a new directory and returns its project. Syncs all files to the disk: a power loss can empty
+/// an unsynced file, and an empty file can be a valid program without resources.
 pub(super) async fn unpack(archive: &Path, tree: &Path, desired: &Desired) -> Result<Project, Refusal> {
     let (archive, tree, desired) = (archive.to_owned(), tree.to_owned(), desired.clone());
     tokio::task::spawn_blocking(move || unpack_blocking(&archive, &tree, &desired))
@@ -133,14 +133,14 @@ fn unpack_blocking(
             directory.as_str(),
             list(&place)
         )),
-        // The path of the tree is removed from the message, because it differs in each attempt.
+        // Removes the path of the tree from the message, because the path differs in each attempt.
         other => Refusal::Invalid(format!("invalid project in the source: {}", other.relative_to(tree))),
     })?;
     durable::sync_tree(tree).map_err(Refusal::system("failed to sync the source to disk"))?;
     Ok(project)
 }
 
-/// Converts an I/O error into a system error, and an invalid archive into an invalid request.
+/// Converts an I/O error into [`Refusal::system`], and an invalid archive into [`Refusal::Invalid`].
 fn refusal(error: UnpackError) -> Refusal {
     match error {
         UnpackError::Write { name, cause } => Refusal::system(format!("failed to write {name} of the source"))(cause),

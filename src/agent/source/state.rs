@@ -1,5 +1,5 @@
-//! The current source and the candidate, which is the requested source that will replace it, with its progress and its
-//! cancellation.
+//! The current source and the candidate: the requested source that is not yet installed. Contains the progress and the
+//! cancellation of the candidate.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::rpc::proto;
 /// Delay before the second attempt. The delay doubles with each attempt up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_secs(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
-/// Interval at which conditions are polled.
+/// Interval of all polls during an installation.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
-/// Maximum time that a new source waits until a canceled candidate has ended. The candidate may itself wait for an
+/// Maximum time that a new source waits for the end of a canceled candidate. The candidate may be waiting for an
 /// interactive session.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -43,7 +43,7 @@ pub struct Source {
     pub(super) installs: bool,
 }
 
-/// The current source and the candidate that will replace it.
+/// The current source, and the candidate that replaces it.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) current_source: Option<CurrentSource>,
@@ -67,7 +67,7 @@ pub(super) struct Desired {
     pub(super) limits: Limits,
     /// Environment of the installation of dependencies.
     pub(super) environment: Vec<proto::EnvironmentVariable>,
-    /// Directories of mounted objects for which the installation waits.
+    /// Directories of mounted objects. The installation waits until they have entries.
     pub(super) required_directories: Vec<String>,
 }
 
@@ -98,8 +98,8 @@ impl TryFrom<proto::SourceHeader> for Desired {
     }
 }
 
-/// Returns the limits in the header, and the default for each limit that is 0. Earlier versions of the controller do
-/// not set limits.
+/// Returns the limits in the header. A limit of 0, which earlier versions of the controller send, is replaced by its
+/// default.
 fn limits(header: &proto::SourceHeader) -> Limits {
     let or = |requested: u64, default: u64| if requested == 0 { default } else { requested };
     let default = Limits::default();
@@ -114,15 +114,15 @@ fn invalid(error: &dyn std::error::Error) -> Refusal {
     Refusal::Invalid(error.to_string())
 }
 
-/// Sender of the reply to the caller that delivered the source. The reply is sent once: when the source is installed, is
-/// rejected, or requires a long step.
+/// Sender of the reply to the caller that delivered the source. The agent replies once: when the source is installed,
+/// is rejected, or requires a long step.
 type Reply = oneshot::Sender<Result<(), Refusal>>;
 
 pub(super) struct Candidate {
     pub desired: Desired,
-    /// Canceled when another source is requested or the agent shuts down.
+    /// Canceled when the controller requests another source or the agent shuts down.
     pub cancel: CancellationToken,
-    /// Canceled when the source is installed or its processing has ended without success.
+    /// Canceled when the installation of the source has succeeded or ended without success.
     pub ended: CancellationToken,
     progress: Mutex<Progress>,
 }
@@ -142,7 +142,8 @@ impl Candidate {
         (Candidate { desired, cancel: stop.child_token(), ended: CancellationToken::new(), progress }, answered)
     }
 
-    /// Records a long step in the status and replies to the caller, which does not wait for the step.
+    /// Records a long step as the progress of the candidate and replies to the caller, which does not wait for the
+    /// step.
     pub fn report(&self, doing: impl Into<String>) {
         let doing = doing.into();
         tracing::info!(digest = %self.desired.digest, doing, "installing the source");
@@ -150,7 +151,7 @@ impl Candidate {
         self.reply(Ok(()));
     }
 
-    /// Cancels this candidate in favor of another source and waits until its processing has ended.
+    /// Cancels this candidate in favor of another source and waits until its installation has ended.
     pub async fn supersede(&self) -> Result<(), Refusal> {
         self.cancel.cancel();
         let ended = tokio::time::timeout(YIELD_TIMEOUT, self.ended.cancelled()).await;
@@ -160,7 +161,7 @@ impl Candidate {
         })
     }
 
-    /// Replies to the caller, unless the reply has already been sent.
+    /// Replies to the caller unless the reply has already been sent.
     pub fn reply(&self, reply: Result<(), Refusal>) {
         if let Some(sender) = self.progress().reply.take() {
             // The caller may have disconnected.
@@ -206,7 +207,7 @@ impl Candidate {
         }
     }
 
-    /// Sleeps for `time`; returns `false` early if the source is no longer requested.
+    /// Sleeps for `time`. Returns `false` early if the source is no longer requested.
     pub async fn sleep(&self, time: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(time) => !self.cancel.is_cancelled(),

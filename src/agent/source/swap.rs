@@ -1,5 +1,5 @@
 //! The record of the current source on disk, and the replacement of the source by a tree that was unpacked next to it.
-//! The replacement is recorded before its first step, so that a restarted agent can restore the previous source.
+//! The agent records the replacement before its first step, so that a restarted agent can restore the previous source.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -23,41 +23,41 @@ pub struct CurrentSource {
     pub directory: String,
     /// Random ID of the unpacked tree, which differs even for the same archive.
     pub tree: String,
-    /// Boot ID of the node when the source was installed. After a reboot, the source is not used, because a power
-    /// loss may have damaged it.
+    /// Boot ID of the node when the source was installed. The agent does not use the source after a reboot, because a
+    /// power loss may have damaged it.
     #[serde(default)]
     pub boot_id: String,
-    /// Whether the dependencies are not installed yet. Until then, no run uses the source.
+    /// Whether the dependencies are not installed yet. Runs wait for the installation.
     #[serde(default)]
     pub awaits_install: bool,
-    /// Record of the installed dependencies; `None` if there was nothing to install.
+    /// Record of the installed dependencies. `None` if there are none, or if the next source must not reuse them.
     #[serde(default)]
     pub installed: Option<Installed>,
 }
 
-/// A source that has replaced the previous source for a trial. If the trial fails, the previous source is restored.
+/// A source that has replaced the previous source for a trial. If the trial fails, the agent restores the previous
+/// source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Inode of the new source's directory, which distinguishes it from the previous source after any step.
+    /// Inode of the directory of the new source. Distinguishes the new source from the previous source after each step.
     pub inode: u64,
-    /// Path at which the new source was unpacked and at which the previous source is during the trial, relative to the
-    /// share volume.
+    /// Path relative to the share volume: of the new source before the trial, of the previous source during the trial.
     pub staged: PathBuf,
-    /// Directories that are moved from the previous source to the new source.
+    /// Directories that the trial moves from the previous source to the new source.
     pub carried: Vec<PathBuf>,
 }
 
 /// State of the source on disk, which survives a restart of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The current source; during a trial, the previous source.
+    /// The current source. During a trial, this is the previous source.
     pub current_source: Option<CurrentSource>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
 }
 
 impl Record {
-    /// Returns the last record; empty if it is missing or unreadable.
+    /// Returns the last record, or an empty record if the file is missing or unreadable.
     pub fn read(layout: &Layout) -> Record {
         let record = std::fs::read(layout.source_record()).ok();
         record.and_then(|record| serde_json::from_slice(&record).ok()).unwrap_or_default()
@@ -69,8 +69,8 @@ impl Record {
     }
 }
 
-/// Records that an unpacked tree is about to replace the source, with the directories `carried` of the previous source.
-/// Changes nothing else, so after an error the current source is still valid.
+/// Records that an unpacked tree is about to replace the source and takes the directories `carried` from the previous
+/// source. Changes nothing else, so the current source is still valid after an error.
 pub(super) fn announce(
     layout: &Layout,
     before: Option<&CurrentSource>,
@@ -111,12 +111,12 @@ pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &T
     carry::move_all(&staged, &source, &trial.carried)?;
     match before.map(|before| before.directory.parse::<Directory>()) {
         Some(Ok(directory)) => point(layout, &directory)?,
-        // Before the first source, the container's working directory is a link to an empty directory.
+        // Before the first source, the working directory of the container is a link to an empty directory.
         _ if source.is_dir() => point(layout, &Directory::root())?,
         _ => durable::remove(&layout.workspace())?,
     }
     if let Err(error) = (Record { current_source: before.cloned(), trial: None }).write(layout) {
-        // Not fatal: the next agent restores the source again, which then has no effect.
+        // Not fatal: the next agent repeats the restoration, which then has no effect.
         tracing::warn!(%error, "failed to record the restored source");
     }
     Ok(())
@@ -137,7 +137,7 @@ fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
     let staged = layout.staging().join("workspace");
     durable::remove(&staged)?;
     std::os::unix::fs::symlink(directory.under(Path::new(SOURCE_DIRECTORY)), &staged)?;
-    // The container runtime creates a directory at this path if the container's working directory is missing.
+    // If the working directory of the container is missing, the container runtime creates a directory at this path.
     if layout.workspace().symlink_metadata().is_ok_and(|found| found.is_dir()) {
         std::fs::remove_dir(layout.workspace())?;
     }
@@ -145,8 +145,8 @@ fn point(layout: &Layout, directory: &Directory) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// Keeps the replaced tree until the next replacement. The tree that was kept before is moved to the path of the
-/// replaced tree, which the caller removes. Only logs errors, because they do not affect the new source.
+/// Keeps the replaced tree until the next replacement. Exchanges it with the tree of the last replacement, which the
+/// caller then removes. Only logs errors, because they do not affect the new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;

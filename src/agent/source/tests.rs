@@ -8,7 +8,7 @@ use crate::artifact::{Digest, pack};
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{Artifact, PutSourceRequest, SourceHeader};
 
-/// A call that sends the given messages.
+/// A call with these messages.
 struct Call(VecDeque<PutSourceRequest>);
 
 impl Parts for Call {
@@ -37,7 +37,7 @@ impl Place {
     async fn put(&self, archive: &[u8], directory: &str) -> Result<bool, Refusal> {
         let put =
             self.source.put(call(archive, &Digest::of(archive).to_string(), directory, archive.len() as u64)).await;
-        // The old source is removed after the reply.
+        // Waits for the tasks, because the agent removes the old source after the reply.
         self.source.tasks.close();
         self.source.tasks.wait().await;
         put
@@ -74,7 +74,7 @@ fn archive(projects: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_source_is_placed_once_and_the_previous_one_is_kept() {
+async fn a_source_is_installed_once_and_the_previous_source_is_kept() {
     let place = Place::new();
     let (first, second) = (archive(&[("", "first")]), archive(&[("", "second")]));
     assert!(!place.put(&first, "").await.unwrap());
@@ -99,7 +99,7 @@ async fn another_directory_of_the_same_archive_is_a_different_source() {
 }
 
 #[tokio::test]
-async fn a_new_agent_keeps_the_current_source_and_removes_partial_ones() {
+async fn a_new_agent_keeps_the_current_source_and_removes_partial_sources() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
     place.put(&bytes, "").await.unwrap();
@@ -132,7 +132,7 @@ async fn a_source_from_another_node_boot_is_not_current() {
 }
 
 #[tokio::test]
-async fn an_invalid_source_is_named_and_the_current_one_stays() {
+async fn an_invalid_source_is_rejected_and_the_current_source_stays() {
     let place = Place::new();
     place.put(&archive(&[("", "first")]), "").await.unwrap();
     let before = place.source.current_source();
@@ -197,7 +197,7 @@ async fn an_invalid_project_causes_the_same_error_on_each_attempt() {
 }
 
 #[tokio::test]
-async fn no_source_is_placed_while_an_operation_is_open() {
+async fn no_source_is_installed_while_an_operation_is_running() {
     let place = Place::new();
     let bytes = archive(&[("", "first")]);
     let guard = place.workspace_lock.lock_for_operation("busy").unwrap();

@@ -29,7 +29,7 @@ fn digests_of_every_supported_algorithm_are_computed_and_parsed() {
 }
 
 #[test]
-fn incremental_hashing_equals_hashing_at_once() {
+fn incremental_hashing_equals_hashing_all_bytes_together() {
     let mut hasher = Hasher::new(Algorithm::Sha256);
     hasher.update(b"a");
     hasher.update(b"");

@@ -1,4 +1,5 @@
-//! Performs one download: sends the request, reads the body up to a size limit, verifies the digest and stores the artifact.
+//! Downloads one artifact: sends the request, reads the body up to a size limit, verifies the digest and stores the
+//! artifact.
 
 use std::error::Error;
 use std::path::Path;
@@ -23,13 +24,13 @@ use super::settings::FetchSettings;
 use super::shared::Shared;
 use super::target::Target;
 
-/// Maximum number of body chunks in memory that are not yet written to disk. These chunks and the read buffers of the client
-/// together take less than 4 MiB.
+/// Maximum number of body chunks that wait in memory to be written to disk. The chunks and the read buffers of the
+/// client need less than 4 MiB.
 const MAX_CHUNKS: usize = 8;
 
 impl Shared {
-    /// Downloads an artifact into the store. If the connection breaks, the download is retried once immediately, because the
-    /// server may have closed an idle connection.
+    /// Downloads an artifact into the store. If the connection breaks, retries once immediately, because the server may
+    /// have closed an idle connection.
     pub(super) async fn download(&self, target: &Target, digest: &Digest) -> Result<Pinned, FetchError> {
         let limit = self.settings.overall_timeout;
         let attempts = async {
@@ -49,7 +50,8 @@ impl Shared {
         self.fetches.fetch_add(1, Ordering::Relaxed);
         let response = self.request(target).await?;
         check_status(&response, target).inspect_err(|error| self.postponed.record(&target.url, error))?;
-        // If the declared length exceeds the limit, the body is not read. A wrong length is detected while the body is read.
+        // Rejects a declared length above the limit without reading the body. If the declared length is too small, the
+        // limit applies while the body is read.
         if response.content_length().is_some_and(|length| length > self.settings.download_bytes) {
             return Err(self.too_large(target));
         }
@@ -59,7 +61,7 @@ impl Shared {
         let body = self.forward(response.bytes_stream(), chunks, target).await;
         let stored = |error| store_error(error, target, digest);
         let stopped = |error: tokio::task::JoinError| store_failure(digest, error.to_string());
-        // An error of the store takes precedence, because it is the reason why reading the body stopped.
+        // An error of the store takes precedence, because it is the reason why the read of the body stopped.
         let incoming = writer.await.map_err(stopped)?.map_err(stored)?;
         body?;
         let expected = digest.clone();
@@ -82,7 +84,8 @@ impl Shared {
         }
     }
 
-    /// Sends the body chunk by chunk to the channel, until the body ends, a limit is exceeded or the receiver closes the channel.
+    /// Sends the chunks of the body to the channel until the body ends, a limit is exceeded or the receiver closes the
+    /// channel.
     async fn forward<Bytes: AsRef<[u8]>>(
         &self,
         mut body: impl Stream<Item = reqwest::Result<Bytes>> + Unpin,
@@ -114,8 +117,8 @@ impl Shared {
     }
 }
 
-/// Writes chunks until the channel closes. Must run on a blocking thread, because hashing and disk writes would block the async
-/// runtime.
+/// Writes chunks until the channel closes. The caller must use a blocking thread, because hashing and disk writes would
+/// block the async runtime.
 fn write<Bytes: AsRef<[u8]>>(
     mut incoming: Incoming,
     mut chunks: mpsc::Receiver<Bytes>,
@@ -164,7 +167,8 @@ fn store_failure(digest: &Digest, cause: String) -> FetchError {
     FetchError::Store { digest: digest.clone(), cause }
 }
 
-/// Joins the chain of causes. The innermost cause is the most useful, for example "connection refused" or "dns error".
+/// Returns the messages of all causes. The innermost cause is the most useful, for example "connection refused" or "dns
+/// error".
 fn cause_of(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut causes = Vec::new();
@@ -180,8 +184,8 @@ fn cause_of(error: reqwest::Error) -> String {
 /// Path of the system CA certificates on common Linux distributions.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Builds an HTTP client that follows no redirects, which could bypass the allowed hosts, and uses no proxy, because artifacts
-/// are served inside the cluster.
+/// Builds an HTTP client. The client does not follow redirects, which could bypass the allowed hosts, and does not use
+/// a proxy, because artifact servers are inside the cluster.
 pub(super) fn client(settings: &FetchSettings) -> Result<reqwest::Client, FetchError> {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls(settings)?)
@@ -200,11 +204,12 @@ fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {
         Some(path) => {
             let (_, refused) = roots.add_parsable_certificates(read_certificates(path)?);
             if refused > 0 || roots.is_empty() {
-                let why = format!("no certificates in {}, or invalid ones ({refused})", path.display());
+                let why = format!("no valid certificates in {} ({refused})", path.display());
                 return Err(FetchError::Settings { why });
             }
         }
-        // The system certificates may be missing in the image, because Flux serves artifacts over HTTP.
+        // Not an error, because an image without system certificates can still download the artifacts that Flux serves
+        // over HTTP.
         None => {
             roots.add_parsable_certificates(read_certificates(Path::new(SYSTEM_CERTIFICATES)).unwrap_or_default());
         }

@@ -1,5 +1,5 @@
-//! Errors from fetching an artifact, and the record of URLs that must not be requested before a `Retry-After` time. Error
-//! messages omit the user, password and query of a URL, because they can be secret.
+//! Errors of fetching an artifact, and the URLs that must not be requested before a `Retry-After` time. Error messages
+//! omit the user name, password and query of a URL, because these parts can be secret.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,14 +32,14 @@ pub enum FetchError {
     NotFound { url: String },
     #[error("failed to fetch {url}: HTTP status {status}{}", explain(*status, *retry_after))]
     Status { url: String, status: u16, retry_after: Option<Duration> },
-    /// The server sent a `Retry-After` header, and the time in it has not passed yet.
+    /// An earlier response contained a `Retry-After` time that has not passed yet.
     #[error("{error}")]
     Postponed { error: Box<FetchError>, left: Duration },
     /// The message omits the digest of the received bytes: a caller without permission to read an artifact must not learn the
     /// digest of the artifact.
     #[error("failed to verify {url}: its {bytes} bytes do not match the digest {expected}")]
     DigestMismatch { url: String, expected: Digest, bytes: u64 },
-    #[error("failed to fetch {url}: it exceeds the limit of {limit} bytes (--artifact-max-size)")]
+    #[error("failed to fetch {url}: artifact exceeds the limit of {limit} bytes (--artifact-max-size)")]
     TooLarge { url: String, limit: u64 },
     #[error("failed to fetch {url}: connection failed: {cause}")]
     Connect { url: String, cause: String },
@@ -52,7 +52,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Returns the remaining time until a retry is allowed, if the server sent a `Retry-After` header.
+    /// Returns the time until the server permits a retry, if it sent a `Retry-After` header.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             FetchError::Status { retry_after, .. } => *retry_after,
@@ -61,7 +61,7 @@ impl FetchError {
         }
     }
 
-    /// Returns whether the content of the response is wrong or too large. In this case, a retry is unlikely to succeed.
+    /// Returns whether the content of the response is wrong or too large. A retry is then unlikely to succeed.
     pub fn is_about_content(&self) -> bool {
         matches!(self, FetchError::DigestMismatch { .. } | FetchError::TooLarge { .. })
     }
@@ -75,13 +75,13 @@ fn explain(status: u16, retry_after: Option<Duration>) -> String {
     }
 }
 
-/// Maximum value of `Retry-After`, so that a server cannot block downloads for days.
+/// Maximum value of `Retry-After`. Prevents a server from blocking downloads for days.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// Maximum number of recorded URLs. If it is reached, the URL with the earliest retry time is removed.
+/// Maximum number of recorded URLs. A further URL replaces the URL with the earliest retry time.
 const MAX_URLS: usize = 1024;
 
-/// URLs that must not be requested before a given time. Until that time, callers receive the original error.
+/// URLs that must not be requested before a recorded time. Until this time, callers receive the recorded error.
 #[derive(Debug, Default)]
 pub(super) struct RetryAfter {
     requests: Mutex<HashMap<Url, ServerRequest>>,
@@ -107,7 +107,7 @@ impl RetryAfter {
         requests.insert(url.clone(), ServerRequest { until: now + wait.min(MAX_RETRY_AFTER), error: error.clone() });
     }
 
-    /// Returns the recorded error if the URL must not be requested yet.
+    /// Returns the recorded error if the `Retry-After` time of the URL has not passed yet.
     pub(super) fn refusal(&self, url: &Url) -> Option<FetchError> {
         let mut requests = self.lock();
         let request = requests.get(url)?;

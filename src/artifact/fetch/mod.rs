@@ -1,5 +1,5 @@
-//! Fetches artifacts. Each artifact is downloaded once per digest and URL and verified before use. The hosts, the size and the
-//! duration of a download are limited.
+//! Fetches artifacts. Downloads each combination of digest and URL once, and verifies the artifact before its use.
+//! Limits the hosts, the size and the duration of downloads.
 
 mod download;
 mod error;
@@ -25,7 +25,7 @@ use target::Target;
 pub struct Fetched {
     /// The artifact in the store.
     pub artifact: Pinned,
-    /// Whether the artifact was added to the store during this call: by a download that this caller started or joined, or by
+    /// Whether this call added the artifact to the store: by a download that the call started or joined, or by
     /// [`Fetcher::keep`].
     pub downloaded: bool,
 }
@@ -38,7 +38,7 @@ pub struct Fetcher {
 
 impl Fetcher {
     /// # Errors
-    /// Fails if the CA certificates in the settings cannot be read.
+    /// Fails if the file with the CA certificates is unreadable or invalid.
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
         let client = download::client(&settings)?;
         let (downloads, postponed) = Default::default();
@@ -51,15 +51,15 @@ impl Fetcher {
         self.shared.client.clone()
     }
 
-    /// Returns the artifact with this digest and grants the namespace access to it. The artifact is read from the store if the
-    /// namespace already has access or if the artifact was downloaded from the same URL before. Otherwise, it is downloaded from
-    /// the URL. Concurrent calls with the same digest and URL share one download and its result.
+    /// Returns the artifact with this digest and grants the namespace access to it. Uses the stored artifact if the
+    /// namespace already has access or if the artifact was downloaded from the same URL before. Otherwise, downloads
+    /// the artifact from the URL. Concurrent calls with the same digest and URL share one download and its result.
     ///
     /// # Errors
-    /// Fails if the URL is not allowed, if the server does not serve the artifact, if the response has the wrong digest or
-    /// exceeds the size limit or the timeout, or if the artifact cannot be stored. A download whose connection breaks is retried
-    /// once; the caller is responsible for all other retries. After a response with a `Retry-After` header, calls for the same
-    /// URL fail without a request to the server until that time.
+    /// Fails if the URL is not allowed or the server does not serve the artifact. Fails if the response has the wrong
+    /// digest, or exceeds the size limit or the timeout. Fails if the artifact cannot be stored. Retries once if the
+    /// connection breaks; the caller is responsible for all other retries. After a response with a `Retry-After`
+    /// header, calls for the same URL fail without a request until the time in the header.
     pub async fn fetch(&self, url: &str, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let store = &self.shared.store;
         if store.is_granted(digest, namespace)
@@ -69,7 +69,7 @@ impl Fetcher {
         }
         let target = Target::aim(url, &self.shared.settings)?;
         target.check_owner(namespace, &self.shared.settings)?;
-        // A digest alone does not give access: the URL of a source in the namespace must serve the artifact.
+        // A digest alone does not grant access: the URL of a source in the namespace must serve the artifact.
         let stored = match store.was_downloaded_from(digest, target.url.as_str()) {
             true => self.shared.stored(digest).await?,
             false => None,

@@ -12,14 +12,16 @@ use super::super::rules::Limits;
 pub struct FetchSettings {
     /// Hosts from which artifacts may be fetched.
     pub allowed_hosts: AllowedHosts,
-    /// The host and port that replace those in every URL except URLs of source-watcher, for a controller that runs outside the
-    /// cluster. Flux reads this setting from `SOURCE_CONTROLLER_LOCALHOST`.
+    /// Host and port that replace the host and port of all URLs, except the URLs of source-watcher. A controller
+    /// outside the cluster needs this setting. Flux reads it from `SOURCE_CONTROLLER_LOCALHOST`.
     pub source_controller_host: Option<String>,
-    /// The host and port that replace those in URLs of source-watcher. Flux reads this setting from `SOURCE_WATCHER_LOCALHOST`.
+    /// Host and port that replace the host and port of the URLs of source-watcher. Flux reads this setting from
+    /// `SOURCE_WATCHER_LOCALHOST`.
     pub source_watcher_host: Option<String>,
-    /// File with the CA certificates, in PEM format, for verifying HTTPS servers. Default: the system certificates.
+    /// File with the CA certificates that verify HTTPS servers, in PEM format. Default: the system certificates.
     pub certificate_authorities: Option<PathBuf>,
-    /// Whether artifacts in Flux storage may be fetched only for the namespace of their source. Default: false.
+    /// Whether a namespace may fetch artifacts in Flux storage only if their source is in the same namespace. Default:
+    /// false.
     pub own_namespace_only: bool,
     /// Maximum size of a download in bytes. Default: 256 MiB.
     pub download_bytes: u64,
@@ -27,8 +29,8 @@ pub struct FetchSettings {
     pub connect_timeout: Duration,
     /// Maximum time without data from the server. Default: 30 s.
     pub idle_timeout: Duration,
-    /// Maximum duration of a download. Default: 4 min, which is shorter than the timeout of a reconciliation, so that the
-    /// reconciliation can report the download timeout.
+    /// Maximum duration of a download. Default: 4 min. The default is shorter than the timeout of a reconciliation, so
+    /// that the reconciliation can report the download timeout.
     pub overall_timeout: Duration,
 }
 
@@ -55,8 +57,8 @@ impl FetchSettings {
     }
 }
 
-/// Hosts from which artifacts may be fetched. Everyone who can write the status of a source controls the URL, and must not be
-/// able to direct requests to services that only the controller can reach.
+/// Hosts from which artifacts may be fetched. A user who can write the status of a source controls the URL. The
+/// restriction prevents such a user from directing requests to services that only the controller can reach.
 ///
 /// The allowed hosts are the Services of one namespace and explicitly listed hosts.
 #[derive(Clone, Debug, Default)]
@@ -114,9 +116,9 @@ impl AllowedHosts {
         Ok(self)
     }
 
-    /// Returns the host to connect to, or `None` if the URL is not allowed. Short Service names are expanded to fully qualified
-    /// names: otherwise the DNS search list would determine the target, and names such as `service.dev` also exist on the
-    /// Internet.
+    /// Returns the host to connect to, or `None` if the URL is not allowed. Expands short Service names to fully
+    /// qualified names. Otherwise, the DNS search list would determine the target, and names such as `service.dev` also
+    /// exist on the Internet.
     pub(super) fn permit(&self, url: &Url) -> Option<String> {
         let host = without_dot(url.host()?.to_owned());
         let named = self
@@ -149,11 +151,11 @@ impl Services {
     }
 }
 
-/// Splits `host:port`, which is the format of host replacements and allowed hosts.
+/// Splits `host:port`, the format of host replacements and allowed hosts. The port is optional.
 pub(super) fn split_port(text: &str) -> Result<(Host, Option<u16>), InvalidHost> {
     let invalid = |why: &str| InvalidHost { text: text.to_owned(), why: why.to_owned() };
     let (name, port) = match text.rsplit_once(':') {
-        // An IPv6 address without brackets contains colons that do not separate a port.
+        // Does not split an IPv6 address without brackets, because its colons do not separate a port.
         Some((name, port)) if !port.contains(']') && (name.starts_with('[') || !name.contains(':')) => {
             let port = port.parse().map_err(|_| invalid("port must be a number from 0 to 65535"))?;
             (name, Some(port))
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_host_is_allowed_on_any_port_unless_one_is_given() {
+    fn a_named_host_is_allowed_on_any_port_unless_a_port_is_given() {
         let hosts = AllowedHosts::none().and("artifacts.example.com").unwrap();
         let hosts = hosts.and("127.0.0.1:8080").unwrap().and("[::1]:80").unwrap().and("::2").unwrap();
         for (url, host) in [

@@ -31,8 +31,8 @@ impl Shared {
         granted.map(drop).map_err(|error| FetchError::Store { digest: digest.clone(), cause: error.to_string() })
     }
 
-    /// Returns the artifact if it is in the store. The first access to a file that an earlier process stored reads the whole file
-    /// to verify it.
+    /// Returns the artifact if it is in the store. To verify a file of an earlier process, the first access reads the
+    /// whole file.
     pub(super) async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
         let (store, expected) = (self.store.clone(), digest.clone());
         let opened = tokio::task::spawn_blocking(move || store.open_artifact(&expected)).await;
@@ -41,7 +41,7 @@ impl Shared {
     }
 }
 
-/// Joins the download in progress for this digest and URL, or starts a download if there is none.
+/// Joins the download in progress for this digest and URL, or starts a download.
 pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> SharedDownload {
     let mut table = shared.downloads.lock();
     let key = (digest.clone(), target.url.clone());
@@ -53,10 +53,11 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
     let listing = Listing { shared: Arc::clone(shared), key: key.clone(), number };
     let target = target.clone();
     let download = async move {
-        // `listing` is moved into the future, so that the entry is removed from the table when the download ends or is dropped.
+        // Moves `listing` into the future, so that the entry is removed from the table when the download ends or is
+        // dropped.
         let listing = listing;
         let (Listing { shared, key: (digest, url), .. }, store) = (&listing, &listing.shared.store);
-        // Another download may have finished after the caller checked the store and before this download was added to the table.
+        // Another download can finish after the caller has checked the store and before this download is in the table.
         if store.was_downloaded_from(digest, url.as_str())
             && let Some(artifact) = shared.stored(digest).await?
         {
@@ -84,7 +85,7 @@ struct Listing {
 impl Drop for Listing {
     fn drop(&mut self) {
         let mut table = self.shared.downloads.lock();
-        // If this download is canceled, another download may replace the entry before this guard is dropped.
+        // After a cancellation, another download can replace the entry before this guard is dropped.
         if table.in_progress.get(&self.key).is_some_and(|entry| entry.number == self.number) {
             table.in_progress.remove(&self.key);
         }

@@ -15,11 +15,12 @@ const MAX_URL: usize = 4096;
 pub(super) struct Target {
     /// URL of the request.
     pub(super) url: Url,
-    /// Value of the `Host` header. It has no trailing dot, because only the DNS resolver needs the dot.
+    /// Value of the `Host` header, without the trailing dot, which only the DNS resolver needs.
     pub(super) host: String,
-    /// URL for messages: the URL in the source without user, password and query, because they can be secret.
+    /// URL for messages: the URL in the source without user name, password and query, because these parts can be
+    /// secret.
     pub(super) shown: String,
-    /// Namespace of the source that owns the artifact, if the path of the URL contains the namespace.
+    /// Namespace of the source of the artifact, if the path of the URL contains it.
     owner: Option<String>,
 }
 
@@ -51,7 +52,8 @@ impl Target {
         Ok(Self { url, host, shown, owner })
     }
 
-    /// Returns an error if the artifact belongs to another namespace and the settings forbid cross-namespace references.
+    /// Returns an error if the source of the artifact is in another namespace and the settings forbid cross-namespace
+    /// references.
     pub(super) fn check_owner(&self, namespace: &str, settings: &FetchSettings) -> Result<(), FetchError> {
         match &self.owner {
             Some(owner) if settings.own_namespace_only && owner != namespace => {
@@ -62,17 +64,19 @@ impl Target {
     }
 }
 
-/// The possible first path segments in Flux storage, which are kinds of sources. The namespace and the name of the source follow.
+/// Possible first segments of a path in Flux storage: the kinds of sources. The namespace and the name of the source
+/// are the next segments.
 const STORED_KINDS: [&str; 6] =
     ["bucket", "externalartifact", "gitrepository", "helmchart", "helmrepository", "ocirepository"];
 
-/// Returns whether the host has the name of a Flux artifact server, in any namespace.
+/// Returns whether the host has the Service name of a Flux artifact server, in any namespace.
 fn is_flux_storage(url: &Url) -> bool {
     let service = url.host_str().and_then(|host| host.split('.').next()).unwrap_or_default();
     matches!(service, "source-controller" | "source-watcher")
 }
 
-/// Returns the namespace that owns an artifact in Flux storage. Decodes and normalizes the path in the same way as the server.
+/// Returns the namespace of the source of an artifact in Flux storage. Decodes and normalizes the path in the same way
+/// as the server.
 fn owner(url: &Url) -> Option<String> {
     let path = percent_decode_str(url.path()).decode_utf8_lossy();
     let mut parts = Vec::new();
@@ -90,7 +94,7 @@ fn owner(url: &Url) -> Option<String> {
 }
 
 fn parse(text: &str) -> Result<(Url, String), FetchError> {
-    // A URL that cannot be parsed can still contain secrets before an "@" or after a "?".
+    // An invalid URL can still contain secrets before an "@" or after a "?".
     let hidden = || {
         let host_and_more = text.rsplit('@').next().unwrap_or_default();
         quoted(host_and_more.split('?').next().unwrap_or_default())

@@ -43,8 +43,8 @@ impl Fixture {
         error
     }
 
-    /// Asserts that a failure leaves no artifact, download or file. Polls, because the writer of a canceled download ends shortly
-    /// after the cancellation.
+    /// Asserts that a failed fetch leaves no artifact, no download and no file. Polls, because the writer of a canceled
+    /// download ends shortly after the cancellation.
     async fn assert_nothing_left(&self) {
         let until = Instant::now() + Duration::from_secs(5);
         let empty = Usage { artifacts: 0, complete_bytes: 0, incoming_bytes: 0 };
@@ -97,7 +97,7 @@ async fn a_namespace_gets_a_stored_artifact_only_by_a_url_that_serves_it() {
     let other = Server::start(|_| Response::ok(b"artifact")).await;
     assert!(fixture.fetcher.fetch(&other.url("/b"), &digest, "team-b").await.unwrap().downloaded);
     assert!(fixture.store.is_granted(&digest, "team-b"));
-    // An artifact of a source that several namespaces refer to is downloaded once.
+    // An artifact is downloaded once even if several namespaces refer to its source.
     let third = fixture.fetcher.fetch(&url, &digest, "team-c").await.unwrap();
     assert!(!third.downloaded && fixture.store.is_granted(&digest, "team-c"));
     assert_eq!((server.count(), other.count(), fixture.store.usage().artifacts), (1, 1, 1));
@@ -128,7 +128,7 @@ async fn a_generated_artifact_is_kept_once_and_only_under_its_own_digest() {
     }
     let error = fixture.fetcher.keep(&made, &Digest::of(b"other"), "apps").await.unwrap_err().to_string();
     assert!(error.contains("failed to store artifact"), "{error}");
-    assert_eq!(fixture.fetcher.fetches(), 0, "no server was contacted");
+    assert_eq!(fixture.fetcher.fetches(), 0, "no request is sent");
 }
 
 #[tokio::test]
@@ -285,7 +285,7 @@ async fn a_hanging_server_times_out() {
 
 #[tokio::test]
 async fn a_refused_connection_is_reported() {
-    // The socket is bound but not listening, so that the port stays reserved and connections are refused.
+    // Binds the socket but does not listen: the port stays reserved, and the kernel refuses connections.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let url = format!("http://{}/a", socket.local_addr().unwrap());
@@ -333,7 +333,7 @@ async fn concurrent_fetches_of_one_digest_share_one_download() {
 }
 
 #[tokio::test]
-async fn a_download_that_completed_in_the_meantime_is_not_repeated() {
+async fn a_download_that_another_caller_has_completed_is_not_repeated() {
     let fixture = Fixture::new();
     let mut incoming = fixture.store.begin(Algorithm::Sha256).unwrap();
     incoming.append(b"artifact").unwrap();
@@ -357,7 +357,7 @@ async fn callers_of_a_shared_download_share_its_failure() {
 }
 
 #[tokio::test]
-async fn a_canceled_caller_leaves_the_download_to_the_others() {
+async fn a_canceled_caller_does_not_cancel_the_shared_download() {
     let server = Server::start(|_| Response::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let fixture = Fixture::new();
     let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
@@ -419,7 +419,7 @@ async fn unreadable_certificates_are_reported_at_startup() {
     let store = Store::open(directory.path(), 5).unwrap();
     let empty = directory.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
-    for (path, message) in [(empty, "no certificates in"), ("/not/there.pem".into(), "/not/there.pem")] {
+    for (path, message) in [(empty, "no valid certificates in"), ("/not/there.pem".into(), "/not/there.pem")] {
         let settings =
             FetchSettings { certificate_authorities: Some(path), ..FetchSettings::new(AllowedHosts::none()) };
         let error = Fetcher::new(settings, store.clone()).unwrap_err().to_string();

@@ -28,7 +28,7 @@ fn sample() -> TempDir {
     directory
 }
 
-/// Records the kind, the executable bit, and the content or target of each entry of a tree.
+/// Describes each entry of a tree: its kind, its executable bit, and its content or target.
 fn describe(directory: &Path, root: &Path, into: &mut BTreeMap<PathBuf, String>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();

@@ -1,5 +1,5 @@
-//! An artifact that is being written to the store. The artifact is hashed while it is written, and is available to readers after
-//! it is complete and verified.
+//! An artifact that is being written to the store. Hashes the artifact during the write. Readers can open the artifact
+//! when it is complete and verified.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 use super::super::digest::{Algorithm, Digest, Hasher};
 use super::index::{Blob, Grants, Index, Pinned, State, StoreError, file_name};
 
-/// An artifact that is being written. Dropping it without a commit removes its file.
+/// An artifact that is being written. Dropping this value without a commit removes the file.
 #[derive(Debug)]
 pub struct Incoming {
     // The order of the fields determines the drop order: the file is removed before its reserved space is released.
@@ -28,7 +28,7 @@ impl Incoming {
         Ok(Self { file, reservation: Reservation { index, bytes: 0 }, hasher: Hasher::new(algorithm), size: 0 })
     }
 
-    /// Appends bytes, evicting older artifacts if space is needed.
+    /// Appends bytes. Evicts older artifacts if the store needs space.
     ///
     /// # Errors
     /// Fails if artifacts in use fill the store, or if writing fails.
@@ -43,13 +43,14 @@ impl Incoming {
         Ok(())
     }
 
-    /// Returns the path of the file, for a child process that writes the file. Call [`Incoming::hash_file`] afterwards.
+    /// Returns the path of the file, so that a child process can write the file. The caller must then call
+    /// [`Incoming::hash_file`].
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Hashes the bytes that another process wrote to the file and reserves space for them, evicting older artifacts if space is
-    /// needed.
+    /// Hashes the bytes that another process wrote to the file and reserves space for them. Evicts older artifacts if
+    /// the store needs space.
     ///
     /// # Errors
     /// Fails if the file is larger than `max_bytes` bytes, if artifacts in use fill the store, or if reading fails.
@@ -78,10 +79,10 @@ impl Incoming {
         self.size
     }
 
-    /// Completes the artifact and adds it to the store if its digest is `expected`.
+    /// Completes the artifact. Adds it to the store if its digest is `expected`.
     ///
     /// # Errors
-    /// Fails if the digest is not `expected` or if writing to disk fails. In both cases, the artifact is discarded.
+    /// Fails if the digest is not `expected` or if writing to disk fails. Both errors discard the artifact.
     pub fn commit(self, expected: &Digest) -> Result<Pinned, StoreError> {
         let found = self.hasher.clone().finish();
         if !expected.verify(&found) {
@@ -93,7 +94,7 @@ impl Incoming {
     /// Completes an artifact that the controller built. Its digest is computed from its content.
     ///
     /// # Errors
-    /// Fails if writing to disk fails. In this case, the artifact is discarded.
+    /// Fails if writing to disk fails. The error discards the artifact.
     pub fn commit_as_is(self) -> Result<Pinned, StoreError> {
         let digest = self.hasher.clone().finish();
         self.store(digest)
@@ -104,14 +105,14 @@ impl Incoming {
         let index = Arc::clone(&reservation.index);
         let path = index.complete.join(file_name(&digest));
         let failed = |cause| StoreError::Write { path: path.clone(), cause };
-        // The content is synced before the rename, so that a crash cannot leave an incomplete file under the final name.
+        // Syncs the content before the rename: otherwise, a crash could leave an incomplete file with the final name.
         file.as_file().sync_all().map_err(failed)?;
         let mut state = index.lock();
         if let Some(entry) = state.entries.get(&digest).filter(|entry| entry.verified) {
             return Ok(Pinned { blob: Arc::clone(&entry.blob) });
         }
-        // An existing file from an earlier process is not verified, so the new file replaces it. The grants of the existing file
-        // are removed too: if the file was corrupted, they do not apply to the new content.
+        // Replaces an existing file of an earlier process, because the file is not verified. Also removes its grants:
+        // if the file was corrupted, the grants do not apply to the new content.
         state.remove(&digest)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
         reservation.release(&mut state);
@@ -123,7 +124,7 @@ impl Incoming {
     }
 }
 
-/// Allows the caller to pack an archive directly into the store.
+/// Permits the caller to pack an archive directly into the store.
 impl Write for Incoming {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.append(bytes).map_err(io::Error::other)?;

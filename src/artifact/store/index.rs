@@ -30,7 +30,7 @@ pub enum StoreError {
     Remove { path: PathBuf, cause: io::Error },
 }
 
-/// An artifact in the store. It cannot be evicted while a clone of this value exists.
+/// An artifact in the store. The store does not evict the artifact while a clone of this value exists.
 #[derive(Clone, Debug)]
 pub struct Pinned {
     pub(super) blob: Arc<Blob>,
@@ -60,8 +60,8 @@ impl Pinned {
     }
 }
 
-/// State that all clones of a store share. The mutex is held while the state is updated or a file is renamed or removed, but
-/// never while content is copied or hashed.
+/// State that all clones of a store share. Code holds the mutex while it updates the state or renames or removes a
+/// file, but never while it copies or hashes content.
 #[derive(Debug)]
 pub(super) struct Index {
     pub(super) complete: PathBuf,
@@ -82,7 +82,8 @@ pub(super) struct State {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Each [`Pinned`] also holds a reference to the blob. The artifact can be evicted if this entry holds the only reference.
+    /// Each [`Pinned`] also holds a reference to the blob. The store can evict the artifact if this entry holds the
+    /// only reference.
     pub(super) blob: Arc<Blob>,
     last_used: u64,
     /// Whether this process has verified the digest. An artifact that an earlier process stored is initially not verified.
@@ -101,7 +102,7 @@ pub(super) struct Blob {
 
 impl Index {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Ignoring the poisoning of the mutex is safe, because no code panics while the state is inconsistent.
+        // Ignores the poisoning of the mutex. This is safe, because no code panics while the state is inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,8 +154,8 @@ impl Index {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        // A child process that is starting may hold a copy of the file descriptor, so closing the file would not release the
-        // lock.
+        // Unlocks explicitly: a child process that is starting can hold a copy of the file descriptor, and then closing
+        // the file does not release the lock.
         if let Err(cause) = self.lock.unlock() {
             tracing::debug!(%cause, "failed to unlock the artifact store");
         }
@@ -174,7 +175,7 @@ impl State {
     pub(super) fn remove(&mut self, digest: &Digest) -> Result<(), StoreError> {
         let Some(entry) = self.entries.remove(digest) else { return Ok(()) };
         self.complete_bytes = self.complete_bytes.saturating_sub(entry.blob.size);
-        // The grants are removed before the file, so that a crash in between leaves a file that no namespace may read.
+        // Removes the grants before the file: after a crash between these steps, no namespace may read the file.
         let failed = |cause| StoreError::Remove { path: entry.blob.path.clone(), cause };
         entry.grants.remove().map_err(failed)?;
         match fs::remove_file(&entry.blob.path) {
@@ -205,13 +206,12 @@ pub(super) fn file_name(digest: &Digest) -> String {
     format!("{}-{}", digest.algorithm(), digest.hex())
 }
 
-/// Maximum number of namespaces that may read one artifact. If it is reached, a new grant replaces the oldest grant, and the
-/// namespace of the oldest grant must download the artifact again.
+/// Maximum number of namespaces that may read one artifact. A further grant replaces the oldest grant, whose namespace
+/// must then download the artifact again.
 const MAX_NAMESPACES: usize = 1024;
 
-/// The namespaces that may read one artifact, because one of their sources produced it. A digest is not a secret, so it does not
-/// grant access to the artifact. The grants of each artifact are stored in a file with one namespace per line, so that they
-/// survive restarts.
+/// The namespaces that may read one artifact, because a source in the namespace produced it. A digest is not secret, so
+/// knowledge of the digest does not grant access. The grants survive restarts in a file with one namespace per line.
 #[derive(Debug)]
 pub(super) struct Grants {
     path: PathBuf,
@@ -219,10 +219,10 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    /// Reads the grants that an earlier process stored. If the file is missing or unreadable, there are no grants.
+    /// Reads the grants of an earlier process. Returns no grants if the file is missing or unreadable.
     pub(super) fn read(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
-        // The text after the last newline is ignored, because an interrupted write can leave an incomplete line.
+        // Ignores the text after the last newline, because an interrupted write can leave an incomplete line.
         let whole = text.rsplit_once('\n').map(|(lines, _)| lines).unwrap_or_default();
         let namespaces =
             whole.lines().filter(|line| !line.is_empty()).take(MAX_NAMESPACES).map(str::to_owned).collect();
@@ -233,7 +233,7 @@ impl Grants {
         self.namespaces.iter().any(|granted| granted == namespace)
     }
 
-    /// Adds a namespace, first to the file and then in memory, so that the grant survives a restart.
+    /// Adds a namespace, first to the file and then in memory.
     pub(super) fn add(&mut self, namespace: &str) -> io::Result<()> {
         if self.has(namespace) {
             return Ok(());

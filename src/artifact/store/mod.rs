@@ -1,8 +1,8 @@
 //! A content-addressed store of verified artifacts on disk, with a limited capacity.
 //!
-//! Files are written to `incoming/` and renamed to `complete/` after verification, so the content of `complete/` always matches
-//! its file names. If space is needed, the least recently used artifacts that are not in use are evicted. `grants/` records which
-//! namespaces may read which artifact.
+//! The store writes a file to `incoming/` and moves it to `complete/` after verification. The name of a file in
+//! `complete/` is its digest. To make space, the store evicts the least recently used artifacts that no reader has
+//! pinned. `grants/` records for each artifact the namespaces that may read it.
 
 mod incoming;
 mod index;
@@ -42,8 +42,9 @@ pub struct Usage {
 }
 
 impl Store {
-    /// Opens the store in a directory, which is created if it does not exist. The store never grows beyond `capacity_bytes`.
-    /// Incomplete files from an earlier process are removed. Complete files are kept and are verified before their first use.
+    /// Opens the store in a directory. Creates the directory if it does not exist. The store never exceeds
+    /// `capacity_bytes`. Removes incomplete files of an earlier process. Keeps complete files, and verifies each of
+    /// them before its first use.
     ///
     /// # Errors
     /// Fails if the directory cannot be prepared or if another process has the store open.
@@ -76,13 +77,13 @@ impl Store {
         Ok(Self { index: Arc::new(index) })
     }
 
-    /// Returns whether the store contains the artifact. A file from an earlier process is not verified until it is opened.
+    /// Returns whether the store contains the artifact. Does not verify the file of an earlier process.
     pub fn contains(&self, digest: &Digest) -> bool {
         self.index.lock().entries.contains_key(digest)
     }
 
-    /// Pins the artifact for reading, if the store contains it. The first call after a restart reads and verifies the whole file.
-    /// If the file is corrupted or missing, the artifact is removed and `None` is returned.
+    /// Pins the artifact for reading, if the store contains it. The first call after a restart reads and verifies the
+    /// whole file. If the file is corrupted or missing, removes the artifact and returns `None`.
     ///
     /// # Errors
     /// Fails if the file cannot be read.
@@ -102,8 +103,9 @@ impl Store {
         Ok(Some(pinned))
     }
 
-    /// Allows the namespace to read the artifact while the store contains it, including after a restart. Must be called only
-    /// after a source in the namespace produced the artifact. Returns `false` if the store does not contain the artifact.
+    /// Permits the namespace to read the artifact while the store contains it, even after a restart. The caller must
+    /// first verify that a source in the namespace has produced the artifact. Returns `false` if the store does not
+    /// contain the artifact.
     ///
     /// # Errors
     /// Fails if the grant cannot be written.
@@ -120,7 +122,7 @@ impl Store {
         self.index.lock().entries.get(digest).is_some_and(|entry| entry.grants.has(namespace))
     }
 
-    /// Pins the artifact for reading, if the store contains it and the namespace may read it.
+    /// Pins the artifact for reading if the store contains it and the namespace may read it.
     ///
     /// # Errors
     /// Fails if the file cannot be read.
@@ -155,8 +157,8 @@ impl Store {
         Incoming::begin(Arc::clone(&self.index), algorithm)
     }
 
-    /// Removes an artifact, for example because a reader found that it is corrupted. The file is removed even if the artifact is
-    /// pinned.
+    /// Removes an artifact, for example after a reader has detected corruption. Removes the file even if the artifact
+    /// is pinned.
     ///
     /// # Errors
     /// Fails if the file cannot be removed.
@@ -194,7 +196,7 @@ fn remove_orphans(grants: &Path, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the complete files from an earlier process, oldest first. Files whose names are not digests are ignored.
+/// Returns the complete files of an earlier process, oldest first. Ignores files whose names are not digests.
 fn leftover_files(complete: &Path) -> io::Result<Vec<Blob>> {
     let mut found = Vec::new();
     for file in fs::read_dir(complete)? {

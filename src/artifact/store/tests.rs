@@ -27,7 +27,7 @@ fn usage(artifacts: usize, complete_bytes: u64, incoming_bytes: u64) -> Usage {
 }
 
 #[test]
-fn committed_artifacts_are_stored_and_dropped_ones_leave_nothing() {
+fn committed_artifacts_are_stored_and_dropped_artifacts_leave_no_file() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     let digest = Digest::of(b"hello");
@@ -133,7 +133,7 @@ fn artifacts_in_use_are_not_evicted_and_a_full_store_is_an_error() {
 }
 
 #[test]
-fn a_restart_keeps_complete_artifacts_and_removes_incomplete_ones() {
+fn a_restart_keeps_complete_artifacts_and_removes_incomplete_artifacts() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path(), 100).unwrap();
     drop(put(&store, b"kept"));
@@ -274,7 +274,7 @@ fn a_file_written_by_another_process_is_accepted_within_its_limits() {
 }
 
 #[test]
-fn grants_belong_to_one_artifact_and_are_removed_with_it() {
+fn grants_apply_to_one_artifact_and_are_removed_with_the_artifact() {
     let directory = TempDir::new().unwrap();
     let (one, other) = (Digest::of(b"aaaa"), Digest::of(b"bbbb"));
     {

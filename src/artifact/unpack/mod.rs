@@ -1,8 +1,8 @@
-//! Unpacks archives. The same rules apply to the archives of all sources, because every archive may be malicious.
+//! Unpacks archives. Every archive can be malicious, so the same rules apply to the archives of all sources.
 //!
-//! An archive is a gzip-compressed tar stream. It may contain regular files, directories, and symbolic links whose targets are
-//! inside the tree; any other kind of entry is an error. The limits apply to the bytes that are actually decompressed and
-//! written, not to the sizes in headers.
+//! An archive is a gzip-compressed tar stream. It can contain regular files, directories, and symbolic links whose
+//! targets are inside the tree. Any other kind of entry is an error. The limits apply to the bytes that are
+//! decompressed and written, not to the sizes in headers.
 
 mod extended;
 #[cfg(test)]
@@ -35,8 +35,8 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
-/// Unpacks an archive into an existing empty directory. Owners, times, attributes and modes are ignored, except for the
-/// executable bit: the mode of a file is 0644 or 0755 and the mode of a directory is 0755, minus the umask.
+/// Unpacks an archive into an existing empty directory. Ignores owners, times, attributes and modes, except for the
+/// executable bit. The mode of a file is 0644 or 0755, and the mode of a directory is 0755, minus the umask.
 ///
 /// # Errors
 /// Fails if the archive is malformed, violates a rule or exceeds a limit, or if writing fails. After a failure, the directory may
@@ -50,11 +50,11 @@ pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacke
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
 }
 
-/// Reads a complete archive without unpacking it. The caller can therefore reject an archive with too many entries or bytes
-/// before any file is created. Creating and removing the files of such an archive can take minutes.
+/// Reads a complete archive without unpacking it. The caller can thus reject an archive with too many entries or bytes
+/// before it creates files: creating and removing so many files can take minutes.
 ///
 /// # Errors
-/// Fails if a limit is exceeded. Other errors in the archive are ignored, because [`unpack()`] reports them with more detail.
+/// Fails if a limit is exceeded. Ignores other errors in the archive, because [`unpack()`] reports them in more detail.
 pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
     let (mut archive, meter) = open(reader, limits);
     let mut place = String::new();
@@ -63,7 +63,7 @@ pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
         if !extended::is_extension(entry.header().entry_type()) {
             count += 1;
         }
-        // The archive may contain an entry for its root, which does not count toward the limit.
+        // An entry for the root of the archive does not count toward the limit.
         if count > limits.entries.saturating_add(1) {
             return Err(UnpackError::TooManyEntries { limit: limits.entries });
         }
@@ -84,7 +84,7 @@ fn entry_place(name: &[u8]) -> String {
     format!("in entry {}", quoted_bytes(name))
 }
 
-/// Returns the error for an exceeded limit. `place` describes the entry that was being read, and is empty before the first entry.
+/// Returns the error for an exceeded limit. `place` describes the current entry, and is empty before the first entry.
 fn limit_error(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
     let place = if place.is_empty() { "before the first entry" } else { place }.to_owned();
     match breach {
@@ -93,7 +93,7 @@ fn limit_error(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
     }
 }
 
-/// Opens the destination, which must be an empty directory. A symbolic link is rejected.
+/// Opens the destination, which must be an empty directory. Rejects a symbolic link.
 fn open_empty(into: &Path) -> Result<Dir, UnpackError> {
     let refused = |why: String| UnpackError::Destination { path: into.to_owned(), why };
     let metadata = fs::symlink_metadata(into).map_err(|cause| refused(cause.to_string()))?;
@@ -112,13 +112,13 @@ struct Unpacking<'limits> {
     limits: &'limits Limits,
     meter: Rc<Meter>,
     tree: Tree<'limits>,
-    /// Description of the entry that is being read, for error messages.
+    /// Description of the current entry for error messages.
     place: String,
 }
 
 impl Unpacking<'_> {
     fn entries<R: Read>(&mut self, archive: &mut Archive<R>) -> Result<(), UnpackError> {
-        // In raw mode, the library does not read extension headers, whose size is unlimited, into memory.
+        // Uses the raw mode: otherwise, the library would read extension headers of unlimited size into memory.
         let entries = archive.entries().map_err(|cause| self.explain(&cause))?.raw(true);
         let mut extended = Extended::default();
         for entry in entries {
@@ -181,8 +181,8 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Reads the rest of the stream. There must be an end-of-archive marker, followed only by zero padding. Reading to the end
-    /// also verifies the gzip checksum.
+    /// Reads the rest of the stream, which must be an end-of-archive marker and zero padding. Reading to the end also
+    /// verifies the gzip checksum.
     fn end(&self, mut rest: impl Read) -> Result<(), UnpackError> {
         if self.meter.ended() {
             return Err(UnpackError::Truncated);
@@ -199,8 +199,8 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Determines the reason for a failed read. The library reports only the error of the outermost reader, which may hide the
-    /// original error.
+    /// Determines the reason for a failed read. The library reports only the error of the outermost reader, which can
+    /// hide the original error.
     fn explain(&self, cause: &io::Error) -> UnpackError {
         let error = if cause.kind() == io::ErrorKind::UnexpectedEof || self.meter.ended() {
             UnpackError::Truncated

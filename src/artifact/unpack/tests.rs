@@ -32,7 +32,7 @@ impl Place {
         let result = unpack(archive, &self.destination(), limits);
         let mut around: Vec<_> = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         around.sort();
-        assert_eq!(around, ["into", "sentinel"], "a file was written outside of the directory");
+        assert_eq!(around, ["into", "sentinel"], "a file was written outside the directory");
         assert_eq!(fs::read_to_string(self.0.path().join("sentinel")).unwrap(), "untouched");
         result
     }
@@ -220,7 +220,8 @@ fn writing_through_links_or_over_entries_of_another_type_is_rejected() {
 #[test]
 fn the_size_limit_counts_decompressed_bytes_exactly() {
     let archive = Tar::default().file("a", &[b'x'; 600]).file("b", b"y").end();
-    // The size of two headers, 1024 and 512 bytes of padded content, and two empty blocks at the end.
+    // The sizes of a header, 1024 bytes of padded content, a header, 512 bytes of padded content, and two empty blocks
+    // at the end.
     let exact = Limits { unpacked_bytes: 512 + 1024 + 512 + 512 + 1024, ..Limits::default() };
     Place::new().unpack(&archive, &exact).unwrap();
     let one_less = Limits { unpacked_bytes: exact.unpacked_bytes - 1, ..exact };
@@ -238,7 +239,7 @@ fn a_decompression_bomb_is_stopped_early() {
     let place = Place::new();
     let archive = Tar::default().file("zeros", &vec![0; 90_000]).end();
     place.unpack(&archive, &limits).expect("a small archive of zeros is harmless");
-    // Reading many gzip members without content also takes time, but must terminate.
+    // The read of many gzip members without content must also terminate.
     let empty_members = gzip(b"").repeat(1000);
     assert!(matches!(Place::new().unpack(&empty_members, &limits), Err(UnpackError::Truncated)));
 }
@@ -255,7 +256,7 @@ fn entries_depth_and_name_length_are_limited() {
             "limit of 4 entries",
         ),
         (Tar::default().file("a/b/c/d", b""), "more than 3 levels deep, has 4"),
-        (Tar::default().file("abcdefghijk", b""), "more than 10 bytes, has one of 11"),
+        (Tar::default().file("abcdefghijk", b""), "more than 10 bytes, has a component of 11"),
         (Tar::default().file("abcdefghij/abcdefghij", b""), "exceed 20 bytes, has 21"),
         (Tar::default().link("a", &"b/".repeat(11)), "exceed 20 bytes, has 22"),
     ];
@@ -323,7 +324,7 @@ fn a_truncated_archive_is_rejected_at_any_length() {
             Place::new().unpack(&whole[..length], &Limits::default()).expect_err("should be rejected as truncated");
         assert!(matches!(error, UnpackError::Truncated | UnpackError::Broken { .. }), "{length}: {error}");
     }
-    // The archive is truncated before compression, so the gzip stream itself is complete.
+    // Truncates the archive before the compression, so that the gzip stream itself is complete.
     let plain = Tar::default().file("a", &[7; 2000]).file("b", b"y").0;
     for length in [0, 100, 512, 1000, 2560, 2700, plain.len()] {
         let error = refusal(&gzip(&plain[..length]), &Limits::default());
@@ -408,14 +409,14 @@ proptest! {
 }
 
 proptest! {
-    // The number of cases is limited, because each case unpacks dozens of archives.
+    // Limits the number of cases, because each case unpacks dozens of archives.
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn no_order_of_entries_escapes_the_destination(
         entries in prop::collection::vec((0..3_u8, names(), names()), 1..12)
     ) {
         let place = Place::new();
-        // Skips entries that are rejected, so that the remaining entries are still unpacked.
+        // Skips rejected entries, so that the remaining entries are unpacked.
         let mut kept = Tar::default();
         for (kind, name, target) in entries {
             let next = Tar(kept.0.clone());

@@ -1,5 +1,5 @@
-//! Writes the entries of an archive to disk and defines the errors of unpacking. All files are accessed through directory
-//! handles, which confine access to the tree.
+//! Writes the entries of an archive to disk, and defines the errors of unpacking. Accesses all files through directory
+//! handles, which confine the access to the tree.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use cap_std::fs::{Dir, DirBuilder, DirBuilderExt, File, FileType, OpenOptions, O
 
 use super::super::rules::{EntryName, Limits, LinkError, NameError, quoted_bytes};
 
-/// The reason why an archive was not unpacked completely. The caller removes the files that were written before the error.
+/// The reason why an archive was not unpacked completely. The caller removes the files that exist after the error.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     #[error("failed to unpack into {path}: {why}")]
@@ -48,9 +48,10 @@ const PIECE: usize = 64 * 1024;
 pub(super) struct Tree<'limits> {
     limits: &'limits Limits,
     root: Dir,
-    /// Paths that are known to be directories and not links. They remain directories, because a directory is never replaced.
+    /// Paths that are directories and not links. They remain directories, because this module never replaces a
+    /// directory.
     directories: HashSet<PathBuf>,
-    /// The directory that was opened last. It is cached because archives usually list files directory by directory.
+    /// The last opened directory, as a cache: archives usually list files directory by directory.
     current: Option<(PathBuf, Dir)>,
     buffer: Vec<u8>,
     pub(super) entries: u64,
@@ -126,8 +127,8 @@ impl<'limits> Tree<'limits> {
                 if !there.is_file() {
                     return Err(occupied(name, there.file_type()));
                 }
-                // If two entries have the same name, the later entry takes precedence. The old file is unlinked instead of
-                // overwritten.
+                // The later of two entries with the same name takes precedence. Unlinks the old file instead of
+                // overwriting it.
                 parent.remove_file(&last).and_then(|()| parent.open_with(&last, &options))
             }
             made => {
@@ -138,8 +139,8 @@ impl<'limits> Tree<'limits> {
         made.map_err(|cause| write_error(name, cause))
     }
 
-    /// Opens the parent directory of an entry and creates it if it does not exist. Returns the directory and the last component
-    /// of the entry name.
+    /// Opens the parent directory of an entry. Creates the directory if it does not exist. Returns the directory and
+    /// the last component of the entry name.
     fn parent(&mut self, name: &EntryName) -> Result<(Dir, OsString), UnpackError> {
         let last = name.path().file_name().unwrap_or_default().to_owned();
         let path = name.path().parent().unwrap_or_else(|| Path::new(""));
@@ -170,7 +171,7 @@ impl<'limits> Tree<'limits> {
         builder.mode(0o755);
         for directory in missing.into_iter().rev() {
             match self.root.create_dir_with(directory, &builder) {
-                // Parent directories without an entry of their own count toward the limit too.
+                // Parent directories without an entry also count toward the limit.
                 Ok(()) if directory != entry.path() => self.count()?,
                 Ok(()) => {}
                 Err(cause) if cause.kind() == ErrorKind::AlreadyExists => self.check_directory(directory, entry)?,

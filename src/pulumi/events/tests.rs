@@ -83,9 +83,10 @@ fn a_long_message_is_truncated() {
 }
 
 #[test]
-fn secrets_are_masked_before_truncation() {
+fn secrets_are_redacted_before_truncation() {
     let secret = "s3cr3t-".repeat(20);
-    // The secret spans each position at which a message is truncated, with and without color tags inside the secret.
+    // Places the secret across each position at which a message is truncated, with and without color tags inside the
+    // secret.
     for (length, output) in [
         (MAX_MESSAGE / 2, secret.clone()),
         (2 * MAX_MESSAGE, secret.clone()),
@@ -135,7 +136,7 @@ fn only_complete_lines_are_returned() {
 }
 
 #[test]
-fn an_overlong_line_is_one_error_and_the_next_line_is_read() {
+fn an_overlong_line_is_an_error_and_the_next_line_is_read() {
     let mut splitter = LineSplitter::new(4);
     assert_eq!(push(&mut splitter, "1234\n12345"), ["1234", "event log line exceeds 4 bytes"]);
     assert_eq!(push(&mut splitter, "67890"), [""; 0]);

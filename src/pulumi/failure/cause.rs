@@ -7,11 +7,12 @@ use super::program_error;
 
 /// Maximum number of output lines in a message if the CLI reported no error.
 const LAST_LINES: usize = 20;
-/// Text that the gRPC server of a Python program writes before the message of an exception.
+/// Prefix that the gRPC server of a Python program adds to the message of an exception.
 const SERVER_EXCEPTION: &str = "Exception calling application: ";
 
-/// Returns the causes of a failure from the first of these sources that is not empty: errors of the engine, errors of the CLI,
-/// the program's standard error, the exit code of the program, generic errors of the engine, and the last lines of the output.
+/// Returns the causes of a failure from the first non-empty source. In order of precedence, the sources are: errors of
+/// the engine, errors of the CLI, standard error of the program, exit code of the program, generic errors of the
+/// engine, last lines of the output.
 pub(super) fn lines(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str, run: &RunSummary) -> Vec<String> {
     let (generic, causes): (Vec<_>, Vec<_>) =
         run.errors().into_iter().partition(|error| is_verdict(error) || reports_exit(error));
@@ -37,13 +38,13 @@ pub(super) fn lines(exit: Exit, stdout: &str, stderr: &str, stderr_errors: &str,
     last_output(exit, stdout, stderr)
 }
 
-/// Whether an error only states that the run failed or was canceled, without a cause.
+/// Returns whether an error only states that the run failed or was canceled, without a cause.
 fn is_verdict(error: &Diagnostic) -> bool {
     ["update failed", "destroy failed", "refresh failed", "preview failed"].contains(&error.message.trim())
         || error.message.ends_with(" canceled") && error.urn.is_empty()
 }
 
-/// Whether an error of the engine only reports that the program or its compilation exited with an error.
+/// Returns whether an error of the engine only reports that the program or its compilation exited with an error.
 fn reports_exit(error: &Diagnostic) -> bool {
     let message = error.message.trim().to_lowercase();
     let message = message.strip_prefix("an unhandled error occurred: ").unwrap_or(&message);
@@ -67,8 +68,8 @@ fn describe(error: &Diagnostic) -> String {
     }
 }
 
-/// Returns the type and name of the resource of an error, where the type is the last one in the URN. Returns `None` if the
-/// error does not belong to a single resource.
+/// Returns the type and name of the resource of an error. The type is the last type in the URN. Returns `None` if the
+/// error does not concern a single resource.
 fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
     let mut parts = error.urn.splitn(4, "::").skip(2);
     let (types, name) = (parts.next()?, parts.next()?);

@@ -11,9 +11,9 @@ use crate::pulumi::arguments;
 use crate::pulumi::cli::engine_environment;
 use crate::pulumi::run_summary::summary_of;
 
-/// Number of recordings of each language.
+/// Minimum number of recordings for each language.
 const MIN_RECORDINGS: usize = 20;
-/// Maximum length of the first line in bytes. Tables of `kubectl` remain readable.
+/// Maximum length of the first line in bytes, so that the tables of `kubectl` are readable.
 const MAX_HEADLINE: usize = 300;
 const MAX_LINES: usize = 40;
 
@@ -110,7 +110,7 @@ fn recorded_failure_messages_omit_frames_progress_bars_and_repeats() {
     }
 }
 
-/// The script records with the arguments and the environment of the agent.
+/// The script must use the arguments and the environment of the agent.
 #[test]
 fn the_recording_script_runs_the_cli_as_the_agent_does() {
     let script = read(&corpus().join("record"));

@@ -8,7 +8,7 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Whether the CLI reported success.
+    /// Returns whether the CLI reported success.
     pub fn success(&self) -> bool {
         self.code == Some(0) && self.signal.is_none()
     }

@@ -1,5 +1,6 @@
-//! Formats the output of a failed `pulumi install`: the first line states the cause. The package managers write the cause in
-//! different positions, between progress messages and advice, and the CLI adds lines that only contain an exit status.
+//! Formats the output of a failed `pulumi install`, so that the first line states the cause. Each package manager
+//! writes the cause at a different position, between progress messages and advice. The CLI adds lines that only contain
+//! an exit status.
 
 use super::super::{advice, console};
 use super::cli_error::error_text;
@@ -11,13 +12,13 @@ const MAX_MESSAGE: usize = 4 * 1024;
 const MAX_DETAILS: usize = 15;
 /// Beginning of the line in which the CLI reports the exit status of the package manager.
 const EXIT_STATUS: &str = "installing dependencies: ";
-/// Prefixes of npm's error lines, of the current version and of versions before 10.
+/// Prefixes of npm's error lines: of the current version, and of versions before 10.
 const NPM: [&str; 2] = ["npm error", "npm ERR!"];
 /// Keys of npm's error lines that do not contain the cause.
 const NPM_KEYS: [&str; 5] = ["code ", "syscall ", "errno ", "path ", "signal "];
-/// Part of pip's warning that the index refuses the credentials.
+/// Part of pip's warning about credentials that the index refuses.
 const REFUSAL: &str = " Error, Credentials not correct for ";
-/// Parts of lines that are not related to the failure: progress messages, and references to files in the pod.
+/// Parts of lines that do not concern the failure: progress messages, and references to files in the pod.
 const NOISE: [&str; 30] = [
     "━",
     "Installing dependencies",
@@ -51,8 +52,8 @@ const NOISE: [&str; 30] = [
     "go: finding module ",
 ];
 
-/// Formats the output of a failed installation and adds advice. Returns an empty text if there is no output. The result has at
-/// most 4 KiB.
+/// Formats the output of a failed installation and adds advice. Returns an empty text for empty output. The result has
+/// at most 4 KiB.
 pub fn message(stdout: &str, stderr: &str) -> String {
     let (stdout, stderr) = (console::for_display(stdout), console::for_display(stderr));
     let errors = error_text(&stderr);
@@ -75,7 +76,7 @@ fn is_noise(line: &str) -> bool {
     line.is_empty() || is_npm_key || NOISE.iter().any(|part| line.contains(part))
 }
 
-/// Whether the cause repeats a line.
+/// Returns whether the cause contains a line.
 fn is_part_of(line: &str, cause: &str) -> bool {
     if is_go_import(line) {
         return true;
@@ -85,7 +86,7 @@ fn is_part_of(line: &str, cause: &str) -> bool {
     begins || cause.strip_suffix(line).is_some_and(|rest| rest.ends_with(": "))
 }
 
-/// Returns the line after npm's error code. If a script of a package failed, returns the error of the script.
+/// Returns the line after npm's error code, or the error of a package script if such a script failed.
 fn of_npm(lines: &[&str]) -> Option<String> {
     let is_code = |line: &&str| npm_error(line).is_some_and(|rest| rest.starts_with("code "));
     let code = lines.iter().position(is_code)?;
@@ -102,8 +103,9 @@ fn npm_error(line: &str) -> Option<&str> {
     NPM.iter().find_map(|prefix| line.strip_prefix(prefix)).map(str::trim_start)
 }
 
-/// Returns the error of pip: the location in the requirements file, or the exception of a failed build, are in other lines. If the
-/// index refuses the credentials, pip reports that it found no package.
+/// Returns the error of pip with details from other lines: the location in the requirements file, or the exception of a
+/// failed build. If the index refuses the credentials, returns this warning, because the error of pip only states that
+/// it found no package.
 fn of_pip(lines: &[&str]) -> Option<String> {
     let refusal = lines.iter().filter_map(|line| line.strip_prefix("WARNING: ")).find(|line| line.contains(REFUSAL));
     if let Some(refusal) = refusal {
@@ -134,7 +136,7 @@ fn build_exception<'a>(lines: &[&'a str]) -> Option<&'a str> {
     lines.iter().take_while(|line| !is_error(line)).last().map(|line| line.trim())
 }
 
-/// Returns the error of the go command: the reason why it cannot provide a package, or its first line.
+/// Returns the error of the go command: the reason why it cannot provide a package, or the first line.
 fn of_go(lines: &[&str]) -> Option<String> {
     if let Some(import) = lines.iter().position(|line| is_go_import(line)) {
         let reasons = lines.iter().skip(import + 1).take_while(|line| line.starts_with('\t'));
@@ -144,7 +146,7 @@ fn of_go(lines: &[&str]) -> Option<String> {
     lines.iter().find(is_go).map(|line| (*line).to_owned())
 }
 
-/// Whether a line of the go command introduces the package that it cannot provide.
+/// Returns whether a line of the go command introduces the package that it cannot provide.
 fn is_go_import(line: &str) -> bool {
     line.starts_with("go: ") && line.ends_with(" imports")
 }
@@ -172,7 +174,7 @@ fn without_marker(line: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// The corpus of failures contains npm, pip and go.
+    /// The corpus of failures only contains the output of npm, pip and go.
     #[test]
     fn the_cause_is_found_in_the_output_of_other_package_managers() {
         let status = "error: installing dependencies: uv failed: exit status 1\nuv failed: exit status 1\n";

@@ -1,12 +1,12 @@
-//! Locks of stacks in DIY backends. A lock may be removed only if it is the only lock of the stack and provably belongs to a run
-//! whose process is dead.
+//! Locks of stacks in DIY backends. The agent may remove a lock only if it is the only lock of the stack and its holder
+//! is provably a dead process of a run.
 
 use jiff::Timestamp;
 
 /// Maximum number of locks that a message lists.
 const NAMED_LOCKS: usize = 5;
 
-/// Lock on a stack in a DIY backend (file system or object store), as reported by the CLI.
+/// Lock of a stack in a DIY backend (file system or object store), which the CLI reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// URL of the lock in the backend.
@@ -18,15 +18,15 @@ pub struct Lock {
     pub time: String,
 }
 
-/// A CLI process that has provably ended.
+/// A CLI process that has provably exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadProcess {
-    /// Host name, as recorded in locks.
+    /// Host name, which is equal to the host name in a lock of the process.
     pub host: String,
     pub pid: u32,
     /// Start of the run, in milliseconds since 1970.
     pub started: i64,
-    /// Time from which the process is known to have ended, in milliseconds since 1970.
+    /// Time at which the process had certainly exited, in milliseconds since 1970.
     pub ended: i64,
 }
 
@@ -49,8 +49,8 @@ fn parse_lock(line: &str) -> Option<Lock> {
     })
 }
 
-/// Returns the lock that blocked a CLI call if the CLI reports exactly one lock with its details. Returns `None` if there are
-/// several locks or no details. Pulumi Cloud does not report locks in detail.
+/// Returns the lock that blocked a CLI call if the CLI reports exactly one lock with its details. Returns `None` for
+/// several locks or without details. Pulumi Cloud does not report details.
 pub fn only_lock(stderr: &str) -> Option<Lock> {
     let mut locks = parse_locks(stderr);
     let lock = locks.pop()?;
@@ -63,18 +63,18 @@ fn announced(stderr: &str) -> Option<u32> {
     rest.split_once(" lock(s)")?.0.parse().ok()
 }
 
-/// Returns the dead process that provably created the lock: its host and process ID are equal to those in the lock, and the
-/// lock was created during the lifetime of the process.
+/// Returns the dead process that provably created the lock. The host and the process ID in the lock are those of the
+/// process, and the lock was created during the lifetime of the process.
 pub fn dead_holder<'a>(lock: &Lock, dead: &'a [DeadProcess]) -> Option<&'a DeadProcess> {
     let time = lock.time.parse::<Timestamp>().ok()?.as_millisecond();
     dead.iter().find(|process| {
-        // The time of the lock is rounded down to whole seconds.
+        // The CLI rounds the time of the lock down to whole seconds.
         let earliest = process.started - process.started.rem_euclid(1000);
         lock.host == process.host && lock.pid == process.pid && (earliest..=process.ended).contains(&time)
     })
 }
 
-/// Formats the message for a stack that is locked.
+/// Returns the message for a locked stack.
 pub(super) fn locked(holders: &[Lock]) -> String {
     let mut named: Vec<_> = holders
         .iter()

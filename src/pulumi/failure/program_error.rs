@@ -1,5 +1,5 @@
-//! Formats the error output of programs: the first line states the location in the program's own files and the cause.
-//! Stack frames of libraries and runtimes are removed. The log of the pod contains the complete output.
+//! Formats the error output of programs. The first line states the location in the files of the program, and the cause.
+//! Removes the stack frames of libraries and runtimes. The log of the pod contains the complete output.
 
 use super::program_location::{compiler_message, is_program_line, program_location};
 
@@ -7,7 +7,7 @@ use super::program_location::{compiler_message, is_program_line, program_locatio
 const TRACEBACK: &str = "Traceback (most recent call last):";
 /// First line of the memory statistics that Node.js writes when it runs out of memory.
 const MEMORY_STATISTICS: &str = "<--- Last few GCs --->";
-/// Beginnings of messages that do not depend on the failure.
+/// Prefixes of messages that contain no information about the failure.
 const PREFIXES: [&str; 6] = [
     "an unhandled error occurred: ",
     "program failed:",
@@ -16,7 +16,7 @@ const PREFIXES: [&str; 6] = [
     "Exception calling application: ",
     "\t* ",
 ];
-/// Maximum number of lines of an excerpt of the program that Node.js prints before a syntax error.
+/// Maximum number of lines in the program excerpt that Node.js prints before a syntax error.
 const MAX_EXCERPT: usize = 6;
 
 /// Formats the error output of a program. Returns an empty text if the output contains no message.
@@ -45,7 +45,7 @@ fn without_prefixes(line: &str) -> &str {
     rest
 }
 
-/// Whether a line contains no information about the failure.
+/// Returns whether a line contains no information about the failure.
 fn is_heading(line: &str) -> bool {
     let line = line.trim();
     let is_go_package = line.strip_prefix("# ").is_some_and(|package| !package.contains(char::is_whitespace));
@@ -61,7 +61,7 @@ fn is_heading(line: &str) -> bool {
         || is_go_package
 }
 
-/// Removes the excerpt of the program that Node.js prints before some errors: the location, the source line and carets.
+/// Removes the program excerpt that Node.js prints before some errors: the location, the source line and carets.
 fn without_excerpt<'a, 'b>(lines: &'b [&'a str]) -> &'b [&'a str] {
     let is_location = |line: &&str| {
         line.rsplit_once(':').is_some_and(|(file, number)| {
@@ -78,7 +78,7 @@ fn without_excerpt<'a, 'b>(lines: &'b [&'a str]) -> &'b [&'a str] {
     }
 }
 
-/// Removes the stack frames outside of the program's own files.
+/// Removes the stack frames outside the files of the program.
 pub(super) fn without_library_frames<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let mut kept: Vec<&str> = Vec::new();
     let mut rest = lines;
@@ -125,13 +125,13 @@ fn frame(line: &str) -> Option<Language> {
     }
 }
 
-/// Skips the properties of the error that follow the last stack frame of Node.js.
+/// Skips the properties of the error after the last stack frame of Node.js.
 fn without_properties<'a, 'b>(frame: &str, after: &'b [&'a str]) -> &'b [&'a str] {
     let end = after.iter().position(|line| *line == "}").filter(|_| frame.ends_with(" {"));
     end.and_then(|end| after.get(end + 1..)).unwrap_or(after)
 }
 
-/// Skips the source lines of a Python frame, which have a larger indentation.
+/// Skips the source lines of a Python frame, which are indented further than the frame.
 fn without_code<'a, 'b>(frame: &str, after: &'b [&'a str]) -> &'b [&'a str] {
     let code = after.iter().take_while(|line| indentation(line) > indentation(frame)).count();
     after.get(code..).unwrap_or_default()
@@ -141,7 +141,7 @@ fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Whether a line is the first line of a Go frame: the function, which precedes the file.
+/// Returns whether a line is the first line of a Go frame, which contains the function. The file is in the next line.
 fn is_go_function(line: &str) -> bool {
     let has_form = line.ends_with(')') || line.starts_with("created by ");
     has_form && indentation(line) == 0 && !line.starts_with("panic: ")
@@ -152,7 +152,7 @@ fn without_memory_statistics(lines: Vec<&str>) -> Vec<&str> {
     lines.into_iter().take(end).collect()
 }
 
-/// Cause of a failure, as stated in one line of the output.
+/// Cause of a failure, from one line of the output.
 struct Cause<'a> {
     /// Location in the program, if the same line contains it.
     location: Option<String>,
@@ -170,8 +170,8 @@ fn find_cause<'a>(lines: &[&'a str]) -> Option<Cause<'a>> {
     Some(Cause { location: Some(location), text })
 }
 
-/// Returns the line of a Python traceback that states the exception. Of several tracebacks, the last one is the exception that
-/// the program did not handle.
+/// Returns the line of a Python traceback that states the exception. Uses the last of several tracebacks, which
+/// contains the exception that the program did not handle.
 fn exception<'a, 'b>(lines: &'b [&'a str]) -> Option<&'b &'a str> {
     let traceback = lines.iter().rposition(|line| line.trim() == TRACEBACK)?;
     lines.get(traceback + 1..)?.iter().find(|line| indentation(line) == 0)

@@ -1,4 +1,4 @@
-//! Finds the location of an error in the program's own files.
+//! Finds the location of an error in the files of the program.
 
 /// File extensions of program files.
 const EXTENSIONS: &[&str] = &["ts", "tsx", "js", "mjs", "cjs", "py", "go", "cs", "fs", "java", "kt", "scala", "yaml"];
@@ -18,8 +18,8 @@ const FOREIGN: &[&str] = &[
 /// Paths of the source in a workspace.
 const ROOTS: &[&str] = &["/share/source/", "/share/workspace/"];
 
-/// Returns the innermost location in the program's own files in an error output, such as `index.ts line 5`. Most languages
-/// print the innermost stack frame first; Python prints it last.
+/// Returns the innermost location of an error output that is in a file of the program, such as `index.ts line 5`. Most
+/// languages print the innermost stack frame first, but Python prints it last.
 pub(super) fn program_location(error: &str) -> Option<String> {
     let found: Vec<(&str, u32)> =
         error.lines().filter_map(location_in).filter(|(file, _)| is_program_file(file)).collect();
@@ -27,7 +27,7 @@ pub(super) fn program_location(error: &str) -> Option<String> {
     innermost.map(|(file, line)| format_location(file, *line))
 }
 
-/// Whether a line contains a location in the program's own files.
+/// Returns whether a line contains a location in a file of the program.
 pub(super) fn is_program_line(line: &str) -> bool {
     location_in(line).is_some_and(|(file, _)| is_program_file(file))
 }
@@ -54,8 +54,9 @@ fn is_program_file(file: &str) -> bool {
     !FOREIGN.iter().any(|part| file.contains(part)) && !is_trimmed_go_dependency(file)
 }
 
-/// Whether a file belongs to a Go module or to the standard library, in a program that was built with `-trimpath`: the path of a module
-/// contains its version, and the packages of the standard library that appear in a stack have no prefix.
+/// Returns whether a file is part of a Go dependency or of the standard library, for a program that was built with
+/// `-trimpath`. The path of a dependency contains its version, and the standard library packages in a stack have no
+/// prefix.
 fn is_trimmed_go_dependency(file: &str) -> bool {
     let has_version = |part: &str| {
         part.split_once("@v").is_some_and(|(_, version)| version.starts_with(|c: char| c.is_ascii_digit()))
@@ -71,7 +72,7 @@ fn relative_path(file: &str) -> &str {
     below.or_else(|| file.strip_prefix("./")).unwrap_or(file)
 }
 
-/// Returns the first file in a line that is followed by a line number.
+/// Returns the first file in a line that has a line number.
 fn location_in(line: &str) -> Option<(&str, u32)> {
     line.match_indices('.').find_map(|(dot, _)| {
         let (before, after) = (line.get(..dot)?, line.get(dot + 1..)?);

@@ -1,5 +1,5 @@
-//! Installation inputs of Go. `pulumi install` runs `go mod tidy`, whose result depends on the module files and on the packages
-//! that the Go files import.
+//! Installation inputs of Go. `pulumi install` runs `go mod tidy`. Its result depends on the module files and on the
+//! packages that the Go files import.
 
 use super::package_manager::{Files, LOCAL_DEPENDENCY, Managed, NO_LOCK, named};
 
@@ -15,12 +15,12 @@ pub(super) fn managed(files: &Files) -> Managed {
     } else {
         None
     };
-    // The module cache is outside of the source.
+    // The module cache is outside the source, so a new source needs no copy of it.
     Managed { name: "go".to_owned(), reinstall_reason, works_without_trees: true, ..Managed::default() }
 }
 
-/// Whether `go.mod` replaces a module with a directory, whose own dependencies may have changed. The go command requires that
-/// such a path starts with `./`, `../` or `/`.
+/// Returns whether `go.mod` replaces a module with a directory, because the dependencies of the directory can change.
+/// In the go command, the path of a directory must start with `./`, `../` or `/`.
 fn replaces_with_path(module: &str) -> bool {
     let targets = module.lines().filter_map(|line| line.split_once("=>")).map(|(_, target)| target);
     targets.map(|target| target.trim_start_matches([' ', '\t', '"', '`'])).any(|target| target.starts_with(['.', '/']))
@@ -54,7 +54,7 @@ fn path(specification: &str) -> Option<&str> {
     rest.split_once(['"', '`']).map(|(path, _)| path).filter(|path| is_name && !path.is_empty())
 }
 
-/// Whether the go command ignores a directory: its own name, without parents.
+/// Returns whether the go command ignores a directory with this name. Does not check the parents of the directory.
 pub fn is_ignored_directory(name: &str) -> bool {
     name.starts_with(['.', '_']) || ["vendor", "testdata", "node_modules"].contains(&name)
 }

@@ -1,7 +1,9 @@
-//! Plans `pulumi install` for a project and determines whether another installation could change the installed dependencies.
+//! Plans `pulumi install` for a project, and determines whether another installation could change the installed
+//! dependencies.
 //!
-//! The dependencies of the previous source are reused without an installation only if all inputs of the installation are known
-//! and unchanged: see [`Plan::carry`]. Otherwise, the installation runs, so that an outdated dependency is never reused.
+//! A new source reuses the dependencies of the previous source without an installation only if all inputs of the
+//! installation are known and unchanged: see [`Plan::carry`]. Otherwise, the installation runs, because a dependency
+//! could be outdated.
 
 pub mod go;
 mod nodejs;
@@ -25,11 +27,12 @@ pub use package_manager::{Files, Subject};
 pub struct Plan {
     /// Record to store after the installation.
     pub installed: Installed,
-    /// Reason why the installation must run even if the key is unchanged; `None` if it can be skipped in this case.
+    /// Reason why the installation must run even if the key is unchanged. `None` if an unchanged key permits skipping
+    /// the installation.
     pub never_skipped: Option<String>,
-    /// Directories of the dependencies, relative to the source's root. Directories outside of the source are not included.
+    /// Directories of the dependencies, relative to the root of the source. Excludes directories outside the source.
     pub trees: Vec<PathBuf>,
-    /// Whether the installation removes dependencies that are no longer needed.
+    /// Whether the installation removes unneeded dependencies.
     pub exact: bool,
     pub works_without_trees: bool,
 }
@@ -39,14 +42,14 @@ pub struct Plan {
 pub struct Installed {
     /// Digest of all inputs of the installation.
     pub key: String,
-    /// Name of the package manager, such as `npm` or `uv`, or of the runtime if the manager is not known.
+    /// Name of the package manager, such as `npm` or `uv`. Name of the runtime if the package manager is unknown.
     pub manager: String,
 }
 
 /// How a new source reuses the dependencies of the previous source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
-    /// Moves the dependencies to the new source without an installation, because they are the same.
+    /// Moves the dependencies to the new source without an installation, because their inputs are unchanged.
     Move,
     /// Copies the dependencies to the new source and runs the installation.
     Copy,
@@ -56,8 +59,8 @@ pub enum Carry {
 impl Plan {
     /// Returns how to reuse the dependencies of the previous source.
     ///
-    /// The dependencies are copied only if the package manager removes dependencies that are no longer needed, or if the inputs
-    /// of the installation are unchanged.
+    /// Copies the dependencies only if the package manager removes unneeded dependencies, or if the inputs of the
+    /// installation are unchanged.
     pub fn carry(&self, before: Option<&Installed>) -> Carry {
         let Some(before) = before else { return Carry::Nothing };
         let is_equal = before.key == self.installed.key;
@@ -81,8 +84,8 @@ pub fn files(subject: Subject<'_>) -> Vec<PathBuf> {
     directories.iter().flat_map(|directory| names.iter().map(|name| directory.join(name))).collect()
 }
 
-/// Plans an installation. `imports` are the packages that the files of a Go module import. `cli` is the version of the CLI; empty
-/// if the version is unknown.
+/// Plans an installation. `imports` are the packages that the files of a Go module import. `cli` is the version of the
+/// CLI, or empty if the version is unknown.
 pub fn plan(subject: Subject<'_>, files: &Files, imports: &BTreeSet<String>, cli: &str) -> Plan {
     let project = subject.project;
     let mut managed = match project.runtime.as_str() {
@@ -127,7 +130,7 @@ fn key(subject: Subject<'_>, manager: &str, files: &Files, imports: &BTreeSet<St
     hex::encode(Sha256::digest(all.to_string()))
 }
 
-/// Returns the reason why the packages and plugins in the project file require an installation every time.
+/// Returns the reason why the packages and plugins in the project file require an installation for each source, if any.
 fn package_reinstall_reason(project: &Project) -> Option<String> {
     for package in values(&project.packages) {
         let (source, version) = match package {

@@ -31,7 +31,7 @@ const LOCKS: [(&str, &[&str]); 4] = [
     ("bun", &["bun.lock", "bun.lockb"]),
 ];
 
-/// Scripts of the project that an installation runs. These scripts may generate files from the source.
+/// Project scripts that an installation runs. These scripts can generate files from the source.
 const SCRIPTS: [&str; 9] = [
     "preinstall",
     "install",
@@ -56,8 +56,8 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
     };
     let locked: Vec<&str> =
         LOCKS.iter().filter(|(_, names)| named(files, names).next().is_some()).map(|(manager, _)| *manager).collect();
-    // With `auto`, the CLI selects the package manager by the lock files and the package managers in the image. The image does
-    // not change within a pod, so the name contains only the lock files.
+    // With `auto`, the lock files and the package managers in the image determine which package manager the CLI
+    // selects. The image of a pod does not change, so the name contains only the lock files.
     let name = if desired == "auto" { format!("auto {}", locked.join(" ")) } else { desired.to_owned() };
     Managed {
         name,
@@ -113,7 +113,7 @@ fn manifest_reinstall_reason(path: &Path, content: &[u8]) -> Option<String> {
     dependencies.any(names_path).then(|| LOCAL_DEPENDENCY.to_owned())
 }
 
-/// Whether any string in a value is a path.
+/// Returns whether any string in a value is a path.
 fn names_path(value: &Value) -> bool {
     match value {
         Value::String(text) => is_path(text),

@@ -1,5 +1,5 @@
 //! Types and functions for all package managers: the project and its files, the properties of an installation, and the
-//! detection of local dependencies, whose files may change without a change of a lock file.
+//! detection of local dependencies. The files of a local dependency can change without a change of the lock file.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -15,15 +15,15 @@ pub(super) const NO_LOCK: &str = "no lock file";
 #[derive(Debug, Default)]
 pub(super) struct Managed {
     pub(super) name: String,
-    /// Reason why the installation must run every time.
+    /// Reason why each source requires an installation, if any.
     pub(super) reinstall_reason: Option<String>,
     pub(super) trees: Vec<PathBuf>,
     pub(super) exact: bool,
     pub(super) works_without_trees: bool,
 }
 
-/// Existing files that affect the installation (manifests, lock files and settings of package managers), indexed by their paths
-/// in the source.
+/// Existing files that affect the installation, by their paths in the source: manifests, lock files and settings of
+/// package managers.
 pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A project in a source.
@@ -35,15 +35,15 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Returns an option of the runtime, or an empty string if it is not set.
+    /// Returns an option of the runtime, or an empty string if the option is not set.
     pub(super) fn option(&self, name: &str) -> &str {
         text(&self.project.runtime_options, name)
     }
 
-    /// Returns the directories that package managers search for their files: the directories of the program and of the project,
-    /// and all their parents up to the source's root.
+    /// Returns the directories in which package managers search for their files. These are the directories of the
+    /// program and of the project, and all their parents up to the root of the source.
     pub fn directories(&self) -> Vec<PathBuf> {
-        // `main` may be a directory or a file.
+        // `main` is a directory or a file.
         let main = inside(&self.directory.join(self.project.main.as_deref().unwrap_or_default()));
         let starts = main.into_iter().chain(inside(self.directory));
         let mut directories: Vec<PathBuf> = Vec::new();
@@ -58,7 +58,7 @@ impl Subject<'_> {
     }
 }
 
-/// Returns the normalized path, or `None` if the path is outside of the source.
+/// Returns the normalized path, or `None` if the path is outside the source.
 pub(super) fn inside(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for component in path.components() {
@@ -92,17 +92,17 @@ const SCHEMES: [&str; 6] = ["file:", "link:", "portal:", "workspace:", "patch:",
 /// TOML keys that precede a path or mark a dependency as local.
 const TOML_KEYS: [&str; 5] = ["path=", "directory=", "editable=", "workspace=true", "develop=true"];
 
-/// Whether the specification of a dependency is a local path.
+/// Returns whether the specification of a dependency is a local path.
 pub(super) fn is_path(text: &str) -> bool {
     text.starts_with(['.', '/', '~']) || names_path(text)
 }
 
-/// Whether a text contains one of [`SCHEMES`] at the start of a word.
+/// Returns whether a text contains one of [`SCHEMES`] at the start of a word.
 pub(super) fn names_path(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| has_word(text, scheme))
 }
 
-/// Whether a TOML manifest or lock file contains a local dependency.
+/// Returns whether a TOML manifest or lock file contains a local dependency.
 pub(super) fn toml_names_path(text: &str) -> bool {
     let text: String = text.chars().filter(|c| !matches!(c, ' ' | '\t')).collect();
     let others = text.match_indices("virtual=\"").any(|(at, word)| {
@@ -115,7 +115,7 @@ pub(super) fn toml_names_path(text: &str) -> bool {
         || ["type=\"directory\"", "type=\"file\"", "[tool.uv.workspace]"].iter().any(|words| text.contains(words))
 }
 
-/// Whether a text contains `word` without a letter, a digit, `_` or `-` directly before it.
+/// Returns whether a text contains `word` without a letter, a digit, `_` or `-` directly before it.
 fn has_word(text: &str, word: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     text.match_indices(word).any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(continues)))

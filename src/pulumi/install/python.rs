@@ -18,7 +18,7 @@ pub(super) const FILES: [&str; 9] = [
     "setup.cfg",
 ];
 
-/// Options in `requirements.txt` that affect where packages come from, but not which packages are installed.
+/// Options in `requirements.txt` that select the origin of packages, but not the packages themselves.
 const HARMLESS: [&str; 9] = [
     "-i",
     "--index-url",
@@ -38,7 +38,7 @@ enum Requirements {
     Pinned,
     /// Allows several versions of a package.
     Floating,
-    /// Refers to a path or another file, or has an unknown form.
+    /// Refers to a path or to another file, or has an unknown format.
     Elsewhere,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn managed(subject: Subject<'_>, files: &Files) -> Managed {
     }
 }
 
-/// Returns the directory of the option `virtualenv`, if it is inside the source.
+/// Returns the directory in the option `virtualenv`, if the directory is inside the source.
 fn virtual_environment(subject: Subject<'_>) -> Option<PathBuf> {
     let option = subject.option("virtualenv");
     inside(&subject.directory.join(option)).filter(|path| !option.is_empty() && path != subject.directory)
@@ -86,9 +86,7 @@ fn locked_reinstall_reason(files: &Files) -> Option<String> {
 
 fn pip_reinstall_reason(files: &Files, environment: Option<&PathBuf>) -> Option<String> {
     if environment.is_none() {
-        return Some(
-            "packages are installed outside of the source, because the option `virtualenv` is not set".to_owned(),
-        );
+        return Some("packages are installed outside the source, because the option `virtualenv` is not set".to_owned());
     }
     let mut strictness = None;
     for (_, content) in named(files, &["requirements.txt"]) {

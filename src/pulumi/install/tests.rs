@@ -13,7 +13,7 @@ fn planned(project: &str, directory: &str, contents: &[(&str, &str)], cli: &str)
     let subject = Subject { project: &project, directory: Path::new(directory) };
     let expected = files(subject);
     let contents = contents.iter().map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
-    // Passes only the requested files, as the agent does.
+    // As in the agent, passes only the requested files.
     plan(subject, &contents.filter(|(path, _)| expected.contains(path)).collect(), &BTreeSet::new(), cli)
 }
 
@@ -50,7 +50,7 @@ fn install_is_skipped_only_with_a_complete_cache_key() {
         (PIP, vec![("requirements.txt", "six>=1")], Some("does not pin")),
         (PIP, vec![("requirements.txt", "-e .")], Some("local path")),
         (PIP, vec![], Some("no lock file")),
-        ("name: a\nruntime: python", vec![("requirements.txt", "six==1.16.0")], Some("outside of the source")),
+        ("name: a\nruntime: python", vec![("requirements.txt", "six==1.16.0")], Some("outside the source")),
         ("name: a\nruntime: python", vec![pyproject, uv], None),
         ("name: a\nruntime: python", vec![pyproject, ("poetry.lock", "[[package]]")], None),
         ("name: a\nruntime: python", vec![pyproject, ("uv.lock", "source = { editable = \".\" }")], Some("local path")),

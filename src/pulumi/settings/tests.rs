@@ -1,4 +1,4 @@
-//! Tests of rebuilt settings files.
+//! Tests for rebuilt settings files.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -18,7 +18,7 @@ fn plainly(config: &[Entry]) -> Desired<'_> {
 }
 
 #[test]
-fn environments_are_appended_to_those_of_the_source() {
+fn environments_are_appended_to_the_environments_of_the_source() {
     let rows = [
         ("", "environment:\n  - \"org/one\"\n  - \"two\"\n"),
         ("environment: [two, three]", "environment:\n  - two\n  - three\n  - \"org/one\"\n"),
@@ -158,7 +158,7 @@ fn every_json_type_is_written_like_in_the_cli() {
 }
 
 #[test]
-fn config_values_override_those_of_the_source_settings_file() {
+fn config_values_override_values_in_the_settings_file_of_the_source() {
     let original = "config:\n  region: west # ours\n  web:size: 007\n  web:config:old: 1\n  aws:region: eu\n  \
                     secret: {secure: v1:abc}\nenvironment: [one, {two: 2}]\nunknown: yes\n";
     let values = json!({"web:region": "east", "old": 2, "aws:region": "us", "fresh": true});

@@ -18,7 +18,7 @@ fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
 
 fn authenticate(kind: ReceiverType, pairs: &[(&str, &str)], token: &str, body: &[u8]) -> Result<(), Fault> {
     let mut proof = Proof::begin(kind, &headers(pairs), &ReceiverToken::from(token.as_bytes()), true)?;
-    // In two pieces, as a body may arrive.
+    // Passes the body in two pieces.
     let (one, two) = body.split_at(body.len() / 2);
     proof.update(one);
     proof.update(two);

@@ -7,10 +7,10 @@ use tokio_util::sync::DropGuard;
 
 use super::*;
 
-/// Timeout of every wait in these tests. It is shorter than [`LONG`], so that a test fails if it waits for that timeout.
+/// Timeout of every wait in these tests. Shorter than [`LONG`], so that a test fails instead of waiting for [`LONG`].
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(120);
-/// Requests that are never completed.
+/// Incomplete requests.
 const UNFINISHED: [&str; 3] = ["", "GET /", "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nabc"];
 
 struct Server {
@@ -108,7 +108,7 @@ async fn peers_that_do_not_read_responses_do_not_block_other_peers() {
 }
 
 #[tokio::test]
-async fn a_request_sent_in_chunks_is_answered() {
+async fn a_request_in_chunks_receives_a_response() {
     let server = Server::start(2, 2).await;
     let mut stream = server.connect(2, "POST /echo HTTP/1.1\r\nHost: test\r\n").await;
     stream.write_all(b"Content-Length: 6\r\n\r\nab").await.unwrap();

@@ -1,5 +1,6 @@
-//! Blocks loopback, link-local and unspecified addresses, for example the address of a cloud provider's metadata service. Users
-//! who set repository URLs must not be able to reach services at these addresses through a URL, a DNS name or a redirect.
+//! Blocks loopback, link-local and unspecified addresses, for example the address of the metadata service of a cloud
+//! provider. Otherwise, users who set repository URLs could reach services at these addresses through a URL, a DNS name
+//! or a redirect.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +18,7 @@ pub fn refusal(url: &Url) -> Option<String> {
     is_local(address).then(|| refused(&address.to_string()))
 }
 
-/// Resolves a host and removes blocked addresses, unless `local_addresses` is set. Fails if all addresses are blocked.
+/// Resolves a host. Removes blocked addresses unless `local_addresses` is true. Fails if all addresses are blocked.
 pub async fn resolve(host: &str, port: u16, local_addresses: bool) -> io::Result<Vec<SocketAddr>> {
     let found = tokio::net::lookup_host((host, port)).await?;
     let (allowed, local): (Vec<_>, Vec<_>) = found.partition(|address| local_addresses || !is_local(address.ip()));
@@ -41,8 +42,7 @@ fn is_local(address: IpAddr) -> bool {
 /// A DNS resolver for the HTTP client that removes blocked addresses.
 #[derive(Debug)]
 pub struct Resolver {
-    /// Host names of proxies. They may resolve to any address, because the administrator of the controller configures the
-    /// proxies.
+    /// Host names of proxies. A proxy may have any address, because the administrator of the controller configures it.
     pub proxies: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Limits the duration, the idle time and the amount of data of a connection to a server. Also records the first error, because
-//! the protocol library returns errors only as text.
+//! Limits the duration, the idle time and the amount of data of a connection to a server. Records the first error,
+//! because the protocol library returns errors only as text.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +14,8 @@ use crate::source::git::error::GitError;
 /// Maximum time without data from a server.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The minimum data rate of a server: a number of bytes in each time window. The first window starts with the first byte. Without
-/// a minimum rate, a server that sends single bytes could occupy a slot until the timeout of the connection.
+/// The minimum data rate of a server, as a number of bytes in each time window. The first window starts with the first
+/// byte. Without a minimum rate, a server that sends single bytes could occupy a slot until the connection times out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MinRate {
     pub bytes: u64,
@@ -31,7 +31,7 @@ pub struct Terms {
     pub local_addresses: bool,
 }
 
-/// The limits and the remaining allowance of one connection.
+/// The limits of one connection, and the amount of data that the server may still send.
 #[derive(Debug)]
 pub struct Budget {
     runtime: Runtime,
@@ -40,9 +40,9 @@ pub struct Budget {
     deadline: Instant,
     allowance: Mutex<Allowance>,
     window: Mutex<Option<Window>>,
-    /// The first error. Later errors are consequences of the first error.
+    /// The first error. It causes all later errors.
     failure: Mutex<Option<GitError>>,
-    /// Set after an error, to stop long computations.
+    /// Set after an error. Long computations then stop.
     pub interrupt: AtomicBool,
 }
 
@@ -81,7 +81,7 @@ impl Budget {
         })
     }
 
-    /// Sets the description and the maximum size of the data that the server sends next.
+    /// Sets the description and the maximum size of the next data from the server.
     pub fn allow(&self, what: &'static str, limit: u64) {
         *self.allowance.lock().unwrap_or_else(PoisonError::into_inner) = Allowance { what, limit, left: limit };
     }
@@ -142,7 +142,7 @@ impl Budget {
         io::Error::other(text)
     }
 
-    /// Returns the recorded error if there is one, or otherwise the error of the library.
+    /// Returns the recorded error, or the error of the library if no error is recorded.
     pub fn reason(&self, error: &dyn std::fmt::Display) -> GitError {
         let recorded = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         recorded.unwrap_or_else(|| GitError::Protocol(one_line(&error.to_string())))
@@ -152,7 +152,7 @@ impl Budget {
 /// Maximum number of characters of external text in a message.
 const MAX_QUOTED: usize = 300;
 
-/// Converts external text to a single line of limited length without control characters, for use in a message.
+/// Converts external text to a single line of limited length, without control characters, for a message.
 pub fn one_line(text: &str) -> String {
     let clean: Vec<&str> =
         text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty()).collect();

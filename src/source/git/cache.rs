@@ -1,5 +1,5 @@
-//! Caches the state of the repositories that are in use, and tracks their followers. A follower is a Stack or a Workspace that
-//! uses a repository. The cache sends no requests and reads no clock.
+//! Caches the state of the repositories that have followers. A follower is a Stack or a Workspace that uses a
+//! repository. This module performs no I/O and does not read the clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::source::{Origin as SourceOrigin, Resolved, Unavailable};
 /// The namespace and the name of a Stack or of a Workspace.
 pub type Follower = (String, String);
 
-/// The artifact that the last run of a Stack used. Its digest is known without a fetch.
+/// The artifact of the last run of a Stack. The status of the Stack contains the digest, so the cache needs no fetch to
+/// determine it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownArtifact {
     /// The revision of the artifact, or only the hash of its commit.
@@ -29,7 +30,7 @@ pub struct KnownArtifact {
 /// The parameters of a Stack for the lookup of its repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lookup {
-    /// The last reconcile request on the Stack.
+    /// The last reconcile request of a user for the Stack.
     pub request: Option<String>,
     /// Whether no run of the Stack has handled the request yet.
     pub is_new: bool,
@@ -48,13 +49,13 @@ pub struct Cache {
 #[derive(Debug, Default)]
 struct Repository {
     followers: HashMap<Follower, Following>,
-    /// Number of requests so far to query the server immediately instead of at the next poll.
+    /// Number of requests to query the server immediately instead of at the next poll.
     requests: u64,
     /// Number of these requests that the last response covers.
     completed_requests: u64,
     tip: Option<Result<Tip, Unavailable>>,
     content: Option<Fetched>,
-    /// The commit that could not be fetched, and the reason.
+    /// The commit of the last failed fetch, and the reason.
     failed: Option<(String, Unavailable)>,
     /// Whether a follower waits for the content of the tip.
     needs_content: bool,
@@ -69,7 +70,7 @@ pub struct Fetched {
     pub commit: String,
     pub digest: Digest,
     pub warnings: Vec<String>,
-    /// The digest of the matching files for each list of paths, or the reason why there is no digest.
+    /// The digest of the matching files for each list of paths, or the reason why the digest is missing.
     pub selections: BTreeMap<Paths, Result<String, String>>,
 }
 
@@ -79,7 +80,7 @@ struct Following {
     interval: Duration,
     paths: Option<Paths>,
     request: Option<String>,
-    /// Minimum value of `completed_requests` at which the cached response is recent enough for this follower.
+    /// Minimum value of `completed_requests`. With a lower value, the cached response is too old for this follower.
     required_requests: u64,
 }
 
@@ -90,7 +91,7 @@ pub enum NextAction {
     Stop,
     /// Query the server. The response covers this number of requests.
     Query(u64),
-    /// Fetch the tip and compute digests for these lists of paths, which are the distinct lists of all followers.
+    /// Fetch the tip and compute digests for these lists of paths: the distinct lists of all followers.
     Fetch(Tip, Vec<Paths>),
     /// Wait for the next poll or for a notification.
     Wait(Arc<Notify>),
@@ -144,7 +145,7 @@ impl Cache {
         self.repositories.get(key).map(|repository| repository.abandoned.clone()).unwrap_or_default()
     }
 
-    /// Requests that the tip is fetched again, unless another commit has been fetched since.
+    /// Requests another fetch of the tip, unless the cache already contains a later commit.
     pub fn fetch_again(&mut self, origin: &Origin) {
         let Some(repository) = self.repositories.get_mut(&*origin.key) else { return };
         if repository.content.as_ref().is_none_or(|content| content.commit == origin.commit) {
@@ -192,13 +193,13 @@ impl Cache {
         namespaces
     }
 
-    /// Returns the poll interval of a repository, which is the shortest interval of its followers.
+    /// Returns the poll interval of a repository: the shortest interval of its followers.
     pub fn interval(&self, key: &Key) -> Option<Duration> {
         self.repositories.get(key)?.followers.values().map(|following| following.interval).min()
     }
 
-    /// Records a response that covers this number of requests. Returns the followers to reconcile. If the tip is new, the list is
-    /// empty, because the followers are reconciled after the tip is fetched.
+    /// Records a response that covers this number of requests. Returns the followers to reconcile. Returns no followers
+    /// if the tip is new, because they are reconciled after the fetch of the tip.
     pub fn record_tip(&mut self, key: &Key, requests: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         let before = repository.completed_requests;
@@ -233,7 +234,7 @@ impl Cache {
 impl Repository {
     fn new(key: &Key) -> Self {
         match &key.reference {
-            // A commit hash never resolves to another commit, so it needs no query.
+            // Needs no query, because a commit hash always resolves to the same commit.
             Reference::Commit(_) => Repository {
                 tip: key.reference.select([]).map(Ok),
                 completed_requests: u64::MAX,
@@ -253,7 +254,7 @@ impl Repository {
             None => lookup.is_new,
         };
         match (is_new_request, self.completed_requests) {
-            // A commit hash needs no query, but a new request retries a failed fetch.
+            // A commit hash needs no query, but a new reconcile request retries a failed fetch.
             (true, u64::MAX) => self.needs_content |= self.failed.take().is_some(),
             (true, _) => self.requests += 1,
             (false, _) => {}
@@ -301,8 +302,8 @@ impl Repository {
             let selection = selection.map_err(|why| Unavailable::Invalid(format!("invalid spec.paths: {why}")))?;
             return Ok(resolved(spec, tip, content.digest.clone(), selection, content.warnings.clone()));
         }
-        // A failed fetch takes precedence over a known digest, because it shows that a follower needs the content and not only
-        // the digest.
+        // The error of a fetch takes precedence over a known digest: a fetch starts only if a follower needs the
+        // content.
         if let Some((_, why)) = self.failed.as_ref().filter(|(commit, _)| *commit == tip.commit) {
             return Err(why.clone());
         }

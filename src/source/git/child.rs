@@ -1,6 +1,6 @@
-//! The child processes that parse all data from Git servers: the code that starts them and the code that they run. The controller
-//! starts a child process with resource limits for each task. The child process reads its limits, its task and the credentials
-//! from stdin and writes its response to stdout.
+//! The child processes that parse all data from Git servers. Contains the code that starts them and the code that they
+//! run. The controller starts a child process with resource limits for each task. The child process reads its limits,
+//! its task and the credentials from stdin, and writes its response to stdout.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -19,22 +19,23 @@ use crate::subprocess::{self, Limits, Subprocess};
 /// Command-line argument that selects the role of the child process.
 const ROLE: &str = "git";
 const MEBIBYTE: u64 = 1 << 20;
-/// Memory limit of a child process that communicates with a server. A server without support for protocol version 2 sends all
-/// references in one response. The limit is sufficient for about 150,000 references.
+/// Memory limit of a child process that communicates with a server. A server without protocol version 2 sends all
+/// references in one response. The limit suffices for about 150,000 references.
 const QUERY_MEMORY_LIMIT: u64 = 64 * MEBIBYTE;
-/// Memory limit for packing a commit. It is sufficient for the list of all objects and three times the size of the largest file,
-/// for a base object, a delta and the resulting object.
+/// Memory limit for packing a commit. The limit suffices for the list of all objects and for three objects with the
+/// maximum size of a file: a base object, a delta and the resulting object.
 const PACKING_MEMORY: u64 = 448 * MEBIBYTE;
-/// Address space in addition to the memory limit, for the binary and the reservations of the allocator for each thread.
+/// Address space in addition to the memory limit. The binary and the allocator, which reserves space for each thread,
+/// need it.
 const ADDRESSES: u64 = 2048 * MEBIBYTE;
-/// Time after its own time limit at which a child process is killed.
+/// Time by which a child process may exceed its time limit before the controller kills it.
 const GRACE: Duration = Duration::from_secs(10);
 /// Timeout for packing.
 const PACKING_TIME: Duration = Duration::from_secs(10 * 60);
 /// Maximum size of a response, which contains a name or an error message.
 const MAX_RESPONSE_SIZE: u64 = 64 << 10;
 
-/// Limits of a child process that communicates with a server. Each kind of task overrides some of these limits.
+/// Limits of a child process that communicates with a server. Each kind of task replaces some of these limits.
 const QUERY_LIMITS: Limits = Limits {
     memory: QUERY_MEMORY_LIMIT,
     address_space: QUERY_MEMORY_LIMIT + ADDRESSES,
@@ -79,7 +80,7 @@ pub async fn download(subprocess: &Subprocess, download: Download) -> Result<(),
 pub async fn pack(subprocess: &Subprocess, pack: Pack) -> Result<Packed, GitError> {
     let limits = Limits {
         memory: PACKING_MEMORY,
-        // The pack is memory-mapped twice while its index is created.
+        // The library maps the pack into memory twice while it creates the index.
         address_space: PACKING_MEMORY + 2 * pack.limits.pack_bytes + pack.limits.index_bytes() + ADDRESSES,
         cpu: Duration::from_secs(120),
         nice: 10,

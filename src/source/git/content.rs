@@ -1,5 +1,5 @@
-//! Packs the files of a commit into an archive directly from Git objects, without a working copy. The same commit always produces
-//! the same archive. This code runs in a child process, because it parses data from the server.
+//! Packs the files of a commit into an archive. Reads the Git objects directly, without a working copy. The same commit
+//! always produces the same archive. This code runs in a child process, because it parses data from the server.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -26,14 +26,15 @@ const MAX_IGNORE_FILE: usize = 256 << 10;
 const LFS_POINTER: (&[u8], usize) = (b"version https://git-lfs.github.com/spec/v1\n", 1024);
 /// Maximum number of names in a warning.
 const MAX_LISTED: usize = 5;
-/// Maximum nesting depth of directories. It equals the limit for names in an archive.
+/// Maximum nesting depth of directories. Equals the limit for names in an archive.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of matching steps for the patterns of all `.sourceignore` files. The same maximum applies to all path lists in
-/// total. This number of steps takes seconds.
+/// Maximum number of matching steps for all `.sourceignore` files. The path lists of all Stacks together have the same
+/// maximum. This number of steps takes seconds.
 const MAX_STEPS: u64 = 4_000_000_000;
-/// Maximum number of matching steps for one path list, so that one Stack does not delay the other Stacks that use the repository.
+/// Maximum number of matching steps for one path list. Prevents a Stack from delaying the other Stacks that use the
+/// repository.
 const MAX_STEPS_PER_CHOICE: u64 = 200_000_000;
-/// Cost of one step from a delta to its base in addition to the size of the object, in decoded bytes.
+/// Cost of one step from a delta to its base, in decoded bytes. Added to the size of the object.
 const STEP_TO_BASE: u64 = 256;
 
 /// Packs the files of a commit into an archive.
@@ -65,7 +66,7 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
         warnings: Warnings::default(),
     };
     walk.commit(&id).and_then(|()| walk.finish()).map_err(|error| match error {
-        // The size of the file is limited, because a workspace rejects a larger archive.
+        // The file has a maximum size, because a workspace rejects a larger archive.
         Stopped::Archive(PackError::Write { cause, .. }) if cause.kind() == io::ErrorKind::FileTooLarge => {
             GitError::TooLarge { what: "artifact".into(), limit: largest }
         }
@@ -133,7 +134,7 @@ impl Objects<'_> {
         let mut inflate = gix_zlib::Inflate::default();
         let found = pack.decode_entry(entry, into, &mut inflate, &base, &mut gix_pack::cache::Never);
         let found = found.map_err(unreadable)?;
-        // Each read counts toward the limit, because many directories can contain the same object, and its delta chain can be
+        // Each read counts toward the limit: many directories can contain the same object, and its delta chain can be
         // long.
         let steps = u64::from(found.num_deltas) + 1;
         self.work.take(steps.saturating_mul(found.object_size.saturating_add(STEP_TO_BASE)))?;
@@ -153,8 +154,8 @@ struct Walk<'a> {
     objects: Objects<'a>,
     archive: Archive<BufWriter<Capped>>,
     entries_left: u64,
-    /// Number of entries that are still allowed. Every entry that is not ignored counts, including submodules and links that are
-    /// not packed.
+    /// Number of entries that the commit may still contain. Counts all entries except ignored entries, and includes
+    /// submodules and links that are not packed.
     kept_left: u64,
     entry_limit: u64,
     ignore: Rules,
@@ -186,7 +187,7 @@ impl Walk<'_> {
         Ok(Packed { warnings: self.warnings.sentences(), selections })
     }
 
-    /// Packs a directory. The path of the root is empty.
+    /// Packs a directory. `path` is empty for the root.
     fn directory(&mut self, id: &oid, path: &[u8], depth: usize) -> Result<(), Stopped> {
         if depth > MAX_DEPTH {
             return Err(self
@@ -219,7 +220,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Counts an entry, including submodules and omitted links. The counter of the archive does not include these entries.
+    /// Counts an entry. Unlike the counter of the archive, also counts submodules and omitted links.
     fn count(&mut self, entry: &Entry) -> Result<(), PackError> {
         let limit = self.entry_limit;
         let left = self.kept_left.checked_sub(1);
@@ -236,8 +237,8 @@ impl Walk<'_> {
         Ok(decision.map_err(too_long)? == Some(true))
     }
 
-    /// Returns the entries of a directory. Every entry counts toward the limit, even if it is not packed, because a tree can
-    /// contain millions of entries.
+    /// Returns the entries of a directory. Counts all of them toward the limit, even entries that are not packed,
+    /// because a tree can contain millions of entries.
     fn entries(&mut self, id: &oid, path: &[u8]) -> Result<Vec<Entry>, GitError> {
         let mut data = Vec::new();
         self.objects.read(id, Kind::Tree, &mut data)?;
@@ -281,8 +282,8 @@ impl Walk<'_> {
         Ok(self.archive.file(&entry.path, entry.kind == EntryKind::BlobExecutable, &data)?)
     }
 
-    /// Packs a symbolic link. A link whose target is outside the repository is omitted, because it could point to any file in the
-    /// workspace.
+    /// Packs a symbolic link. Omits a link whose target is outside the repository, because it could point to any file
+    /// in the workspace.
     fn link(&mut self, entry: &Entry) -> Result<(), Stopped> {
         let mut target = Vec::new();
         self.objects.read(&entry.id, Kind::Blob, &mut target)?;

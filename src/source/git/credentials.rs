@@ -1,5 +1,5 @@
-//! Reads the data that is required to connect to a repository: credentials from Secrets, and trusted host keys or certificates.
-//! The data is read for each connection. Only the tokens of GitHub Apps are cached.
+//! Reads the data that a connection to a repository requires: credentials from Secrets, and trusted host keys or
+//! certificates. Reads the data again for each connection. Caches only the tokens of GitHub Apps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,12 +22,12 @@ use crate::source::git::url::Location;
 
 /// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// User name for access tokens. It is the same as in the Pulumi Kubernetes Operator; servers check only the token.
+/// User name for access tokens. Equals the user name of the Pulumi Kubernetes Operator. Servers check only the token.
 const TOKEN_USER: &str = "git";
-/// Maximum size of the file with the host keys or certificates for all Stacks, in bytes.
+/// Maximum size in bytes of the file with the host keys or certificates for all Stacks.
 const MAX_FILE: u64 = 4 << 20;
 
-/// Credentials, and the trusted host keys and certificates of the servers to which they may be sent.
+/// Credentials, and the trusted host keys and certificates of the servers that may receive them.
 #[derive(Clone, Default)]
 struct Credentials {
     login: Login,
@@ -113,14 +113,14 @@ impl Trust {
 }
 
 impl AccessReader {
-    /// Creates a reader. `trust` is the directory with the optional files `known_hosts` and `ca.crt` for all Stacks.
-    /// `local_addresses` allows servers at loopback and link-local addresses.
+    /// Creates a reader. `trust` is the directory with the optional files `known_hosts` and `ca.crt` for all Stacks. If
+    /// `local_addresses` is true, servers may have loopback and link-local addresses.
     pub fn new(client: Client, trust: PathBuf, local_addresses: bool) -> Self {
         let trust = Trust::new(trust);
         Self { client, clients: Clients::from_environment(), tokens: Tokens::default(), trust, local_addresses }
     }
 
-    /// Reads the Secrets that `key` refers to, and the host keys or certificates that are trusted for all Stacks.
+    /// Reads the Secrets to which `key` refers, and the host keys or certificates that are trusted for all Stacks.
     pub async fn read(&self, key: &Key) -> Result<Access, GitError> {
         let Credentials { login, known_hosts, authorities } = read(&self.client, key).await?;
         match (login, key.repository.location()) {
@@ -156,7 +156,7 @@ impl AccessReader {
         Ok(Access::Http { login, authorities, proxies: self.clients.proxies.clone() })
     }
 
-    /// Discards all cached tokens of GitHub Apps. Called after a server rejected a token.
+    /// Discards all cached tokens of GitHub Apps. The caller does so after a server has rejected a token.
     pub fn discard_tokens(&self) {
         self.tokens.clear();
     }
@@ -178,7 +178,7 @@ async fn read_file(path: &Path) -> Result<Option<String>, GitError> {
 
 type Data = BTreeMap<String, ByteString>;
 
-/// Reads the Secrets that `key` refers to.
+/// Reads the Secrets to which `key` refers.
 async fn read(client: &Client, key: &Key) -> Result<Credentials, GitError> {
     let mut secrets: BTreeMap<String, Data> = BTreeMap::new();
     for name in key.auth.secrets() {
@@ -255,8 +255,9 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
     }
 }
 
-/// Returns the credentials in a Secret. The keys of the Secret determine the type of the credentials, with the same precedence as
-/// in the Pulumi Kubernetes Operator. A Secret that contains only host keys or certificates is valid and provides no credentials.
+/// Returns the credentials in a Secret. The keys of the Secret determine the type of the credentials, with the
+/// precedence of the Pulumi Kubernetes Operator. A Secret with only host keys or certificates is valid, but contains no
+/// credentials.
 fn login_of(name: &str, data: &Data) -> Result<Login, String> {
     let get = |key: &str| match data.get(key) {
         Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("key {key} of Secret {name} is not valid UTF-8")),
@@ -285,7 +286,7 @@ fn text(bytes: &ByteString) -> Option<String> {
     String::from_utf8(bytes.0.clone()).ok()
 }
 
-/// Removes trailing line breaks, because values that were created from files often end with a line break.
+/// Removes trailing line breaks, because a value from a file often ends with a line break.
 fn one_line(text: String) -> String {
     text.trim_end_matches(['\r', '\n']).to_owned()
 }

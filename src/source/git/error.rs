@@ -1,4 +1,4 @@
-//! Errors from reading a repository. They contain no credentials.
+//! Errors of reading a repository. The errors contain no credentials.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::artifact::{PackError, StoreError};
 use crate::subprocess::Failure;
 
-/// The reason why a repository could not be read. A child process returns this error in its response.
+/// The reason why a read of a repository failed. A child process returns this error in its response.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum GitError {
     #[error("server is unreachable: {0}")]
@@ -63,7 +63,7 @@ pub enum GitError {
         "queue for fetch slots is full: {waiting} other repositories of the same namespace are waiting; retrying with backoff"
     )]
     NoSlot { waiting: usize },
-    /// A slow task was ended because another namespace, which occupies no slot, was waiting.
+    /// The controller ended a slow task because another namespace without a slot was waiting.
     #[error(
         "{what} was stopped after {} s{} because other namespaces wait for a slot; retrying with backoff",
         after.as_secs(), at_rate(*bytes, *after)
@@ -104,7 +104,7 @@ impl GitError {
         }
     }
 
-    /// Returns whether the error persists until a user changes an object, the repository or the settings of its server.
+    /// Returns whether the error persists until a user changes an object, the repository or the settings of the server.
     pub fn is_stalled(&self) -> bool {
         match self {
             GitError::CredentialsMissing(_)
@@ -133,7 +133,7 @@ impl GitError {
         }
     }
 
-    /// Returns the time to wait before a retry, if the server requested it.
+    /// Returns the time to wait before a retry, if the server requires a wait.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             GitError::Busy { after, .. } => Some(*after),
@@ -148,7 +148,7 @@ fn at_rate(bytes: Option<u64>, after: Duration) -> String {
     bytes.map(|bytes| format!(" at {} KiB/s", kibibytes(bytes))).unwrap_or_default()
 }
 
-/// Returns the messages of an error and of all its causes in one line.
+/// Returns the messages of an error and of all its causes as one line.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

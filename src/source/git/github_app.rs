@@ -1,5 +1,5 @@
-//! Authentication as a GitHub App: exchanges a signed JWT for an installation token, which gives read access to the repository
-//! for one hour.
+//! Authentication as a GitHub App: exchanges a signed JWT for an installation token. The token permits reading the
+//! repository for one hour.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,7 +26,7 @@ pub const TOKEN_USER: &str = "x-access-token";
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
-/// Minimum remaining lifetime of a cached token. A token that expires earlier is not used.
+/// Minimum remaining lifetime of a cached token. A token that expires earlier is replaced.
 const MIN_REMAINING_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
 /// Maximum number of cached tokens.
 const MAX_TOKENS: usize = 1000;
@@ -46,14 +46,15 @@ impl fmt::Debug for App {
     }
 }
 
-/// Returns whether a token can be sent to this API safely: the URL must use HTTPS, or HTTP if the host is the local host.
+/// Returns whether the controller may send a token to this API. The URL must use HTTPS, or HTTP if the host is the
+/// local host.
 fn is_safe(api: &Url) -> bool {
     let is_local_host = matches!(api.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
     api.scheme() == "https" || (api.scheme() == "http" && is_local_host)
 }
 
 impl App {
-    /// Validates the settings of the App. If there is no `base_url`, the URL of the API is derived from the host of the
+    /// Validates the settings of the App. If `base_url` is missing, derives the URL of the API from the host of the
     /// repository.
     pub fn new(
         id: String,
@@ -99,7 +100,7 @@ impl App {
             _ => return Err(refused("must be an RSA key in PEM format (PKCS#1 or PKCS#8)")),
         };
         let key = key.map_err(|error| refused(&error.to_string()))?;
-        // The JWT is backdated by 60 s, because clocks differ and GitHub rejects a JWT that was issued in the future.
+        // Backdates the JWT by 60 s, because clocks differ and GitHub rejects a JWT from the future.
         let issued = now.as_second() - 60;
         let header = json!({"alg": "RS256", "typ": "JWT"});
         let claims = json!({"iat": issued, "exp": issued + 600, "iss": self.id});
@@ -140,7 +141,7 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Returns a cached token for the installation, or requests a new one.
+    /// Returns the cached token of the installation, or requests a new token.
     pub async fn token(&self, app: &App, client: &reqwest::Client) -> Result<String, GitError> {
         let (fingerprint, now) = (app.fingerprint(), Timestamp::now());
         if let Some((token, expires_at)) = self.lock().get(&fingerprint)
@@ -157,7 +158,8 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Discards all cached tokens. Called after the server rejected a token, because the token may have been revoked.
+    /// Discards all cached tokens. The caller does so after a server has rejected a token, because the token may be
+    /// revoked.
     pub fn clear(&self) {
         self.lock().clear();
     }
@@ -182,7 +184,7 @@ async fn exchange(app: &App, client: &reqwest::Client, now: Timestamp) -> Result
     let status = response.status();
     if !status.is_success() {
         return Err(about(match status.as_u16() {
-            401 => "the private key does not belong to this appID (HTTP 401)".to_owned(),
+            401 => "the private key does not match the appID (HTTP 401)".to_owned(),
             403 => "access denied (HTTP 403): the installation may be suspended or exceed the rate limit".to_owned(),
             404 => format!("installation {} of the App not found (HTTP 404)", app.installation),
             other => format!("HTTP status {other}"),

@@ -1,4 +1,5 @@
-//! Git over HTTP: sends the requests of the protocol library with an HTTP client and enforces the limits of the budget.
+//! Git over HTTP: sends the requests of the protocol library with an HTTP client, and enforces the limits of the
+//! budget.
 
 use std::any::Any;
 use std::io::{self, BufRead, Read, Write};
@@ -15,8 +16,8 @@ use crate::source::git::error::{GitError, chain};
 
 /// User agent of the HTTP client. Some servers accept only clients whose user agent starts with `git/`.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
-/// Backoff after a response with status 429 or 503 that has no `Retry-After` header, and the upper bound for the time in the
-/// header.
+/// First value: backoff after a response with status 429 or 503 but without a `Retry-After` header. Second value:
+/// maximum time in this header.
 const RETRY_AFTER_RANGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
 /// Maximum size of a request body, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
@@ -25,7 +26,7 @@ const MAX_REQUEST: usize = 1 << 20;
 pub struct Connection {
     client: reqwest::Client,
     budget: Arc<Budget>,
-    /// The credentials, and the only origin to which they are sent.
+    /// The credentials, and the only origin that receives them.
     authorization: Option<(url::Origin, HeaderValue)>,
     /// The base URL after redirects, if it differs from the requested base URL.
     base: Option<String>,
@@ -64,7 +65,7 @@ fn with(mut headers: HeaderMap, authorization: Option<HeaderValue>) -> HeaderMap
     headers
 }
 
-/// Parses the header lines that the library provides.
+/// Parses the header lines of the library.
 fn parsed(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
     let pairs = lines.into_iter().filter_map(|line| {
         let (name, value) = line.as_ref().split_once(':')?;
@@ -212,8 +213,8 @@ impl Write for RequestBody {
     }
 }
 
-/// A reader for the response headers. It returns only the `Content-Type` line, because the library reads no other header. The
-/// first read of the headers or of the body sends the request.
+/// A reader for the response headers. Returns only the `Content-Type` line, because the library reads no other header.
+/// The first read of the headers or of the body sends the request.
 pub struct ResponseHeaders {
     exchange: Shared,
     line: Option<io::Cursor<Vec<u8>>>,
@@ -254,7 +255,7 @@ impl BufRead for ResponseHeaders {
     }
 }
 
-/// A reader for the body of the response that enforces the limits of the budget.
+/// A reader for the body of the response. Enforces the limits of the budget.
 pub struct ResponseBody {
     exchange: Shared,
     response: Option<Response>,

@@ -1,4 +1,4 @@
-//! Builds HTTP clients with CA certificates, proxies and blocked addresses.
+//! Builds HTTP clients that trust additional CA certificates, use proxies and reject blocked addresses.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,8 +18,8 @@ const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Maximum number of redirects.
 const MAX_REDIRECTS: usize = 5;
 
-/// The proxies in the environment variables of the controller. A child process receives the proxies in its request and has no
-/// environment variables, because a proxy URL can contain a password.
+/// The proxies in the environment variables of the controller. A proxy URL can contain a password, so a child process
+/// receives the proxies in its request and has no environment variables.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Proxies {
     http: Option<String>,
@@ -56,7 +56,7 @@ impl Proxies {
         parsed.collect()
     }
 
-    /// Returns the proxies for the HTTP client. Invalid URLs are ignored.
+    /// Returns the proxies for the HTTP client. Ignores invalid URLs.
     fn list(&self) -> Vec<Proxy> {
         let proxies = [
             self.http.as_ref().map(Proxy::http),
@@ -68,8 +68,8 @@ impl Proxies {
     }
 }
 
-/// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Requests to loopback and
-/// link-local addresses fail unless `local_addresses` is set.
+/// Returns a client that uses the proxies and trusts the system certificates and `authorities`. Requests to loopback
+/// and link-local addresses fail unless `local_addresses` is true.
 pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) -> Result<reqwest::Client, GitError> {
     let refused = |why: String| GitError::Credentials(format!("invalid certificate authorities: {why}"));
     let mut roots = rustls::RootCertStore::empty();
@@ -114,8 +114,8 @@ pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) 
         .map_err(|error| refused(chain(&error)))
 }
 
-/// HTTP clients for the APIs of GitHub Apps. The client that uses no certificates of its own is cached until the certificates for
-/// all Stacks change.
+/// HTTP clients for the APIs of GitHub Apps. Caches the client for repositories without additional certificates until
+/// the certificates for all Stacks change.
 #[derive(Debug, Default)]
 pub struct Clients {
     pub proxies: Proxies,

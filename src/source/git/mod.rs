@@ -1,13 +1,13 @@
-//! Polls Git repositories. Followers are the Stacks and Workspaces that use a repository. Followers of the same reference with
-//! the same credentials share the polls.
+//! Polls Git repositories. Followers are the Stacks and Workspaces that use a repository. Followers with the same
+//! reference and the same credentials share polls.
 //!
 //! [`RepositorySpec::of_stack`] parses the fields of a Stack, and [`Git::resolve`] returns the cached state of a repository. For
 //! each repository, a task (`Shared::follow`) polls the server at the shortest interval of the followers and fetches a commit
 //! when a follower needs it.
 //!
-//! The controller process never parses data from a server. For each query, fetch and packing, `child` starts a process with
-//! resource limits, which runs the code in `remote`, `http`, `ssh`, `pack_index` and `content`. The process returns a short
-//! response; the packing process also writes an archive.
+//! The controller process never parses data from a server. For each query, fetch and packing, `child` starts a process
+//! with resource limits, which runs the code in `remote`, `http`, `ssh`, `pack_index` and `content`. The process
+//! returns a short response. The process that packs a commit also writes an archive.
 
 mod addresses;
 mod budget;
@@ -55,7 +55,7 @@ pub use request::Limits;
 pub use slots::Slots;
 pub use spec::{Key, Origin, RepositorySpec, field, has_git_fields, interval};
 
-/// Capacity of the channel of followers to reconcile. If the channel is full, a task waits until there is space.
+/// Capacity of the channel of followers to reconcile. If the channel is full, the sender waits.
 const CHANNEL_CAPACITY: usize = 1024;
 
 /// A poller for Git repositories. Clones are cheap and share the cache.
@@ -84,8 +84,8 @@ impl Git {
         (Git(Arc::new(shared)), woken)
     }
 
-    /// Returns the cached artifact of a repository for a follower. If the result is [`Unavailable::Resolving`], and whenever the
-    /// result changes, the channel yields the follower later.
+    /// Returns the cached artifact of a repository for a follower. The channel yields the follower after each change of
+    /// the result, and when a result is available after [`Unavailable::Resolving`].
     pub fn resolve(
         &self,
         follower: &Follower,
@@ -98,8 +98,8 @@ impl Git {
             self.0.tasks.spawn(async move { shared.follow(&key).await });
         }
         let resolved = cache.resolve(follower, spec, lookup)?;
-        // A digest that is known only from the status of the follower must not grant access. Access is granted only if this
-        // process fetched the artifact for this reference.
+        // Grants access only if this process fetched the artifact for this reference. A digest from the status of the
+        // follower must not grant access.
         if cache.is_fetched(&spec.key, &resolved.digest) {
             let granted = self.0.store.grant(&resolved.digest, &follower.0);
             granted.map_err(|error| Unavailable::NotYet(format!("failed to grant access to the artifact: {error}")))?;
@@ -107,8 +107,8 @@ impl Git {
         Ok(resolved)
     }
 
-    /// Requests that a commit is fetched again, because its artifact is missing in the store. After the fetch, the followers are
-    /// reconciled.
+    /// Requests another fetch of a commit whose artifact is missing in the store. The followers are reconciled after
+    /// the fetch.
     pub fn fetch_again(&self, origin: &Origin) {
         self.0.lock().fetch_again(origin);
     }
@@ -119,7 +119,7 @@ impl Git {
     }
 }
 
-/// Creates the working directory. Files from an earlier process are removed.
+/// Creates the working directory. Removes the files of an earlier process.
 ///
 /// # Errors
 /// Fails if the directory cannot be removed or created.

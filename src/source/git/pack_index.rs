@@ -1,5 +1,5 @@
-//! Creates the index of a fetched pack. The sum of the declared object sizes is checked before any delta is resolved, because a
-//! pack of one megabyte can decode to terabytes.
+//! Creates the index of a fetched pack. Checks the sum of the declared object sizes before it resolves a delta, because
+//! a pack of one megabyte can decode to terabytes.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -19,15 +19,15 @@ use crate::source::git::request::Limits;
 /// Names of the pack file and the index file in the directory of a fetch.
 pub const PACK: &str = "fetched.pack";
 const INDEX: &str = "fetched.idx";
-/// Limit for the decoding work that does not depend on the size of the pack, in decoded bytes.
+/// Constant part of the limit for decoding work, in decoded bytes.
 const BASE_WORK_LIMIT: u64 = 1 << 30;
-/// Additional decoding work for each byte of the pack, in decoded bytes. Compressed source code takes about a fifth of its size,
-/// and deltas take less.
+/// Part of the limit for decoding work for each byte of the pack, in decoded bytes. Source code compresses to about a
+/// fifth of its size, and deltas are smaller.
 const WORK_LIMIT_RATIO: u64 = 100;
 /// Maximum size of the header of a delta, in bytes. The header contains two 64-bit numbers, encoded in groups of seven bits.
 const DELTA_HEADER: u64 = 20;
 
-/// The limit for the work of decoding a pack, in decoded bytes.
+/// The remaining decoding work for a pack, in decoded bytes.
 #[derive(Debug)]
 pub struct WorkLimit {
     limit: u64,
@@ -56,12 +56,12 @@ pub fn make(directory: &Path, hash: gix_hash::Kind, limits: &Limits) -> Result<B
     let (pack_path, index_path) = (directory.join(PACK), directory.join(INDEX));
     let largest = usize::try_from(limits.file_bytes).ok();
     let mut pack = data::File::at(&pack_path, hash).map_err(|error| broken(&error))?;
-    // A base object and the results of two deltas are in memory at the same time.
+    // A base object and the results of two deltas are in memory simultaneously.
     pack.alloc_limit_bytes = largest.and_then(|largest| largest.checked_mul(3));
     if pack.num_objects() > limits.objects {
         return Err(GitError::TooManyObjects { found: pack.num_objects(), limit: limits.objects });
     }
-    // The checksum of the pack is not verified, because the index contains hashes that are computed from the objects.
+    // Does not verify the checksum of the pack, because the hashes in the index are computed from the objects.
     let reader = BufReader::with_capacity(64 << 10, File::open(&pack_path).map_err(failed)?);
     let entries = BytesToEntriesIter::new_from_header(reader, Mode::AsIs, EntryDataMode::Crc32, hash);
     let mut entries = Metered {
@@ -104,7 +104,7 @@ struct Metered<'a, Entries> {
     pack: &'a data::File<MMap>,
     largest: u64,
     work: WorkLimit,
-    /// The error that ended the iteration. It is recorded because the library returns errors only as text.
+    /// The error that ended the iteration, recorded because the library returns errors only as text.
     failure: Option<GitError>,
 }
 
@@ -173,7 +173,7 @@ fn broken(error: &gix_error::Error) -> GitError {
     GitError::Protocol(one_line(&format!("failed to read the pack: {error:#}")))
 }
 
-/// Converts the error that the library returns for an object that exceeds its memory limit.
+/// Converts the error of the library for an object that exceeds the memory limit.
 fn too_large(error: &gix_error::Error, limits: &Limits) -> Option<GitError> {
     let is_too_large = format!("{error:#}").contains("too large to fit in memory");
     is_too_large.then(|| file_too_large(limits.file_bytes))

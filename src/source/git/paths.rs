@@ -1,5 +1,5 @@
-//! Selects the files of a repository that are relevant for a Stack, with patterns in the format of `.gitignore`, and computes a
-//! digest of these files. This module performs no I/O.
+//! Selects the files of a repository that are relevant for a Stack, and computes a digest of these files. Patterns in
+//! the format of `.gitignore` define the selection. This module performs no I/O.
 
 use gix_ignore::glob::Pattern;
 use gix_ignore::glob::pattern::Mode;
@@ -13,7 +13,7 @@ const MAX_PATTERNS: usize = 100;
 /// Maximum length of a pattern, in bytes.
 const MAX_PATTERN_LENGTH: usize = 1024;
 
-/// A path list: a non-empty list of patterns for the paths of files.
+/// A path list: a non-empty list of patterns for file paths.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Paths(Vec<String>);
 
@@ -54,7 +54,7 @@ impl Paths {
 #[derive(Debug)]
 pub struct Selection {
     rules: Rules,
-    /// Whether the patterns match, for each directory that was entered and not left.
+    /// Whether the patterns match each open directory, from the root to the current directory.
     matched: Vec<bool>,
     digest: Sha256,
     steps: Steps,
@@ -83,7 +83,7 @@ impl Selection {
     /// Returns the digest of the selected files. The digest changes if a selected file changes.
     ///
     /// # Errors
-    /// Fails if matching the patterns took too many steps.
+    /// Fails if the matching of the patterns takes too many steps.
     pub fn digest(self) -> Result<String, Exhausted> {
         if self.is_exhausted {
             return Err(Exhausted);
@@ -105,8 +105,8 @@ impl Selection {
     }
 }
 
-/// Rules in the format of `.gitignore`. Later rules take precedence. The rules of a subdirectory are added after the rules of its
-/// parent.
+/// Rules in the format of `.gitignore`. Later rules take precedence, so the rules of a subdirectory are added after the
+/// rules of its parent.
 #[derive(Debug, Default)]
 pub(super) struct Rules(Vec<Rule>);
 
@@ -119,7 +119,7 @@ struct Rule {
 }
 
 impl Rules {
-    /// Adds the rules in the content of `file`, which is in `directory`. The path of the root is empty.
+    /// Adds the rules in `file`, the content of a file in `directory`. `directory` is empty for the root.
     pub(super) fn add(&mut self, file: &[u8], directory: &[u8]) {
         let base = if directory.is_empty() { Vec::new() } else { [directory, b"/"].concat() };
         let rules = gix_ignore::parse(file, false).map(|(pattern, ..)| Rule {
@@ -170,7 +170,7 @@ impl Rule {
 mod tests {
     use super::*;
 
-    /// Returns the digest of a small tree in which the content of the file `changed` differs.
+    /// Returns the digest of a small tree whose file `changed` has different content.
     fn digest(patterns: &[&str], changed: &str) -> String {
         let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
         let mut selection = Paths::parse(&patterns).unwrap().unwrap().selection(1_000_000);

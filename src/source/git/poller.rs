@@ -1,4 +1,4 @@
-//! The task for a repository, which polls the server and fetches the commits that followers need.
+//! The task of a repository: polls the server and fetches the commits that followers need.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,20 +27,20 @@ use crate::subprocess::Subprocess;
 
 /// Backoff after the first failure. The backoff doubles after each further failure.
 const MIN_BACKOFF: Duration = Duration::from_secs(10);
-/// Backoff after the first failure because another namespace waited for a slot.
+/// Backoff after the first fetch that ended because another namespace waited for a slot.
 const ENDED_BACKOFF: Duration = Duration::from_secs(1);
 /// Maximum backoff, unless the poll interval is longer.
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// Maximum total size of the patterns of all Stacks that use a repository, in bytes.
 const MAX_PATTERNS: usize = 1 << 20;
-/// Maximum jitter, as a fraction of an interval or backoff. The jitter prevents polls of different repositories from starting at
-/// the same time.
+/// Maximum jitter, as a fraction of an interval or backoff. The jitter prevents simultaneous polls of different
+/// repositories.
 const JITTER: f64 = 0.1;
 
 /// Settings for polling Git repositories.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Directory for fetched files that are not yet packed. It must not contain any other files.
+    /// Directory for fetched files that are not yet packed. Must not contain other files.
     pub work: PathBuf,
     /// Directory with the optional files `known_hosts` and `ca.crt` for all Stacks.
     pub trust: PathBuf,
@@ -73,7 +73,7 @@ struct Schedule {
     failed_queries: u32,
     /// Number of consecutive failed fetches.
     failed_fetches: u32,
-    /// Number of consecutive fetches that were ended because other namespaces were waiting.
+    /// Number of consecutive fetches that ended because other namespaces were waiting for a slot.
     ended_fetches: u32,
 }
 
@@ -136,7 +136,7 @@ impl Shared {
             Err(error) => {
                 schedule.query_failed(interval, &error);
                 self.discard_refused_tokens(key, &error);
-                // A single transient error is not reported, unless a follower waits for the response.
+                // Does not report a single transient error unless a follower waits for the response.
                 if error.is_transient() && schedule.failed_queries == 1 && self.lock().is_tip_sufficient(key, requests)
                 {
                     tracing::debug!(repository = %key.repository, %error, "query failed; retrying");
@@ -193,8 +193,7 @@ impl Shared {
         slot.run("querying the server", 0, || None, work).await
     }
 
-    /// Fetches a commit and packs it into the store. `ended` is the number of consecutive fetches that were ended because other
-    /// namespaces were waiting.
+    /// Fetches a commit and packs it into the store. `ended` is the value of [`Schedule::ended_fetches`].
     async fn content(&self, key: &Key, tip: &Tip, choices: Vec<Paths>, ended: u32) -> Result<Fetched, GitError> {
         let slot = self.slot(&self.settings.slots.fetches, key, ended).await?;
         let within = &self.settings.work;
@@ -249,7 +248,7 @@ impl Shared {
         })
     }
 
-    /// Waits for a slot in one of the namespaces of the repository's followers.
+    /// Waits for a slot of a namespace that contains a follower of the repository.
     async fn slot(&self, slots: &TaskSlots, key: &Key, ended: u32) -> Result<Slot, GitError> {
         let namespaces = self.lock().namespaces(key);
         slots::of_any(slots, &namespaces, ended).await
@@ -266,7 +265,8 @@ impl Shared {
     }
 }
 
-/// Splits the path lists into those whose patterns fit within the limit, and the others. Shorter lists take precedence.
+/// Splits the path lists: the first result is within the limit for all patterns, the second result contains the
+/// remaining lists. Shorter lists take precedence.
 fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
     choices.sort_by_key(Paths::size);
     let mut left = MAX_PATTERNS;
@@ -283,7 +283,7 @@ fn unavailable(key: &Key, error: &GitError) -> Unavailable {
     if error.is_stalled() { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) }
 }
 
-/// Updates the number of consecutive fetches that were ended because other namespaces were waiting.
+/// Updates the number of consecutive fetches that ended because other namespaces were waiting for a slot.
 fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
     match done {
         Ok(_) => *count = 0,
@@ -293,7 +293,7 @@ fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
 }
 
 impl Schedule {
-    /// Schedules the next poll after a response. After the next response, a failed fetch is also retried.
+    /// Schedules the next poll after a response. The next response also triggers the retry of a failed fetch.
     fn query_succeeded(&mut self, interval: Duration, key: &Key) {
         self.failed_queries = 0;
         self.due = match key.reference {
@@ -313,7 +313,8 @@ impl Schedule {
     }
 }
 
-/// Returns the wait time that the server requested, or otherwise the backoff. `failures` is the number of earlier failures.
+/// Returns the wait time that the server requires, or otherwise the backoff. `failures` is the number of earlier
+/// failures.
 fn backoff(failures: u32, interval: Duration, error: &GitError) -> Duration {
     let first = if matches!(error, GitError::Ended { .. }) { ENDED_BACKOFF } else { MIN_BACKOFF };
     let backoff = first.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_BACKOFF.max(interval));
@@ -336,7 +337,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn long_patterns_of_one_stack_do_not_crowd_out_short_ones() {
+    fn long_patterns_of_one_stack_do_not_displace_short_patterns() {
         let paths = |count: usize, length: usize| Paths::parse(&vec!["a".repeat(length); count]).unwrap().unwrap();
         let long: Vec<Paths> = (0..20).map(|more| paths(100, 1000 + more)).collect();
         let short = paths(3, 10);

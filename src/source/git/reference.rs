@@ -20,7 +20,7 @@ pub enum Reference {
     Name(String),
     /// The complete hash of a commit.
     Commit(String),
-    /// A version range, which selects the tag with the highest version in the range.
+    /// A version range. Resolves to the tag with the highest version in the range.
     Semver(SemverRange),
 }
 
@@ -28,11 +28,11 @@ pub enum Reference {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub name: String,
-    /// Hash of the commit. For an annotated tag, this is the commit that the tag object points to.
+    /// Hash of the commit. For an annotated tag, the commit to which the tag object points.
     pub commit: String,
 }
 
-/// The commit that a reference resolves to.
+/// The commit to which a reference resolves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tip {
     /// The short name of a branch or tag, or the full name of another reference. `None` if the reference is a commit hash.
@@ -41,7 +41,7 @@ pub struct Tip {
 }
 
 impl Tip {
-    /// Returns whether the commit has the format of a hash and the name is safe to display.
+    /// Returns whether the commit has the format of a hash and the name can be displayed safely.
     pub fn is_plausible(&self) -> bool {
         let is_hash = matches!(self.commit.len(), 40 | 64) && self.commit.bytes().all(|b| b.is_ascii_hexdigit());
         let is_name = |name: &String| name.len() <= MAX_NAME && !name.contains(char::is_control);
@@ -59,7 +59,7 @@ impl Tip {
 }
 
 impl Reference {
-    /// Returns [`Reference::Commit`] if the text is a complete hash, or otherwise [`Reference::Name`].
+    /// Returns [`Reference::Commit`] if the text is a complete hash, and [`Reference::Name`] otherwise.
     pub fn commit_or_name(text: &str) -> Self {
         let text = text.trim();
         let is_hash = matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit());
@@ -76,8 +76,8 @@ impl Reference {
         }
     }
 
-    /// Returns the commit that this reference resolves to, or `None` if `listed` does not contain it. Processes `listed` one
-    /// entry at a time and keeps only the best match in memory.
+    /// Returns the commit to which this reference resolves, or `None` if `listed` does not contain the reference.
+    /// Processes `listed` one entry at a time and keeps only the best match in memory.
     pub fn select(&self, listed: impl IntoIterator<Item = Listed>) -> Option<Tip> {
         match self {
             Reference::Commit(hash) => Some(Tip { name: None, commit: hash.clone() }),
@@ -99,7 +99,7 @@ impl Reference {
         }
     }
 
-    /// Returns the error for a reference that was not found. The message contains the names of existing references.
+    /// Returns the error for a missing reference. The message contains the names of existing references.
     pub fn missing(&self, all: impl IntoIterator<Item = Listed>) -> GitError {
         let (what, prefix) = match self {
             Reference::Semver(_) => ("tags", "refs/tags/"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_reference_is_reported_with_the_existing_ones() {
+    fn a_missing_reference_is_reported_with_the_existing_references() {
         let message = |entries: &[(&str, &str)]| name("dev").missing(listed(entries)).to_string();
         assert_eq!(
             message(&[("HEAD", A), ("refs/heads/main", A)]),

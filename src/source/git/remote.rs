@@ -1,4 +1,4 @@
-//! Communicates with a Git server: lists references and fetches a commit. This code runs in a child process, because it blocks
+//! Communicates with a Git server: lists references and fetches a commit. Runs in a child process, because it blocks
 //! the thread and parses data from the server.
 
 use std::fmt;
@@ -29,7 +29,7 @@ use crate::source::git::request::{Access, Limits};
 use crate::source::git::url::{Location, RepositoryUrl};
 use crate::source::git::{addresses, http as own_http, http_client, ssh};
 
-/// Maximum size of the list of references, in bytes. The limit is sufficient for about 300,000 references.
+/// Maximum size of the list of references, in bytes. Suffices for about 300,000 references.
 const MAX_LIST: u64 = 32 << 20;
 
 /// An open connection to a Git server.
@@ -59,8 +59,8 @@ impl Remote {
         Ok(Self { transport, handshake, budget, url: url.to_string() })
     }
 
-    /// Passes the references whose names start with one of the prefixes to `process`, one at a time. If `prefixes` is empty, passes
-    /// all references. A server may send additional references.
+    /// Passes the references whose names start with one of the prefixes to `process`, one at a time. Passes all
+    /// references if `prefixes` is empty. Can pass additional references, because a server may ignore the prefixes.
     pub fn list<T>(
         &mut self,
         prefixes: &[String],
@@ -95,8 +95,8 @@ impl Remote {
         }
     }
 
-    /// Fetches a commit and its files as a pack into a directory. The pack contains the complete history of the commit if
-    /// `full_history` is set.
+    /// Fetches a commit and its files as a pack into a directory. If `full_history` is true, the pack contains the
+    /// complete history of the commit.
     pub fn fetch(
         &mut self,
         commit: &str,
@@ -159,7 +159,7 @@ impl Remote {
     }
 }
 
-/// Returns the messages of an error of the library and of its causes in one line.
+/// Returns the messages of a library error and of its causes as one line.
 fn chain(error: &gix_error::Error) -> String {
     let mut text = String::new();
     for cause in error.iter_errors() {
@@ -175,7 +175,7 @@ fn chain(error: &gix_error::Error) -> String {
     text
 }
 
-/// Converts the error if it contains one of the messages with which servers report that a commit is missing or not available.
+/// Converts the error if it contains one of the messages by which servers report a missing or unavailable commit.
 fn refused(error: GitError, commit: &str) -> GitError {
     match &error {
         GitError::Protocol(message)
@@ -237,7 +237,7 @@ fn agent() -> gix_protocol::command::Feature {
     ("agent", Some(concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION")).to_owned()))
 }
 
-/// An iterator over the list of references in a response. It reads the response line by line, because the complete list can take
+/// An iterator over the list of references in a response. Reads one line at a time, because the complete list can need
 /// much memory.
 struct Lines<'a> {
     response: Box<dyn ExtendedBufRead<'a> + Unpin + 'a>,
@@ -282,13 +282,13 @@ fn parsed(line: &[u8]) -> Option<Option<Listed>> {
     if object == "unborn" {
         return Some(None);
     }
-    // For an annotated tag, `peeled:` contains the commit that the tag points to.
+    // For an annotated tag, `peeled:` contains the commit to which the tag points.
     let commit = words.find_map(|word| word.strip_prefix("peeled:")).unwrap_or(object);
     let is_hash = matches!(commit.len(), 40 | 64) && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hash.then(|| Some(Listed { name: name.to_owned(), commit: commit.to_owned() }))
 }
 
-/// Converts a reference from the type of the library. An annotated tag is resolved to its commit.
+/// Converts a reference from the type of the library. Resolves an annotated tag to its commit.
 fn listed(reference: &Ref) -> Option<Listed> {
     let (name, object) = match reference {
         Ref::Peeled { full_ref_name, object, .. }
@@ -299,7 +299,7 @@ fn listed(reference: &Ref) -> Option<Listed> {
     Some(Listed { name: name.to_string(), commit: object.to_string() })
 }
 
-/// A negotiation that requests one commit and reports that the client has no commits.
+/// A negotiation that requests one commit and declares that the client has no commits.
 struct OneCommit(ObjectId);
 
 impl Negotiate for OneCommit {

@@ -47,7 +47,7 @@ pub struct Download {
 pub struct Pack {
     pub commit: String,
     pub directory: PathBuf,
-    /// The file to which the archive is written. It must exist and be empty.
+    /// The file for the archive. Must exist and be empty.
     pub archive: PathBuf,
     pub limits: Limits,
     pub archive_limits: crate::artifact::Limits,
@@ -59,15 +59,15 @@ pub struct Pack {
 pub struct Packed {
     /// Warnings about content that is not in the archive.
     pub warnings: Vec<String>,
-    /// The digest of the matching files for each path list, or the reason why there is no digest. In the same order as the path
-    /// lists in the request.
+    /// The digest of the matching files for each path list, or the reason why the digest is missing. The order is that
+    /// of the path lists in the request.
     pub selections: Vec<Result<String, String>>,
 }
 
-/// The data that is required to connect to a server.
+/// The data that a connection to a server requires.
 #[derive(Serialize, Deserialize)]
 pub enum Access {
-    /// Credentials, CA certificates that are trusted in addition to the system certificates, and proxies.
+    /// Credentials, trusted CA certificates in addition to the system certificates, and proxies.
     Http { login: Option<(String, String)>, authorities: Vec<String>, proxies: Proxies },
     /// A private key, and lists of host keys in order of precedence.
     Ssh { key: String, passphrase: Option<String>, known_hosts: Vec<String> },
@@ -96,11 +96,11 @@ pub struct Limits {
     pub list_min_rate: MinRate,
     /// Timeout for a fetch, including the list of references.
     pub fetch_time: Duration,
-    /// Minimum data rate of a server that sends a pack. The minimum does not apply while the server assembles the pack, which can
+    /// Minimum data rate of a server that sends a pack. Does not apply while the server assembles the pack, which can
     /// take a minute.
     pub fetch_min_rate: MinRate,
-    /// Whether servers at loopback and link-local addresses are allowed. Must be set only in tests, because such a server runs in
-    /// the pod of the controller or on its node.
+    /// Whether servers may have loopback and link-local addresses. Only tests may set this field, because such a server
+    /// runs in the pod of the controller or on its node.
     pub local_addresses: bool,
 }
 
@@ -119,8 +119,8 @@ impl Limits {
         u64::from(self.objects) * (32 + 4 + 4) + 4096
     }
 
-    /// Returns the maximum number of bytes that concurrent fetches use on the volume in addition to the store, for packs, their
-    /// indexes, and archives of up to `archive` bytes each that are not yet in the store.
+    /// Returns the maximum number of bytes that concurrent fetches use on the volume in addition to the store. Includes
+    /// packs, indexes and archives that are not yet in the store. `archive` is the maximum size of an archive in bytes.
     pub fn volume_bytes(&self, archive: u64) -> u64 {
         Slots::volume_bytes(self.pack_bytes + self.index_bytes() + archive)
     }

@@ -14,7 +14,7 @@ const MAX_LENGTH: usize = 256;
 #[serde(try_from = "String", into = "String")]
 pub struct SemverRange {
     text: String,
-    /// The alternatives that `||` separates. A version is in the range if at least one alternative matches.
+    /// The alternatives between `||`. A version is in the range if at least one alternative matches.
     alternatives: Vec<VersionReq>,
 }
 
@@ -66,7 +66,7 @@ impl SemverRange {
         Ok(Self { alternatives: alternatives.collect::<Result<_, _>>()?, text: text.to_owned() })
     }
 
-    /// Returns the entry with the highest version in the range. Entries whose names are not versions are ignored.
+    /// Returns the entry with the highest version in the range. Ignores entries whose names are not versions.
     pub fn highest<Name: AsRef<str>, T>(&self, entries: impl Iterator<Item = (Name, T)>) -> Option<(Name, T)> {
         let versions = entries.filter_map(|(name, value)| Some((version(name.as_ref())?, name, value)));
         let fitting = versions.filter(|(version, ..)| self.contains(version));
@@ -91,15 +91,15 @@ fn version(tag: &str) -> Option<Version> {
     Version::parse(&format!("{numbers}{}{rest}", ".0".repeat(missing))).ok()
 }
 
-/// Converts a range to the syntax of the `semver` crate. Comparators are separated by commas, and a version without an operator
-/// gets the operator `=`.
+/// Converts a range to the syntax of the `semver` crate: separates comparators by commas and adds the operator `=` to a
+/// version without an operator.
 fn normalize(part: &str) -> String {
     let words = part.replace(',', " ");
     let mut comparators: Vec<String> = Vec::new();
     let mut words = words.split_whitespace().peekable();
     while let Some(word) = words.next() {
         let operator = word.trim_end_matches(|c: char| !"<>=~^!".contains(c));
-        // There may be a space after an operator, as in `>= 1.2`. A hyphen range such as `1.2 - 2.3` is converted to two
+        // Accepts a space after an operator, as in `>= 1.2`. Converts a hyphen range such as `1.2 - 2.3` to two
         // comparators.
         let mut value = word.get(operator.len()..).unwrap_or_default();
         if value.is_empty() {
@@ -119,14 +119,14 @@ fn normalize(part: &str) -> String {
     comparators.join(", ")
 }
 
-/// Returns whether a version contains a wildcard. Only the numbers are checked, because the pre-release part may contain any
+/// Returns whether a version contains a wildcard. Checks only the numbers, because the pre-release part may contain any
 /// letters.
 fn has_wildcard(value: &str) -> bool {
     value.split(['-', '+']).next().is_some_and(|numbers| numbers.contains(['x', 'X', '*']))
 }
 
-/// Returns whether `version` is in `range`. As in Flux, pre-releases are in the range only if at least one bound of the range is
-/// a pre-release. In this case, all pre-releases within the bounds are in the range.
+/// Returns whether `version` is in `range`. As in Flux, pre-releases are in the range only if at least one bound of the
+/// range is a pre-release. The range then includes all pre-releases within the bounds.
 fn fits(range: &VersionReq, version: &Version) -> bool {
     if version.pre.is_empty() || range.comparators.iter().all(|comparator| comparator.pre.is_empty()) {
         return range.matches(version);
@@ -142,7 +142,7 @@ fn matches_pre_release(comparator: &Comparator, version: &Version) -> bool {
         Op::GreaterEq => *version >= from,
         Op::Less => *version < from,
         Op::LessEq => *version <= from,
-        // The upper bound is the same as the upper bound for releases.
+        // The upper bound for pre-releases equals the upper bound for releases.
         _ => {
             let release = Comparator { pre: semver::Prerelease::EMPTY, ..comparator.clone() };
             *version >= from && release.matches(&Version::new(version.major, version.minor, version.patch))

@@ -1,14 +1,16 @@
-//! Limits the number of concurrent tasks with slots. All repositories share these slots, and a task requires a slot of a
+//! Limits the number of concurrent tasks with slots, which all repositories share. A task requires a slot of a
 //! namespace whose Stacks or Workspaces use the repository.
 //!
-//! A task waits first until its namespace is below the limit per namespace, and then for a common slot. A free slot is granted to
-//! the waiting namespace that holds the fewest slots. Light namespaces, which used slots only for a short time recently
-//! ([`Limits::light`]), take precedence in order of arrival. Among the others, the namespace with the shortest recent use is first.
+//! A task waits until its namespace is below the limit per namespace, and then for a common slot. The waiting namespace
+//! that holds the fewest slots receives a free slot. If several namespaces hold the same number of slots, light
+//! namespaces precede others, in the order of their arrival. A namespace is light if its recent use of slots is shorter
+//! than [`Limits::light`]. Among the other namespaces, the namespace with the shortest recent use is first.
 //!
-//! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`] ends a task
-//! whose namespace was light at the start of the task and has used slots for longer by [`PREEMPTION`]; if there are several, the one
-//! that began last. Namespaces with slow servers or large repositories therefore compete for the other slots and cannot delay a light
-//! namespace for long. For a waiting namespace that is not light and holds no slot, a slow task ends.
+//! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`]
+//! ends a task. The namespace of this task was light when the task started, and has used slots for longer than the
+//! waiting namespace, by at least [`PREEMPTION`]. If several tasks qualify, the last started task ends. Namespaces with
+//! slow servers or large repositories therefore compete for the other slots and cannot delay a light namespace for
+//! long. If a namespace waits that is not light and holds no slot, [`Slot::run`] ends a slow task.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -34,8 +36,8 @@ struct Limits {
     slow_limits: SlowLimits,
 }
 
-/// The maximum time that a task may be behind [`RATE`] while a namespace that is not light and holds
-/// no slot waits.
+/// The maximum time by which a task may lag behind [`RATE`]. Applies only while a namespace waits that is not light and
+/// holds no slot.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
     /// Limit for a task of a namespace that holds several slots.
@@ -51,24 +53,25 @@ const QUERIES: Limits = Limits {
     light: Duration::from_secs(1),
     slow_limits: SlowLimits { several: Duration::from_secs(1), only: Duration::from_secs(10) },
 };
-/// Limits for commits that are fetched and packed. Each commit has a directory on the volume, and packing runs a child process
-/// with a high memory limit. The first bytes of a pack arrive after a handshake and after the server has assembled the pack. A
-/// packing receives no data, so it counts as slow from the start.
+/// Limits for commits that are fetched and packed. Each commit has a directory on the volume, and packing runs a child
+/// process with a high memory limit. A fetch receives the first bytes of a pack only after the handshake and after the
+/// server has assembled the pack. Packing receives no data, so it counts as slow from the start.
 const FETCHES: Limits = Limits {
     total: 3,
     per_namespace: 2,
     light: Duration::from_secs(3),
     slow_limits: SlowLimits { several: Duration::from_secs(3), only: Duration::from_secs(10) },
 };
-/// Time in which the recorded slot time of a namespace decreases by half.
+/// Time in which the recorded slot time of a namespace halves.
 const HALF_LIFE: Duration = Duration::from_secs(30);
-/// Slot time by which the use of a namespace must exceed the use of a waiting light namespace before one of its tasks ends.
+/// Minimum difference between the slot times of a namespace and of a waiting light namespace for which a task of the
+/// first namespace ends.
 const PREEMPTION: Duration = Duration::from_secs(1);
-/// Number of times that the same work may be ended and still use a slot that can be the reserved one.
+/// Maximum number of ended attempts after which the same work may still use the reserved slot.
 const MAX_ENDED_RESERVED: u32 = 1;
-/// Recorded slot time in seconds below which the record is deleted.
+/// Slot time in seconds. The record of a namespace with less slot time is deleted.
 const NEGLIGIBLE: f64 = 0.01;
-/// Maximum number of tasks of one namespace that may wait for a slot at the same time.
+/// Maximum number of tasks of one namespace that may wait for a slot simultaneously.
 const WAITING_PER_NAMESPACE: usize = 10_000;
 
 /// Data rate below which a task counts as slow, in bytes per second.
@@ -139,16 +142,16 @@ struct Waiting {
 #[derive(Debug)]
 struct Held {
     namespace: String,
-    /// Whether the namespace was light when the slot was granted, so that the slot can be the reserved one.
+    /// Whether the namespace was light when it received the slot. If so, the slot can be the reserved slot.
     may_be_reserved: bool,
     started: Instant,
-    /// The time up to which the bytes received so far are sufficient for [`RATE`]. `None` while the task must not be ended.
+    /// The time until which the received bytes satisfy [`RATE`]. `None` while the task must not be ended.
     covered_until: Option<Instant>,
     /// Multiplier for the slow limits.
     factor: u32,
 }
 
-/// Slot time that decreases by half in each [`HALF_LIFE`].
+/// Slot time, which halves in each [`HALF_LIFE`].
 #[derive(Clone, Copy, Debug)]
 struct Used {
     seconds: f64,
@@ -162,7 +165,7 @@ impl Used {
     }
 }
 
-/// A slot that is held or waited for. Dropping the value releases the slot or leaves the queue.
+/// A slot, or a position in the queue for a slot. Dropping the value releases the slot or leaves the queue.
 #[derive(Debug)]
 #[must_use = "dropping the value releases the slot"]
 pub(super) struct Slot {
@@ -180,9 +183,9 @@ impl Drop for Slot {
     }
 }
 
-/// Waits for a slot in each of `namespaces`, which use the same repository, and returns the first slot that is granted. A
-/// namespace without free slots therefore does not delay the other namespaces. `ended` is the number of consecutive times that
-/// the same work was ended.
+/// Waits for a slot of any of `namespaces`, which use the same repository, and returns the first granted slot. A
+/// namespace without free slots therefore does not delay the other namespaces. `ended` is the number of consecutive
+/// times that the same work was ended.
 pub(super) async fn of_any(slots: &TaskSlots, namespaces: &[String], ended: u32) -> Result<Slot, GitError> {
     let waits = namespaces.iter().map(|namespace| slots.acquire(namespace, ended).boxed());
     let acquired = match namespaces {
@@ -218,9 +221,9 @@ impl TaskSlots {
 }
 
 impl Slot {
-    /// Runs the work. If the work must end because another namespace waits, the future `work` is dropped, which kills its child
-    /// process. `received` returns the number of bytes received so far, if known. `ended` is the number of consecutive
-    /// times that the same work was ended. The slow limits are doubled for each time, so that work with a slow server completes
+    /// Runs the work. If the work must end because another namespace waits, drops the future `work`, which kills its
+    /// child process. `received` returns the number of received bytes, if known. `ended` is the number of consecutive
+    /// times that the same work was ended. Each time doubles the slow limits, so that work with a slow server completes
     /// eventually.
     pub(super) async fn run<T>(
         &self,
@@ -268,7 +271,7 @@ impl Slot {
     }
 }
 
-/// Returns the time in which a server must send this number of bytes.
+/// Returns the time in which a server with the data rate [`RATE`] sends this number of bytes.
 fn time_at_rate(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / RATE)
 }
@@ -280,7 +283,7 @@ impl Shared {
 }
 
 impl Common {
-    /// Adds a waiter. The returned `Notify` is notified when the slot is granted.
+    /// Adds a waiter. The grant of the slot notifies the returned `Notify`.
     fn enqueue(&mut self, namespace: &str, ended: u32) -> (u64, Arc<Notify>) {
         let (id, granted) = (self.next, Arc::new(Notify::new()));
         self.next += 1;
@@ -340,25 +343,27 @@ impl Common {
         *ended <= MAX_ENDED_RESERVED && self.holds(namespace) == 0 && self.is_light(namespace, limits, now)
     }
 
-    /// Returns the number of held slots without those of light namespaces that can be the reserved slot.
+    /// Returns the number of held slots that cannot be the reserved slot.
     fn unreserved_held(&self, limits: &Limits, now: Instant) -> usize {
         let is_light = |held: &&Held| held.may_be_reserved && self.is_light(&held.namespace, limits, now);
         self.held.len() - self.held.values().filter(is_light).count()
     }
 
-    /// Returns the task that must end because a namespace that holds no slot waits, if any.
+    /// Returns the task that must end because a namespace without a slot waits, if any.
     fn task_to_end(&self, limits: &Limits, now: Instant) -> Option<u64> {
         let without_slot = self.waiting.values().filter(|waiting| self.holds(&waiting.namespace) == 0);
         let (light, others): (Vec<_>, Vec<_>) =
             without_slot.partition(|waiting| self.may_have_reserved(waiting, limits, now));
-        // If many namespaces start tasks at the same time, for example after a restart, ending tasks early would only waste work.
+        // If many namespaces start tasks simultaneously, for example after a restart, ending tasks early only wastes
+        // work.
         let excess = if light.len() > limits.total { limits.light } else { PREEMPTION };
         let preempted = light.iter().find_map(|waiting| self.preempted(&waiting.namespace, limits, excess, now));
         preempted.or_else(|| if others.is_empty() { None } else { self.slow(limits.slow_limits, now) })
     }
 
-    /// Returns the task that ends for a waiting light namespace, if all slots are in use: the last one whose namespace has used slots
-    /// for longer by `excess`.
+    /// Returns the task that must end for a waiting light namespace if all slots are in use. Of the tasks whose
+    /// namespaces have used slots for at least `excess` longer than the waiting namespace, this is the last started
+    /// task.
     fn preempted(&self, waiting: &str, limits: &Limits, excess: Duration, now: Instant) -> Option<u64> {
         let limit = self.used(waiting, now) + excess.as_secs_f64();
         let exceeds = |(_, held): &(&u64, &Held)| {
@@ -368,7 +373,7 @@ impl Common {
         last.filter(|_| self.held.len() >= limits.total)
     }
 
-    /// Returns the slow task to end: the longest running one of the namespace that holds the most slots.
+    /// Returns the slow task that must end: the longest running slow task of the namespace that holds the most slots.
     fn slow(&self, limits: SlowLimits, now: Instant) -> Option<u64> {
         let slow = self.held.iter().filter_map(|(id, held)| {
             let holds = self.holds(&held.namespace);

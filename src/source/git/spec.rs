@@ -23,7 +23,7 @@ pub struct RepositorySpec {
     pub directory: Directory,
     /// Patterns for the files whose changes start a run. `None` if every new commit starts a run.
     pub paths: Option<Paths>,
-    /// Interval at which the repository is polled.
+    /// Poll interval of the repository.
     pub interval: Duration,
 }
 
@@ -32,7 +32,7 @@ pub struct RepositorySpec {
 pub struct Key {
     pub repository: RepositoryUrl,
     pub reference: Reference,
-    /// Whether the complete history is fetched.
+    /// Whether to fetch the complete history.
     pub full_history: bool,
     pub auth: Auth,
     /// Namespace of the Secrets in `auth`. Empty if `auth` refers to no Secrets.
@@ -45,7 +45,7 @@ pub struct Origin {
     pub key: Arc<Key>,
     /// Hash of the commit.
     pub commit: String,
-    /// Digest of the files that `spec.paths` of the Stack matches. `None` if `spec.paths` is not set.
+    /// Digest of the files that match `spec.paths` of the Stack. `None` if `spec.paths` is not set.
     pub selection: Option<String>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
@@ -55,7 +55,7 @@ pub struct Origin {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Auth {
     Nothing,
-    /// A Secret whose keys determine the type of the credentials.
+    /// The name of a Secret. Its keys determine the type of the credentials.
     Secret(String),
     Token(Value),
     Basic {
@@ -81,7 +81,7 @@ pub enum Value {
     Key {
         secret: String,
         key: String,
-        /// Whether a missing Secret or key means that the value is not set.
+        /// Whether the Secret or the key may be missing. The value is then not set.
         optional: bool,
     },
 }
@@ -97,7 +97,7 @@ impl fmt::Debug for Value {
 }
 
 impl RepositorySpec {
-    /// Parses the repository fields of a Stack. Returns `None` if no such field is set.
+    /// Parses the repository fields of a Stack. Returns `None` if none of these fields is set.
     ///
     /// # Errors
     /// Returns the reason why the fields are invalid.
@@ -237,7 +237,7 @@ fn value(field: &str, reference: &ResourceRef, namespace: &str) -> Result<Value,
     }
 }
 
-/// The reference that is polled by default.
+/// The default reference.
 const DEFAULT_REFERENCE: &str = "HEAD";
 
 impl RepositorySpec {
@@ -293,8 +293,8 @@ fn workspace_value(selector: &SecretKeySelector) -> Value {
     Value::Key { secret, key, optional: selector.optional.unwrap_or_default() }
 }
 
-/// Checks that the type of the credentials matches the protocol of the URL. `ssh_fields` contains the names of the fields for an
-/// SSH key, for the error message.
+/// Returns an error if the type of the credentials does not match the protocol of the URL. `ssh_fields` are the names
+/// of the SSH key fields in the error message.
 pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> Result<(), String> {
     match (repository.location(), auth) {
         (Location::Http(_), Auth::Ssh { .. }) => Err(format!("{ssh_fields} requires an SSH URL, not {repository}")),
@@ -329,7 +329,7 @@ impl Auth {
         matches!(self, Auth::Secret(_)) || self.values().iter().any(|value| value.needs(secret))
     }
 
-    /// Returns the distinct names of all Secrets that the credentials refer to.
+    /// Returns the distinct names of the Secrets to which the credentials refer.
     pub fn secrets(&self) -> Vec<&str> {
         let mut names: Vec<&str> = match self {
             Auth::Secret(name) => vec![name],

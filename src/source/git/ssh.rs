@@ -18,7 +18,7 @@ use crate::source::git::url::SshLocation;
 
 /// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum number of bytes of the server's error output that are kept.
+/// Maximum size in bytes of the stored error output of the server.
 const MAX_ERROR_OUTPUT: usize = 4 * 1024;
 
 /// An SSH private key and its passphrase.
@@ -55,7 +55,7 @@ pub fn open(
     Ok((receiver, Sender { write, budget: Arc::clone(budget), _session: session }))
 }
 
-/// Returns the error for a private key that cannot be decoded. The message contains no part of the key.
+/// Returns the error for an invalid private key. The message contains no part of the key.
 fn unusable(error: &russh::keys::Error, identity: &Identity<'_>) -> GitError {
     GitError::Credentials(match (error, identity.passphrase) {
         (russh::keys::Error::KeyIsEncrypted, None) => "SSH key requires a passphrase".to_owned(),
@@ -78,8 +78,8 @@ async fn connect(
     let unreachable = |error: russh::Error| GitError::Unreachable(chain(&error));
     let algorithms = known.algorithms(location);
     let mut preferred = Preferred::default();
-    // A server can have several host keys. It presents a key of a type that the client requests, so only the types of known keys
-    // are requested.
+    // Requests only the types of known keys, because a server can have several host keys and presents a key of a
+    // requested type.
     if !algorithms.is_empty() {
         preferred.key = Cow::Owned(algorithms);
     }
@@ -103,7 +103,7 @@ async fn connect(
         }
     }
     let channel = session.channel_open_session().await.map_err(unreachable)?;
-    // A server that ignores this variable uses protocol version 0.
+    // If the server ignores this variable, it uses protocol version 0.
     channel.set_env(false, "GIT_PROTOCOL", "version=2").await.map_err(unreachable)?;
     channel.exec(true, format!("git-upload-pack {}", quoted(&location.path))).await.map_err(unreachable)?;
     let (read, write) = channel.split();
@@ -139,12 +139,12 @@ impl client::Handler for HostKeyVerifier {
     }
 }
 
-/// A reader for the data from the server that enforces the limits of the budget.
+/// A reader for the data from the server. Enforces the limits of the budget.
 pub struct Receiver {
     read: ChannelReadHalf,
     budget: Arc<Budget>,
     chunk: io::Cursor<Vec<u8>>,
-    /// Whether data of the Git protocol was received.
+    /// Whether the server has sent data of the Git protocol.
     has_data: bool,
     error_output: Vec<u8>,
 }
@@ -184,7 +184,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the error for a server that closed the connection before it sent data of the Git protocol.
+    /// Returns the error for a server that closes the connection before it sends data of the Git protocol.
     fn refused(&self) -> io::Error {
         let output = one_line(&String::from_utf8_lossy(&self.error_output));
         let message = if output.is_empty() { "connection closed without an error message".to_owned() } else { output };

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-/// The URL of a repository. It contains no credentials.
+/// The URL of a repository, without credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RepositoryUrl {
@@ -68,7 +68,7 @@ impl RepositoryUrl {
         }
         match url.scheme() {
             "https" | "http" => {
-                // The user name in the URL is removed, because the credentials contain the user name.
+                // Removes the user name, because the credentials contain it.
                 if url.set_username("").is_err() {
                     return Err(format!("{FORMS} (user name not allowed)"));
                 }

@@ -1,6 +1,6 @@
-//! Matches the wildcards in `.gitignore` and `known_hosts` patterns in time proportional to the length of the pattern times the
-//! length of the text. Users control the patterns, and an algorithm with backtracking takes exponential time for some patterns.
-//! This module performs no I/O.
+//! Matches the wildcards in `.gitignore` and `known_hosts` patterns. The time is proportional to the length of the
+//! pattern times the length of the text: users control the patterns, and simple backtracking takes exponential time for
+//! some patterns. This module performs no I/O.
 
 /// The number of remaining matching steps for a set of patterns.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct Class {
 /// A pattern for paths with the semantics of Git.
 #[derive(Clone, Debug)]
 pub struct PathPattern {
-    /// `None` if the pattern can never match, for example because a bracket is not closed.
+    /// `None` if the pattern cannot match any path, for example because a bracket is not closed.
     parts: Option<Vec<Part>>,
 }
 
@@ -60,8 +60,8 @@ impl PathPattern {
     pub fn matches(&self, path: &[u8], steps: &mut Steps) -> Result<bool, Exhausted> {
         let Some(parts) = &self.parts else { return Ok(false) };
         steps.take(1)?;
-        // The last bytes are compared first, because this comparison is cheap and most paths differ from the pattern in their
-        // last bytes.
+        // Compares the last bytes first: the comparison is cheap, and most paths differ from the pattern in their last
+        // bytes.
         let mut ends = parts.iter().rev().zip(path.iter().rev());
         if ends.find_map(|(part, byte)| part.ending(*byte)) == Some(false) {
             return Ok(false);
@@ -95,8 +95,8 @@ fn mark(states: &mut [bool], state: usize) {
     }
 }
 
-/// Marks the states that are reachable from the marked states without consuming a byte. The number of such a state is always
-/// higher.
+/// Marks the states that are reachable from the marked states without consuming a byte. A reachable state always has a
+/// higher number.
 fn follow(parts: &[Part], states: &mut [bool]) {
     for (state, part) in parts.iter().enumerate() {
         if states.get(state) == Some(&true) {
@@ -110,8 +110,8 @@ fn follow(parts: &[Part], states: &mut [bool]) {
 }
 
 impl Part {
-    /// Returns whether a path that ends with this byte can match a pattern that ends with this part, or `None` if the preceding
-    /// byte and part must also be compared.
+    /// Returns whether a path with this last byte can match a pattern with this last part. Returns `None` if the caller
+    /// must also compare the preceding byte and part.
     fn ending(&self, byte: u8) -> Option<bool> {
         match self {
             Part::Literal(literal) if *literal == byte => None,
@@ -182,7 +182,8 @@ fn parse(pattern: &[u8]) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-/// Parses a byte class. Returns the class and the bytes after its closing bracket, or `None` if there is no closing bracket.
+/// Parses a byte class. Returns the class and the bytes after its closing bracket, or `None` if the closing bracket is
+/// missing.
 fn class(after_bracket: &[u8]) -> Option<(Class, &[u8])> {
     let negated = matches!(after_bracket.first(), Some(b'!' | b'^'));
     let mut rest = after_bracket.get(usize::from(negated)..).unwrap_or_default();
@@ -239,9 +240,9 @@ fn unescaped(rest: &[u8]) -> Option<(u8, &[u8])> {
 
 type Ranges = &'static [(u8, u8)];
 
-/// Parses a named class such as `[:alpha:]`, starting at the first colon. Returns the ranges of the class and the bytes after its
-/// closing bracket. The ranges are `None` if `rest` is not a named class. The result is `None` if the name of the class is
-/// unknown or there is no closing bracket.
+/// Parses a named class such as `[:alpha:]`, starting at the first colon. Returns the ranges of the class and the bytes
+/// after its closing bracket. The ranges are `None` if `rest` is not a named class. Returns `None` if the class is
+/// unknown or the closing bracket is missing.
 fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
     let end = rest.iter().position(|byte| *byte == b']')?;
     let Some(name) = rest.get(1..end).and_then(|name| name.strip_suffix(b":")) else { return Some((None, rest)) };
@@ -266,7 +267,8 @@ fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
 /// Returns whether a text matches a pattern with the wildcards `*` and `?`, as in the `known_hosts` file of OpenSSH.
 pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // The position in the pattern after the last star, and the position in the text after the bytes that the star matches.
+    // The position after the last star in the pattern, and the position in the text after the bytes that this star
+    // matches.
     let mut star: Option<(usize, usize)> = None;
     loop {
         match (pattern.get(at), text.get(from)) {
@@ -277,7 +279,7 @@ pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
             }
             (Some(b'?'), Some(_)) => (at, from) = (at + 1, from + 1),
             (Some(one), Some(other)) if one == other => (at, from) = (at + 1, from + 1),
-            // Backtracking to the last star is sufficient, because the last star can match all bytes that an earlier star could
+            // Backtracks only to the last star, because the last star can match all bytes that an earlier star can
             // match.
             _ => match star.as_mut() {
                 Some((behind, taken)) if *taken < text.len() => {

@@ -1,7 +1,7 @@
-//! Validates a Program as far as possible without its providers. This module performs no I/O.
+//! Validates a Program as far as this is possible without providers. This module performs no I/O.
 //!
-//! A problem is an error that makes the Program invalid for every stack. A need is a requirement for the config of the stack,
-//! because the config can define names and values that the Program does not declare.
+//! A problem is an error that makes the Program invalid for every stack. A need is a requirement for the stack config,
+//! which can define names and values that the Program does not declare.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ pub fn check(program: &Program) -> Findings {
 struct Checker {
     declared: Declarations,
     findings: Findings,
-    /// Undeclared names. Each value is the path of the first field that refers to the name.
+    /// Undeclared names, each with the path of the first field that refers to it.
     undeclared: BTreeMap<String, String>,
 }
 
@@ -121,7 +121,7 @@ impl Checker {
         }
     }
 
-    /// Checks a resource. Returns the names that the resource depends on.
+    /// Checks a resource. Returns the names on which the resource depends.
     fn resource(&mut self, path: &str, resource: &ProgramResource) -> BTreeSet<String> {
         let kind = resource.kind.as_str();
         if !(2..=3).contains(&kind.split(':').count()) {
@@ -132,7 +132,7 @@ impl Checker {
         }
         if resource.get.is_some() && resource.properties.as_ref().is_some_and(|value| !is_empty_object(value)) {
             self.problem(format!(
-                "{path} must not have both properties, which create a resource, and get, which reads one"
+                "{path} must not have both properties, which create a resource, and get, which reads a resource"
             ));
         }
         self.plain(&format!("{path}.type"), Some(kind));
@@ -155,7 +155,7 @@ impl Checker {
         names
     }
 
-    /// Checks an option of a resource. Returns the names that the resource depends on through this option.
+    /// Checks an option of a resource. Returns the names on which the resource depends through this option.
     fn option(&mut self, path: &str, option: &str, value: &Value) -> BTreeSet<String> {
         match option {
             "parent" | "provider" => self.one_resource(path, value),
@@ -187,7 +187,7 @@ impl Checker {
         self.expression(path, value);
     }
 
-    /// Checks an option whose value is a list of resources. Returns the names that the option refers to.
+    /// Checks an option whose value is a list of resources. Returns the names to which the option refers.
     fn resources(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         match value {
             Value::Array(elements) => elements
@@ -211,7 +211,7 @@ impl Checker {
         root.is_some_and(|root| self.declared.find(root) == Some(Declared::Variable))
     }
 
-    /// Checks an option whose value is one resource. Returns the names that the option refers to.
+    /// Checks an option whose value is one resource. Returns the names to which the option refers.
     fn one_resource(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         let text = match value {
             Value::String(text) => text,
@@ -251,7 +251,7 @@ impl Checker {
         }
     }
 
-    /// Checks an expression. Returns the names that it refers to.
+    /// Checks an expression. Returns the names to which the expression refers.
     fn expression(&mut self, path: &str, value: &Value) -> BTreeSet<String> {
         match value {
             Value::String(text) => self.text(path, text),

@@ -1,5 +1,5 @@
-//! Checks the two config sections of a Program. The Pulumi CLI validates `config`. The Pulumi YAML language uses `configuration`
-//! if the stack config does not set a value.
+//! Checks the two config sections of a Program. The Pulumi CLI validates `config`. The Pulumi YAML language uses
+//! `configuration` for values that the stack config does not set.
 
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> 
         true => problems.extend(own_problems(&path, kind, given("items"), given("default"))),
         false if given("type").is_some() || given("default").is_some() || given("value").is_none() => {
             problems.push(format!(
-                "{path} belongs to the namespace of another project: it must have value, and neither type nor default"
+                "{path} is in the namespace of another project: set value, and remove type and default"
             ))
         }
         false => {}
@@ -53,7 +53,7 @@ pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> 
     problems
 }
 
-/// Returns whether a key belongs to the namespace of the project.
+/// Returns whether a key is in the namespace of the project.
 fn is_own(project: &str, key: &str) -> bool {
     key.split_once(':').is_none_or(|(namespace, _)| namespace == project)
 }
@@ -150,7 +150,7 @@ pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) ->
     }
 }
 
-/// Returns whether the value is an expression, whose result is known only during a run.
+/// Returns whether the value is an expression. Only a run can determine its result.
 fn is_expression(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains("${"),

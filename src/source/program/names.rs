@@ -5,7 +5,7 @@ use crate::api::pulumi::Program;
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet, btree_set};
 
-/// The name that the Pulumi YAML language reserves.
+/// The reserved name of the Pulumi YAML language.
 pub const RESERVED: &str = "pulumi";
 
 /// The section that declares a name.
@@ -45,14 +45,14 @@ impl Declarations {
     }
 }
 
-/// Returns a cycle in the dependencies between variables and resources, if there is one. The first and the last name in the
+/// Returns a cycle in the dependencies between variables and resources, if any. The first and the last name in the
 /// result are equal.
 pub fn cycle(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
     let mut walk = Walk { dependencies, path: Vec::new(), on_path: BTreeSet::new(), done: BTreeSet::new() };
     dependencies.keys().find_map(|name| walk.from(name))
 }
 
-/// A depth-first search for a cycle. The search is iterative, because a Program can contain a long dependency chain.
+/// A depth-first search for a cycle. Iterative, because a Program can contain a long dependency chain.
 struct Walk<'a> {
     dependencies: &'a BTreeMap<String, BTreeSet<String>>,
     /// The path from the start to the current name. Each element contains a name and an iterator over its remaining dependencies.
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_dependency_chain_is_followed() {
+    fn a_long_dependency_chain_does_not_overflow_the_stack() {
         let edge = |n: u32| (format!("v{n:06}"), [format!("v{:06}", n + 1)].into());
         assert_eq!(cycle(&(0..50_000).map(edge).collect()), None);
     }

@@ -1,4 +1,4 @@
-//! Tests for rendering Programs and for the problems that the validation reports.
+//! Tests for the rendering and the validation of Programs.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ fn every_field_is_rendered_into_the_project_file() {
     assert_eq!(found, check::Findings::default());
 }
 
-/// Adds the fields of the schema that are missing in the samples to `into`.
+/// Adds each field of the schema that is missing in the samples to `into`.
 fn missing(schema: &Value, sample: &[&Value], path: &str, into: &mut Vec<String>) {
     for (name, below) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = format!("{path}.{name}");
@@ -95,8 +95,8 @@ fn an_operator_program_is_accepted_unchanged() {
     assert_eq!((&written["apiVersion"], &written["kind"]), (&json!("pulumi.com/v1"), &json!("Program")));
 }
 
-/// If the content of the artifact changes in a new version, the upgrade of the controller starts a run of every Stack with a
-/// Program.
+/// A new version of the controller must not change the content of the artifact, because the change triggers a run of
+/// every Stack with a Program.
 #[test]
 fn the_artifact_bytes_depend_only_on_the_program_content() {
     let made = make(&program(json!({"outputs": {"b": 1, "a": {"y": 2, "x": 1}}}))).expect("valid Program");
@@ -263,7 +263,7 @@ fn problems_of_other_sections_are_reported_with_their_field_path() {
         (config(json!({"secret": "yes"})), "program.config.key.secret must be a boolean"),
         (
             json!({"config": {"aws:region": {"type": "string"}}}),
-            "program.config[\"aws:region\"] belongs to the namespace of another project",
+            "program.config[\"aws:region\"] is in the namespace of another project",
         ),
     ]);
 }

@@ -11,7 +11,7 @@ fn state() -> StackState {
     StackState { ready, reason, is_failing: true, is_reconciling: false }
 }
 
-/// Returns metrics with a value for each name, because metrics without values are not encoded.
+/// Returns metrics with a value for each name, because the encoder omits metrics without values.
 fn filled() -> Metrics {
     let metrics = Metrics::default();
     metrics.reconciles().set_max_concurrent("stack", 4);
@@ -37,7 +37,7 @@ fn filled() -> Metrics {
     metrics
 }
 
-/// Returns the names of metrics as in Prometheus: names of counters end with `_total`.
+/// Returns the names of metrics in Prometheus, where names of counters end with `_total`.
 fn names(text: &str) -> BTreeSet<String> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     types.map(|(name, kind)| format!("{name}{}", if kind == "counter" { "_total" } else { "" })).collect()
@@ -49,13 +49,13 @@ fn the_documented_metrics_match_the_code() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let mut documented: BTreeSet<String> = rows.map(|(name, _)| name.to_owned()).collect();
     let found = names(&filled().encode().unwrap());
-    // This metric exists only if there is a limit.
+    // This metric exists only if the number of open files is limited.
     documented.retain(|name| name != "process_max_fds" || found.contains(name));
     assert_eq!(found, documented, "left: the code; right: docs/metrics.md");
 }
 
 #[test]
-fn metric_names_match_those_used_by_dashboards() {
+fn metric_names_match_the_names_in_dashboards() {
     let text = filled().encode().unwrap();
     for line in [
         r#"gotk_reconcile_duration_seconds_count{kind="Stack",name="web",namespace="apps"} 1"#,

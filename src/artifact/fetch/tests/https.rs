@@ -1,4 +1,5 @@
-//! Tests for artifacts over HTTPS: the certificate is verified, and no process-wide crypto provider needs to be installed.
+//! Tests for artifacts over HTTPS. The client verifies the certificate and does not require a process-wide crypto
+//! provider.
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivateKeyDer;

@@ -4,7 +4,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{EntryType, Header};
 
-/// A tar stream built header by header, because libraries do not write the invalid entries that the tests need.
+/// A tar stream that the tests build from single headers, because libraries do not write the necessary invalid entries.
 #[derive(Default)]
 pub(super) struct Tar(pub(super) Vec<u8>);
 

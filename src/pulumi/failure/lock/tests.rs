@@ -28,7 +28,7 @@ fn millisecond(time: &str) -> i64 {
 }
 
 #[test]
-fn a_lock_belongs_to_a_dead_run_only_if_every_field_matches() {
+fn a_dead_run_holds_a_lock_only_if_every_field_matches() {
     let dead = |host: &str, pid, started, ended| DeadProcess {
         host: host.into(),
         pid,
@@ -40,7 +40,7 @@ fn a_lock_belongs_to_a_dead_run_only_if_every_field_matches() {
     let (during, host) = ("2026-11-21T10:02:00Z", "web-0");
     let table = [
         (error(1, &[(host, 42, during)]), true),
-        // The first and the last second of the run, and a time in another time zone.
+        // A lock from the first second of the run, from the last second, and with a time in another time zone.
         (error(1, &[(host, 42, "2026-11-21T10:00:00Z")]), true),
         (error(1, &[(host, 42, "2026-11-21T10:05:00Z")]), true),
         (error(1, &[(host, 42, "2026-11-21T11:02:00+01:00")]), true),
@@ -50,9 +50,9 @@ fn a_lock_belongs_to_a_dead_run_only_if_every_field_matches() {
         (error(1, &[("web-1", 42, during)]), false),
         (error(1, &[("WEB-0", 42, during)]), false),
         (error(1, &[(host, 43, during)]), false),
-        // The process ID of another run, at the time of this run.
+        // A lock with another process ID, at the time of this run.
         (error(1, &[(host, 41, during)]), false),
-        // Several locks, regardless of their owners, and locks that the message does not list.
+        // Several locks of any holders, and locks that the message does not list.
         (error(2, &[(host, 42, during), (host, 42, during)]), false),
         (error(2, &[(host, 42, during), ("laptop", 7, during)]), false),
         (error(2, &[(host, 42, during)]), false),
@@ -68,7 +68,7 @@ fn a_lock_belongs_to_a_dead_run_only_if_every_field_matches() {
         assert_eq!(holder, is_dead.then_some(&ours), "{stderr}");
     }
     let lock = only_lock(&error(1, &[(host, 42, during)])).expect("lock in the message");
-    assert_eq!(dead_holder(&lock, &[]), None, "without evidence no lock belongs to a dead run");
+    assert_eq!(dead_holder(&lock, &[]), None, "without evidence, no dead run holds the lock");
 }
 
 proptest! {

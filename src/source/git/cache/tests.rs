@@ -1,4 +1,4 @@
-//! Tests for the queries, the waiting followers and the reconciled followers of the cache.
+//! Tests for the cache: when it queries a server, which followers wait, and which followers it reconciles.
 
 use serde_json::{Value, json};
 
@@ -87,7 +87,7 @@ fn stacks_with_the_same_source_share_one_query_and_one_fetch() {
 }
 
 #[test]
-fn a_moved_tip_is_fetched_before_stacks_are_woken() {
+fn a_moved_tip_is_fetched_before_stacks_are_reconciled() {
     let (mut cache, main) = (settled(), main());
     assert!(cache.record_tip(&main.key, 1, Ok(tip(A))).is_empty(), "the tip has not changed");
     assert!(cache.record_tip(&main.key, 1, Ok(tip(B))).is_empty());
@@ -108,7 +108,7 @@ fn a_reconcile_request_waits_for_a_query_sent_after_it() {
         "other Stacks do not wait for the request"
     );
     let count = requests(&mut cache, &main);
-    assert_eq!(cache.record_tip(&main.key, count, Ok(tip(A))), [name("a")], "only waiting followers are woken");
+    assert_eq!(cache.record_tip(&main.key, count, Ok(tip(A))), [name("a")], "only waiting followers are reconciled");
     assert_eq!(resolve(&mut cache, "a", &main, &request("now", true)), format!("main@sha1:{A}"));
     assert!(is_at_rest(&mut cache, &main));
     assert!(
@@ -151,7 +151,7 @@ fn a_failure_is_reported_once_and_cleared_by_the_next_response() {
     );
     assert_eq!(resolve(&mut cache, "a", &main, &lookup()), "server is down");
     assert_eq!(cache.record_tip(&main.key, 1, Ok(tip(A))), [name("a")]);
-    assert_eq!(resolve(&mut cache, "a", &main, &lookup()), format!("main@sha1:{A}"), "the artifact is still there");
+    assert_eq!(resolve(&mut cache, "a", &main, &lookup()), format!("main@sha1:{A}"), "the artifact is still cached");
     cache.record_tip(&main.key, 1, Ok(tip(B)));
     assert_eq!(cache.record_fetch(&main.key, &tip(B), Err(Unavailable::NotYet("too large".to_owned()))), [name("a")]);
     assert_eq!(resolve(&mut cache, "a", &main, &lookup()), "too large");
@@ -174,7 +174,7 @@ fn one_fetch_yields_a_digest_per_path_selection() {
 }
 
 #[test]
-fn a_changed_reference_is_followed_and_unused_ones_are_forgotten() {
+fn a_changed_reference_is_followed_and_unused_references_are_forgotten() {
     let (mut cache, main) = (settled(), main());
     let dev = spec(json!({"branch": "dev"}));
     assert!(cache.add_follower(&name("a"), &dev, &lookup()));
@@ -246,7 +246,7 @@ fn the_shortest_stack_interval_applies() {
 }
 
 #[test]
-fn work_is_canceled_when_the_last_stack_unfollows_the_repository() {
+fn work_is_canceled_when_the_last_stack_stops_following_the_repository() {
     let (mut cache, main) = (settled(), main());
     resolve(&mut cache, "b", &main, &lookup());
     let work = cache.abandoned(&main.key);

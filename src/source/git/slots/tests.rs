@@ -37,7 +37,8 @@ fn tasks(
     tasks
 }
 
-/// Repeats a silent task of `duration` until it completes, with backoff after each end, like the task of a repository.
+/// Repeats a task of `duration` that receives no data until the task completes. Waits for `backoff` after each ended
+/// attempt, in the same way as the task of a repository.
 async fn complete(slots: TaskSlots, namespace: &str, duration: Duration, backoff: Duration) {
     for ended in 0.. {
         let slot = of_any(&slots, &names(&[namespace]), ended).await.unwrap();
@@ -53,12 +54,13 @@ async fn complete(slots: TaskSlots, namespace: &str, duration: Duration, backoff
     }
 }
 
-/// Returns the time that a namespace waits for a slot.
+/// Returns the time for which a namespace waits for a slot.
 async fn wait(slots: &TaskSlots, namespace: &str) -> Duration {
     wait_after(slots, namespace, 0).await
 }
 
-/// Like [`wait`], for a task that was ended `ended` times. Such a task waits for a slot that is not reserved.
+/// Returns the same time as [`wait`], for a task that was ended `ended` times. Such a task cannot use the reserved
+/// slot.
 async fn wait_after(slots: &TaskSlots, namespace: &str, ended: u32) -> Duration {
     let started = Instant::now();
     let slot = timeout(Duration::from_secs(3600), of_any(slots, &names(&[namespace]), ended)).await;
@@ -85,7 +87,7 @@ async fn a_light_namespace_waits_at_most_a_second_for_long_tasks() {
         ("silent servers for fetches", FETCHES, &["a", "b"], 0),
         ("fetches at 8 KiB/s", FETCHES, &["a", "b"], 8 << 10),
         ("fast fetches", FETCHES, &["a", "b"], 256 << 10),
-        ("each fetch belongs to another namespace", FETCHES, &["a", "b", "c"], 8 << 10),
+        ("each fetch is for another namespace", FETCHES, &["a", "b", "c"], 8 << 10),
         ("three namespaces with fast fetches", FETCHES, &["a", "b", "c"], 256 << 10),
     ];
     for (what, limits, hostile, rate) in rows {
@@ -167,7 +169,7 @@ async fn many_new_namespaces_do_not_delay_a_namespace_with_few_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_of_many_namespaces_that_start_at_once_are_not_ended_early() {
+async fn simultaneous_tasks_of_many_namespaces_are_not_ended_early() {
     let slots = TaskSlots::new(FETCHES);
     let mut crowd = JoinSet::new();
     for number in 0..60 {
@@ -186,7 +188,7 @@ async fn tasks_of_many_namespaces_that_start_at_once_are_not_ended_early() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_tasks_complete_while_other_namespaces_repeat_longer_ones() {
+async fn long_tasks_complete_while_other_namespaces_repeat_longer_tasks() {
     let slots = TaskSlots::new(FETCHES);
     let mut others = JoinSet::new();
     for namespace in ["a", "b", "c"] {
@@ -250,7 +252,7 @@ async fn uninterruptible_work_is_not_ended() {
     packs.run("fetching the commit", 0, || None, async { Ok(()) }).await.unwrap();
     let mut slow = tasks(&slots, &["a"], 1, 0, 3600 * SECOND);
     sleep(15 * SECOND).await;
-    assert!(wait_after(&slots, "large", 2).await <= SECOND, "the other task of that namespace is stopped");
+    assert!(wait_after(&slots, "large", 2).await <= SECOND, "the other task of the namespace is stopped");
     assert!(slow.join_next().await.unwrap().unwrap().is_err());
 }
 
@@ -276,8 +278,9 @@ async fn previously_ended_work_gets_more_time() {
     }
 }
 
-/// Returns the task to end 20 s after the first one began, if a namespace waits. Each row of `held` consists of a namespace, the
-/// start of its task, and the time up to which the received bytes are sufficient.
+/// Returns the task that must end 20 s after the start of the test while the namespace `waits` waits. Each row of
+/// `held` contains a namespace, the start of its task, and the time until which the received bytes satisfy the data
+/// rate.
 fn task_to_end(held: &[(&str, u64, Option<u64>)], waits: &str, ended: u32) -> Option<u64> {
     let began = Instant::now();
     let at = |seconds: u64| began + Duration::from_secs(seconds);
