@@ -1,13 +1,10 @@
-//! Redaction of secrets in output: credentials in URLs, and known secret values.
+//! Redaction of secrets in output: credentials in URLs.
 
 use std::borrow::Cow;
 use std::io;
 
 /// Replacement for a secret.
 pub const HIDDEN: &str = "***";
-/// Minimum length of a redacted value in bytes. A shorter value is not a secret, and redacting a value such as `1`
-/// would make every text unreadable.
-const MIN_VALUE: usize = 4;
 
 /// Redacts the user name and the password in every URL of a text.
 pub fn url_credentials(text: &str) -> Cow<'_, str> {
@@ -39,56 +36,6 @@ fn ends_authority(c: char) -> bool {
     c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '\\' | '<' | '>' | '`')
 }
 
-/// Set of known secret values.
-#[derive(Clone, Default)]
-pub struct KnownValues {
-    /// Longest values first, so that a value that contains another value is redacted completely.
-    values: Vec<String>,
-}
-
-impl std::fmt::Debug for KnownValues {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "KnownValues({} hidden)", self.values.len())
-    }
-}
-
-impl KnownValues {
-    /// Creates a set of values. Each line of a value is a separate value, because [`KnownValues::hide`] receives single
-    /// lines.
-    pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
-        let lines = values.into_iter().flat_map(str::lines).map(str::trim).filter(|line| line.len() >= MIN_VALUE);
-        let mut values: Vec<String> = lines.map(str::to_owned).collect();
-        values.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
-        values.dedup();
-        KnownValues { values }
-    }
-
-    /// Returns the text with all values redacted.
-    pub fn hide<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let mut hidden = Cow::Borrowed(text);
-        for value in &self.values {
-            if hidden.contains(value.as_str()) {
-                hidden = Cow::Owned(hidden.replace(value.as_str(), HIDDEN));
-            }
-        }
-        hidden
-    }
-}
-
-/// Writer that redacts credentials in URLs. Each write must contain complete lines.
-pub struct Redacting<W>(pub W);
-
-impl<W: io::Write> io::Write for Redacting<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write_all(url_credentials(&String::from_utf8_lossy(bytes)).as_bytes())?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,14 +55,6 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(url_credentials(text), expected);
         }
-    }
-
-    #[test]
-    fn known_values_are_redacted_per_line_longest_first() {
-        let known = KnownValues::new(["hunter2", "hunter2-longer", "-----BEGIN-----\nabcdef\n", "no", ""]);
-        assert_eq!(known.hide("a hunter2-longer b hunter2"), "a *** b ***");
-        assert_eq!(known.hide("key abcdef"), "key ***");
-        assert_eq!(known.hide("no harm"), "no harm");
     }
 
     proptest! {
