@@ -86,7 +86,9 @@ fn locked_reinstall_reason(files: &Files) -> Option<String> {
 
 fn pip_reinstall_reason(files: &Files, environment: Option<&PathBuf>) -> Option<String> {
     if environment.is_none() {
-        return Some("packages are installed outside the source, because the option `virtualenv` is not set".to_owned());
+        return Some(
+            "packages are installed outside the source, because the option `virtualenv` is not set".to_owned(),
+        );
     }
     let mut strictness = None;
     for (_, content) in named(files, &["requirements.txt"]) {

@@ -43,11 +43,8 @@ pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> 
     }
     match is_own(project, key) {
         true => problems.extend(own_problems(&path, kind, given("items"), given("default"))),
-        false if given("type").is_some() || given("default").is_some() || given("value").is_none() => {
-            problems.push(format!(
-                "{path} is in the namespace of another project: set value, and remove type and default"
-            ))
-        }
+        false if given("type").is_some() || given("default").is_some() || given("value").is_none() => problems
+            .push(format!("{path} is in the namespace of another project: set value, and remove type and default")),
         false => {}
     }
     problems
