@@ -1,4 +1,4 @@
-//! Tests which runs start, which wait, and which are woken.
+//! Tests of the runs that start, the runs that wait, and the runs that are woken.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn an_unclaimed_slot_is_given_to_the_next_run_after_a_timeout() {
     assert!(run_limiter.acquire(&run("gone"), "gone").is_err() && run_limiter.acquire(&run("next"), "next").is_err());
     drop(a);
     assert_eq!(wakes.next().await, Some("gone"));
-    assert_eq!(wakes.next().await, Some("next"), "after a while");
+    assert_eq!(wakes.next().await, Some("next"), "after the reservation has expired");
     assert!(run_limiter.acquire(&run("next"), "next").is_ok());
 }
 

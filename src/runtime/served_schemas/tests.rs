@@ -53,7 +53,8 @@ fn a_definition_has_no_missing_fields_compared_with_itself() {
     }
 }
 
-/// Returns the served document of one version, optionally with the Workspace status of an older version.
+/// Returns the served document of a version. If `is_older` is set, the status of a Workspace has the fields of an older
+/// version.
 fn document(path: &str, is_older: bool) -> Option<Value> {
     let mut schemas = Map::new();
     for definition in custom_resource_definitions() {
