@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlong_message_is_truncated_at_a_character_boundary() {
+    fn a_too_long_message_is_truncated_at_a_character_boundary() {
         let mut conditions = Vec::new();
         set(&mut conditions, &ready(Status::False, &"ä".repeat(20_000)), 1, at(10));
         assert!(conditions[0].message.len() <= MAX_MESSAGE);

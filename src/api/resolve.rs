@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlong_resolution_is_rejected() {
+    fn a_too_long_resolution_is_rejected() {
         let value = |length: usize| format!("{}=abandon", "a".repeat(length));
         assert!(parse(&value(253)).is_ok());
         let message = format!("must be at most {MAX_LENGTH} bytes long");

@@ -228,10 +228,10 @@ mod tests {
 
     #[test]
     fn a_change_after_pod_start_counts_as_recent_for_a_while() {
-        let at = |text: &str| text.parse::<Timestamp>().expect("a time");
+        let at = |text: &str| text.parse::<Timestamp>().expect("valid time");
         let metadata = |created: &str, changed: &str| -> ObjectMeta {
             let entry = json!({"manager": "kubectl", "operation": "Update", "time": changed});
-            serde_json::from_value(json!({"creationTimestamp": created, "managedFields": [entry]})).expect("metadata")
+            serde_json::from_value(json!({"creationTimestamp": created, "managedFields": [entry]})).expect("valid")
         };
         let (early, pod, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:30:00Z", "2026-01-01T00:59:00Z");
         let now = at("2026-01-01T01:00:00Z");
@@ -267,7 +267,7 @@ mod tests {
             reference(ReferencedKind::Secret, "gone", "environment variable TOKEN"),
             reference(ReferencedKind::ConfigMap, "there", "config key size"),
         ];
-        let checked = references.check("apps", &expected, None).await.expect("a result");
+        let checked = references.check("apps", &expected, None).await.expect("result is set");
         assert_eq!(checked.missing, [expected[3].clone(), expected[4].clone()]);
         assert_eq!(checked.empty, ["Secret/empty".to_owned()].into());
         let requests = log.all();

@@ -124,7 +124,7 @@ mod tests {
     /// Parses a list of objects that version 2.9 of the operator has created in a cluster.
     fn left<K: DeserializeOwned>(list: &str) -> Vec<K> {
         let list: Value = serde_saphyr::from_str(list).expect("valid YAML");
-        let items = list["items"].as_array().expect("a list").clone();
+        let items = list["items"].as_array().expect("is a list").clone();
         items.into_iter().map(|item| serde_json::from_value(item).expect("valid field manager entry")).collect()
     }
 
@@ -169,7 +169,7 @@ mod tests {
             let status = "kube-controller-manager Update status".to_owned();
             assert_eq!(managers(&stateful_set), [format!("{ours} Apply "), status]);
             let managed = managed_fields(&stateful_set).expect("due");
-            let fields = &managed[0].fields_v1.as_ref().expect("fields").0;
+            let fields = &managed[0].fields_v1.as_ref().expect("fields are set").0;
             assert_eq!(
                 fields["f:spec"]["f:updateStrategy"],
                 json!({"f:rollingUpdate": {".": {}, "f:partition": {}}}),
@@ -189,7 +189,7 @@ mod tests {
             entry("other", json!({"f:spec": {"f:type": {}}})),
             entry("pulumi-kubernetes-operator", json!({"f:spec": {"f:ports": {"f:x": {}}}, "f:metadata": {"f:labels": {}}})),
         ]}}))
-        .expect("a service");
+        .expect("valid Service");
         let managed = managed_fields(&service).expect("due");
         let fields: Vec<&Value> = managed.iter().filter_map(|e| e.fields_v1.as_ref().map(|f| &f.0)).collect();
         let ours = json!({"f:spec": {"f:ports": {"f:x": {}}, "f:selector": {}}, "f:metadata": {"f:labels": {}}});
@@ -200,7 +200,7 @@ mod tests {
     fn objects_without_operator_field_managers_are_unchanged() {
         let with = |manager: &str| -> Service {
             let managed = json!([{"manager": manager, "operation": "Apply"}]);
-            serde_json::from_value(json!({"metadata": {"managedFields": managed}})).expect("a service")
+            serde_json::from_value(json!({"metadata": {"managedFields": managed}})).expect("valid Service")
         };
         for manager in ["pulumi-controller", "pulumi-kubernetes-operator-fork", "kubectl", ""] {
             assert!(!is_due(&with(manager)) && managed_fields(&with(manager)).is_none(), "{manager}");

@@ -109,8 +109,7 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
     }
 }
 
-/// Removes all fields of an Update except its metadata, its spec, the progress of its run, and the data that identifies
-/// the locks of the run.
+/// Removes the fields from the status of an Update that show neither the state of its run nor the locks of its run.
 pub fn strip_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
         // Without `status.run`, this condition shows that the operator started the run, or that the run waits for

@@ -242,7 +242,7 @@ mod tests {
         assert!((18..=40).contains(&requests), "one object, every one to three seconds: {requests}");
         exists.store(true, std::sync::atomic::Ordering::Relaxed);
         let names = woken.take(2).map(|update| update.name).collect::<BTreeSet<_>>();
-        let names = tokio::time::timeout(Duration::from_secs(5), names).await.expect("in time");
+        let names = tokio::time::timeout(Duration::from_secs(5), names).await.expect("ends within the timeout");
         assert_eq!(names, ["a".to_owned(), "b".to_owned()].into());
         assert_eq!(woken_workspaces.take(1).map(|workspace| workspace.name).collect::<Vec<_>>().await, ["w"]);
         let requests = log.all().len();

@@ -69,8 +69,8 @@ mod tests {
 
     fn workspace(metadata: Value) -> Workspace {
         let mut workspace = json!({"metadata": {"name": "app", "namespace": "apps"}, "spec": {}});
-        workspace["metadata"].as_object_mut().expect("fields").extend(metadata.as_object().expect("fields").clone());
-        serde_json::from_value(workspace).expect("a workspace")
+        workspace["metadata"].as_object_mut().expect("a map").extend(metadata.as_object().expect("a map").clone());
+        serde_json::from_value(workspace).expect("valid Workspace")
     }
 
     #[test]

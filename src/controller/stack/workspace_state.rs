@@ -137,7 +137,7 @@ mod tests {
     use crate::api::auto::WorkspaceSpec;
 
     fn workspace(generation: i64, spec: Value) -> Workspace {
-        let spec: WorkspaceSpec = serde_json::from_value(spec).expect("a spec");
+        let spec: WorkspaceSpec = serde_json::from_value(spec).expect("valid spec");
         let mut workspace = Workspace::new("app", spec);
         workspace.metadata.uid = Some("uid-1".to_owned());
         workspace.metadata.generation = Some(generation);
@@ -189,7 +189,7 @@ mod tests {
         ];
         for (name, changes, expected) in rows {
             let mut live = live_workspace();
-            live.as_object_mut().expect("a map").extend(changes.as_object().expect("a map").clone());
+            live.as_object_mut().expect("is a map").extend(changes.as_object().expect("is a map").clone());
             assert_eq!(has_drifted(&workspace(1, live_workspace()), &workspace(2, live)), expected, "{name}");
         }
     }

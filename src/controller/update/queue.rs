@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_run_is_queued_with_its_node_and_its_priority() {
         let pod = json!({"metadata": {"name": "web-workspace-0"}, "spec": {"nodeName": "n1", "containers": []}});
-        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let pod: Pod = serde_json::from_value(pod).expect("valid pod");
         let mut update = update(10, None);
         update.metadata.uid = Some("uid-1".to_owned());
         update.metadata.namespace = Some("apps".to_owned());
@@ -170,7 +170,7 @@ mod tests {
                 "metadata": {"namespace": "apps", "name": "app-1", "labels": labels},
                 "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
             }))
-            .expect("an Update")
+            .expect("valid Update")
         };
         let of_workspace = UpdateGroup::workspace("apps", "app");
         assert_eq!(groups_of(&update(json!({}))), std::slice::from_ref(&of_workspace));

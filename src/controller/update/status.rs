@@ -230,9 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn a_run_with_unknown_outcome_is_open_until_a_user_answers() {
+    fn a_run_with_unknown_outcome_is_open_until_a_user_resolves_it() {
         let outcome_unknown = outcome_unknown(&so(UpdateStatus::default()), "unknown", at(1));
-        let progressing = conditions::find(&outcome_unknown.conditions, PROGRESSING).expect("there");
+        let progressing = conditions::find(&outcome_unknown.conditions, PROGRESSING).expect("value is set");
         assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("Unknown", "RunOutcomeUnknown"));
         assert!(!conditions::is_true(&outcome_unknown.conditions, COMPLETE));
         let mut update = so(outcome_unknown);

@@ -238,7 +238,7 @@ mod tests {
     const APP: (&str, &str) = ("team", "app");
 
     fn authority() -> Arc<Generations> {
-        Arc::new(Generations::first(Authority::generate(Timestamp::now()).expect("an authority")))
+        Arc::new(Generations::first(Authority::generate(Timestamp::now()).expect("valid authority")))
     }
 
     #[tokio::test(start_paused = true)]

@@ -126,7 +126,7 @@ mod tests {
     fn arranged(init_containers: Value, pulumi: Value, has_source: bool) -> (bool, Vec<Value>) {
         let mut template = json!({"spec": {"initContainers": init_containers, "containers": [pulumi]}});
         let fetches = arrange(&mut template, has_source);
-        (fetches, template["spec"]["initContainers"].as_array().expect("a list").clone())
+        (fetches, template["spec"]["initContainers"].as_array().expect("is a list").clone())
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         for (case, init_containers, has_source, expected) in table {
             let (fetches, containers) = arranged(init_containers, json!({"name": "pulumi"}), has_source);
             let names: Vec<_> =
-                containers.iter().map(|container| container["name"].as_str().expect("a name")).collect();
+                containers.iter().map(|container| container["name"].as_str().expect("name is set")).collect();
             assert_eq!(names, expected, "{case}");
             assert_eq!(fetches, expected.contains(&"fetch"), "{case}");
         }

@@ -128,7 +128,7 @@ mod tests {
     use crate::artifact::Digest;
 
     fn found(spec: Value) -> Result<DesiredSource, String> {
-        let spec: WorkspaceSpec = serde_json::from_value(spec).expect("a spec");
+        let spec: WorkspaceSpec = serde_json::from_value(spec).expect("valid spec");
         desired(&spec).map_err(|error| error.to_string())
     }
 
@@ -150,8 +150,8 @@ mod tests {
         let from_stack = found(json!({"artifact": {"digest": InPod::Image.digest(), "dir": "app"}}));
         assert!(from_stack.expect("valid").is_in_pod());
 
-        let both = found(json!({"artifact": {"digest": digest}, "local": {"dir": "/app"}})).expect_err("refused");
+        let both = found(json!({"artifact": {"digest": digest}, "local": {"dir": "/app"}})).expect_err("rejected");
         assert_eq!(both, "artifact and local are mutually exclusive: remove one of them");
-        assert!(found(json!({"local": {}})).expect_err("refused").starts_with("local.dir is missing"));
+        assert!(found(json!({"local": {}})).expect_err("should be rejected").starts_with("local.dir is missing"));
     }
 }

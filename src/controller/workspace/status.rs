@@ -228,7 +228,7 @@ mod tests {
                 "metadata": {"name": "app", "namespace": "team", "generation": 2}, "spec": {"podTemplate": pod_template},
                 "status": {"observedGeneration": observed},
             }))
-            .expect("a Workspace");
+            .expect("valid Workspace");
             without_effect(&workspace).is_some()
         };
         let fetch = |fields| json!({"spec": {"initContainers": [fields]}});
@@ -248,7 +248,7 @@ mod tests {
     fn the_last_reported_hash_of_the_config_inputs_is_kept() {
         let config = json!([{"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
         let spec =
-            |config| serde_json::from_value(json!({"stacks": [{"name": "dev", "config": config}]})).expect("a spec");
+            |config| serde_json::from_value(json!({"stacks": [{"name": "dev", "config": config}]})).expect("valid");
         let (with, without): (WorkspaceSpec, WorkspaceSpec) = (spec(config), spec(json!([])));
         for (before, reported, spec, expected) in [
             (None, "", &with, None),
@@ -270,7 +270,7 @@ mod tests {
             "envFrom": [{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "aws"}}],
             "stacks": [{"name": "dev", "config": [{"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}],
         }))
-        .expect("a spec");
+        .expect("valid spec");
         let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(key, word)| ((*key).to_owned(), (*word).to_owned())).collect()
         };

@@ -81,18 +81,18 @@ mod tests {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
     fn authority(now: Timestamp) -> Generations {
-        Generations::first(Authority::generate(now).expect("an authority"))
+        Generations::first(Authority::generate(now).expect("valid authority"))
     }
 
     fn secret(value: Value) -> Secret {
-        serde_json::from_value(value).expect("a Secret")
+        serde_json::from_value(value).expect("valid Secret")
     }
 
     #[test]
     fn a_certificate_is_current_until_renewal_or_a_new_authority() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let issued = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
+        let issued = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
         let name = workspace_server_name("app", "team");
         assert!(is_current(&issued, &name, &authority, now));
         assert!(!is_current(&issued, "other-workspace.team.svc", &authority, now), "a different name");
@@ -105,11 +105,11 @@ mod tests {
     fn certificate_renewal_keeps_the_inputs_key() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let first = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
-        let renewed = secret(issue("app", "team", Some(&first), &authority, now).expect("a Secret"));
+        let first = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
+        let renewed = secret(issue("app", "team", Some(&first), &authority, now).expect("valid Secret"));
         assert_eq!(inputs_key(&renewed), inputs_key(&first));
         assert_ne!(renewed.data.as_ref().map(|data| &data[KEY]), first.data.as_ref().map(|data| &data[KEY]));
-        let other = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
+        let other = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
         assert_ne!(inputs_key(&other), inputs_key(&first));
     }
 
@@ -117,12 +117,12 @@ mod tests {
     fn an_incomplete_tls_secret_is_not_current() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let issued = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
+        let issued = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
         for key in [CERTIFICATE, KEY, AUTHORITIES, INPUTS_KEY] {
             let mut broken = issued.clone();
-            broken.data.as_mut().expect("data").remove(key);
+            broken.data.as_mut().expect("data is set").remove(key);
             assert!(!is_current(&broken, &workspace_server_name("app", "team"), &authority, now), "{key}");
-            broken.data.as_mut().expect("data").insert(key.to_owned(), ByteString(b"nonsense".to_vec()));
+            broken.data.as_mut().expect("data is set").insert(key.to_owned(), ByteString(b"nonsense".to_vec()));
             let current = is_current(&broken, &workspace_server_name("app", "team"), &authority, now);
             assert_eq!(current, key == KEY, "{key}: only the format of the key is checked");
         }

@@ -208,12 +208,12 @@ async fn a_hostile_result_is_bounded_on_receipt() {
             found = Some(result);
         }
     }
-    let found = found.expect("a result");
+    let found = found.expect("result is set");
     assert_eq!((found.message.as_str(), found.permalink.as_str(), found.changes.len()), ("done", "", 32));
 }
 
 #[tokio::test]
-async fn a_failed_artifact_read_is_reported_as_such() {
+async fn a_failed_artifact_read_is_reported() {
     let agent = FakeAgent::default();
     let (_serving, client) = connected(&agent).await;
     let reader = BrokenReader(Cursor::new(vec![1; 300 * 1024]));

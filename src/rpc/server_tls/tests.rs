@@ -70,7 +70,7 @@ impl Serving {
     /// Returns the error of the client, as the controller reports it.
     async fn refusal(&self, clients: &[Issued]) -> String {
         let agents = Agents::new(clients, self.authority.certificate_pem()).unwrap();
-        let error = status(&agents, &self.address()).await.expect_err("refused");
+        let error = status(&agents, &self.address()).await.expect_err("should be rejected");
         assert!(error.is_unavailable(), "{error}");
         self.assert_serves_the_controller().await;
         error.message

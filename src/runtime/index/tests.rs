@@ -56,7 +56,7 @@ fn a_group_has_the_newest_version_of_each_object() {
 }
 
 #[test]
-fn a_list_replaces_the_index_only_once_it_is_complete() {
+fn a_list_replaces_the_index_only_after_its_last_object() {
     let (index, mut writer) = indexed(groups_of);
     writer.apply(&Event::Apply(object("old", &[1].into())));
     writer.apply(&Event::Init);
@@ -111,7 +111,7 @@ async fn every_reconcile_continues_once_the_initial_list_is_complete() {
     let controllers = [CacheSync::default().with(&updates), CacheSync::default().with(&updates)];
     let start = Instant::now();
     let reconcile = async |controller: usize| {
-        controllers[controller].wait().await.expect("it is listed within the timeout");
+        controllers[controller].wait().await.expect("the list is complete within the timeout");
         assert_eq!(updates.in_group(&()).len(), 1, "the groups are built before");
         start.elapsed()
     };

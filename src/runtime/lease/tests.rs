@@ -177,7 +177,7 @@ async fn a_lease_is_taken_only_if_unchanged_for_its_whole_duration() {
 }
 
 #[test]
-fn identities_match_across_restarts_of_a_pod_but_not_by_pod_name() {
+fn identities_match_across_container_restarts_but_not_by_pod_name() {
     let [before, after, namesake] = ["1", "1", "2"].map(|uid| Identity::new("pod", uid));
     assert_ne!(before.as_str(), after.as_str());
     assert!(after.is_successor_of(before.as_str()));

@@ -78,7 +78,7 @@ async fn a_withdrawn_run_is_skipped_immediately() {
 }
 
 #[tokio::test]
-async fn adopted_runs_count_towards_the_limit_but_are_never_refused() {
+async fn adopted_runs_count_toward_the_limit_but_are_never_rejected() {
     let run_limiter = run_limiter(2);
     let adopted: Vec<_> = ["a", "b", "c"].map(|uid| run_limiter.adopt(&run(uid))).into();
     assert!(run_limiter.acquire(&run("d"), "d").is_err());

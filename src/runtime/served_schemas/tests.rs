@@ -67,7 +67,7 @@ fn document(path: &str, is_older: bool) -> Option<Value> {
         schema["x-kubernetes-group-version-kind"] = json!([{"group": group, "version": version.name, "kind": kind}]);
         if is_older && kind == "Workspace" {
             let status = schema["properties"]["status"]["properties"].as_object_mut().unwrap();
-            status.remove("mountedInputs").expect("a field");
+            status.remove("mountedInputs").expect("field is set");
         }
         schemas.insert(format!("{group}.{kind}"), schema);
     }

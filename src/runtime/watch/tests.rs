@@ -238,7 +238,7 @@ fn stored_updates_keep_only_metadata_spec_and_run_state() {
 
 fn config_map(uid: &str, state: &str) -> ConfigMap {
     let object = json!({"metadata": {"uid": uid, "name": uid}, "data": {"state": state}});
-    serde_json::from_value(object).expect("a ConfigMap")
+    serde_json::from_value(object).expect("valid ConfigMap")
 }
 
 fn state(object: &ConfigMap) -> Option<String> {

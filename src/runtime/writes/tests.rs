@@ -222,7 +222,7 @@ async fn a_terminating_namespace_is_distinguished_from_other_refusals() {
 }
 
 #[tokio::test]
-async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
+async fn field_managers_of_the_operator_are_renamed_in_one_guarded_patch() {
     let entry = |manager: &str, subresource: &str| {
         json!({ "manager": manager, "operation": "Apply", "subresource": subresource, "apiVersion": "auto.pulumi.com/v1alpha1",
             "fieldsType": "FieldsV1", "fieldsV1": { "f:metadata": {} } })

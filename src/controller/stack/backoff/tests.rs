@@ -40,7 +40,7 @@ fn the_resync_interval_follows_from_the_spec() {
 }
 
 #[test]
-fn cooldowns_match_pko() {
+fn delays_after_failures_match_pko() {
     let cooldowns = |longest: Option<i64>| -> Vec<i64> {
         let backoff = backoff(StackSpec { retry_max_backoff_duration_seconds: longest, ..StackSpec::default() });
         (1..=10).map(|failures| backoff.cooldown(failures).as_secs()).collect()

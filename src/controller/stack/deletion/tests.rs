@@ -140,7 +140,7 @@ fn a_destroy_uses_the_best_available_source() {
         ),
         (
             "the operator installed it",
-            vec![|o| o.stack.status.as_mut().expect("there").attempts = None],
+            vec![|o| o.stack.status.as_mut().expect("value is set").attempts = None],
             "Fetch state-alone",
         ),
     ];
@@ -161,13 +161,13 @@ fn a_destroy_without_source_and_project_waits_with_a_suggested_fix() {
             other => brief(&other),
         }
     };
-    let unknown = waits(|stack| stack.status.as_mut().expect("there").project_info = None);
+    let unknown = waits(|stack| stack.status.as_mut().expect("value is set").project_info = None);
     assert!(unknown.starts_with("failed to destroy the stack: GitRepository apps/app does not exist; "), "{unknown}");
     assert!(unknown.contains("set spec.stack to"), "{unknown}");
     let program = waits(|stack| stack.spec.run_program = Some(true));
     assert!(program.contains("unset spec.runProgram"), "{program}");
     let named = waits(|stack| {
-        stack.status.as_mut().expect("there").project_info = None;
+        stack.status.as_mut().expect("value is set").project_info = None;
         stack.spec.stack = "org/web/dev".to_owned();
     });
     assert_eq!(named, "Fetch state-alone", "the stack name contains the project");
@@ -264,7 +264,7 @@ fn a_failed_destroy_is_retried_indefinitely_and_keeps_the_finalizer() {
             ..LastUpdate::default()
         };
         let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
-        let status = failed.status.as_mut().expect("there");
+        let status = failed.status.as_mut().expect("value is set");
         (status.last_update, status.applied_stack) = (Some(last), Some(applied));
         let wait = Action::Settled(Settled::RetryAfter(SignedDuration::from_secs(expected)));
         assert_eq!(decide(&observed(failed), now()), wait);
@@ -276,8 +276,8 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
     let has_to = |change: fn(&mut Stack)| {
         let mut stack = stack();
         let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
-        let status = stack.status.as_mut().expect("there");
-        let last = status.last_update.as_mut().expect("there");
+        let status = stack.status.as_mut().expect("value is set");
+        let last = status.last_update.as_mut().expect("value is set");
         (last.inputs.digest, status.applied_stack) = (Some(Digest::of(b"a")), Some(applied));
         change(&mut stack);
         has_to_destroy(&stack)
@@ -285,26 +285,26 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
     let left = |preview: bool, destroy: bool| {
         let mut stack = stack();
         let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
-        stack.status.as_mut().expect("there").applied_stack = Some(applied);
+        stack.status.as_mut().expect("value is set").applied_stack = Some(applied);
         (stack.spec.preview, stack.spec.destroy_on_finalize) = (Some(preview), Some(destroy));
         left_by_preview(&stack).map(|left| left.name)
     };
     assert_eq!(left(true, true).as_deref(), Some("dev"));
     assert_eq!((left(false, true), left(true, false)), (None, None));
     fn status(stack: &mut Stack) -> &mut StackStatus {
-        stack.status.as_mut().expect("there")
+        stack.status.as_mut().expect("value is set")
     }
     assert!(has_to(|_| {}));
     assert!(!has_to(|stack| status(stack).applied_stack = None), "no run has applied the stack");
     assert!(!has_to(|stack| stack.spec.preview = Some(true)), "another Stack may manage the Pulumi stack");
     fn destroyed(stack: &mut Stack) {
-        let last = status(stack).last_update.as_mut().expect("there");
+        let last = status(stack).last_update.as_mut().expect("value is set");
         last.kind = Some("destroy".to_owned());
         status(stack).applied_stack = None;
     }
     assert!(!has_to(destroyed));
     fn edited(stack: &mut Stack) {
-        let last = status(stack).last_update.as_mut().expect("there");
+        let last = status(stack).last_update.as_mut().expect("value is set");
         (last.kind, last.inputs.generation) = (Some("destroy".to_owned()), 1);
         status(stack).applied_stack = None;
         (stack.spec.stack, stack.metadata.generation) = ("of-another".to_owned(), Some(7));
@@ -317,7 +317,7 @@ fn a_foreign_workspace_is_neither_changed_nor_deleted() {
     let mut observed = observed(stack());
     deletion(&mut observed).is_stored = true;
     let theirs = json!({"metadata": {"name": "app", "namespace": "apps"}, "spec": {}});
-    observed.workspace = Some(serde_json::from_value(theirs).expect("a workspace"));
+    observed.workspace = Some(serde_json::from_value(theirs).expect("valid Workspace"));
     let Action::Invalid(message) = decide(&observed, now()) else { panic!("expected Action::Invalid") };
     assert!(message.contains("Workspace app already exists"), "{message}");
 }
@@ -325,7 +325,7 @@ fn a_foreign_workspace_is_neither_changed_nor_deleted() {
 /// Returns a Stack whose last destroy ended for this reason.
 fn destroyed_so(reason: Option<&str>) -> Stack {
     let mut stack = stack();
-    let status = stack.status.as_mut().expect("there");
+    let status = stack.status.as_mut().expect("value is set");
     status.applied_stack = Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
     status.last_update = Some(LastUpdate {
         inputs: RunInputs { generation: 2, digest: Some(resolved(b"a").digest), ..RunInputs::default() },
@@ -360,7 +360,7 @@ fn a_stack_is_kept_until_a_missing_pulumi_stack_is_resolved() {
 }
 
 #[test]
-fn the_abandon_answer_needs_no_source() {
+fn the_decision_to_abandon_a_run_requires_no_source() {
     let mut stack = destroyed_so(Some("StackNotFound"));
     stack.spec.run_program = Some(true);
     assert!(matches!(decide(&observed(stack.clone()), now()), Action::WaitForSource(..)));

@@ -98,7 +98,7 @@ fn a_stack_is_indexed_by_its_source_and_dependencies() {
             "prerequisites": [{"name": "net"}], "dependsOn": [{"name": "db"}, {"name": "dns", "namespace": "base"}],
         },
     }))
-    .expect("a Stack");
+    .expect("valid Stack");
     let key = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
     let bucket = GroupKind::new("source.toolkit.fluxcd.io", "Bucket");
     let expected = [

@@ -312,7 +312,7 @@ fn an_interrupted_run_is_retried_immediately_without_limit() {
 }
 
 #[test]
-fn a_run_with_unknown_outcome_waits_for_an_answer_or_new_input() {
+fn a_run_with_unknown_outcome_waits_for_a_user_decision_or_new_input() {
     let up = UpdateKind::Up;
     let unresolved = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
     let now = Due::Now("Retry requested by user".to_owned());
@@ -406,7 +406,7 @@ fn each_flux_request_runs_a_stack_once() {
 }
 
 #[test]
-fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
+fn a_late_force_or_reset_annotation_is_handled_separately() {
     let requested = |state: &str, failures| LastUpdate {
         inputs: RunInputs { requested_at: Some("t".to_owned()), ..last(state, failures).inputs },
         ..last(state, failures)

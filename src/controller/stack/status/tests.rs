@@ -402,12 +402,12 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
 
 fn failed_so(reason: &str, interrupted: bool) -> Update {
     let mut update = ended(Some(reason));
-    update.status.as_mut().expect("there").interrupted = interrupted.then_some(true);
+    update.status.as_mut().expect("value is set").interrupted = interrupted.then_some(true);
     update
 }
 
 #[test]
-fn an_answer_is_handled_once_and_a_wrong_one_is_reported() {
+fn a_user_decision_is_handled_once_and_an_invalid_one_is_reported() {
     let unresolved = |resolution: &str| {
         let mut stack = stack(Some(LastUpdate { name: Some("app-0".to_owned()), ..failed("PendingCreates", 0) }));
         stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution.to_owned());

@@ -7,7 +7,7 @@ use crate::runtime::fake_api::{FakeResponse, client};
 
 fn secret(name: &str, version: u32) -> PartialObjectMeta<Secret> {
     let metadata = json!({"namespace": "apps", "name": name, "resourceVersion": version.to_string()});
-    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})).expect("metadata")
+    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})).expect("valid metadata")
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn pod_security_results_match_the_kubernetes_test_cases() {
     let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("list of test cases");
     assert!(cases.len() > 90, "found only {} test cases", cases.len());
     for case in cases {
-        let (name, expected) = (case["name"].as_str().expect("a name"), case["allowed"] == true);
+        let (name, expected) = (case["name"].as_str().expect("name is set"), case["allowed"] == true);
         // The standard exempts Windows pods, but the agent supports only Linux.
         let expected = expected && name != "base_windows";
         let found = check(&case["pod"]);
@@ -33,7 +33,7 @@ fn with(pointer: &str, value: Value) -> Value {
             "ephemeralContainers": [container("debug")],
         },
     });
-    let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
+    let (parent, field) = pointer.rsplit_once('/').expect("valid pointer");
     let mut at = &mut template;
     for part in parent.split('/').skip(1) {
         at = match part.parse::<usize>() {

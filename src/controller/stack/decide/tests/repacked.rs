@@ -62,11 +62,11 @@ fn only_unchanged_content_of_the_same_revision_skips_the_run() {
     for (name, before, source, expected) in rows {
         let mut observed = seen(ran("succeeded", before), source.clone());
         if expected == "Start" {
-            let workspace = observed.workspace.as_mut().expect("there");
+            let workspace = observed.workspace.as_mut().expect("value is set");
             *workspace = build_workspace::workspace(&observed.stack, &reference(&source)).expect("valid");
             workspace.metadata.generation = Some(1);
             workspace.status = self::workspace(&observed.stack, Status::True, "Succeeded").status;
-            workspace.status.as_mut().expect("there").artifact = Some(reference(&source));
+            workspace.status.as_mut().expect("value is set").artifact = Some(reference(&source));
         }
         assert_eq!(decide(&observed, now()).name(), expected, "{name}");
     }
@@ -88,7 +88,7 @@ fn a_failed_run_keeps_its_retry_time_when_the_archive_is_repacked() {
     let repacked = RunCandidate::new(&observed, &packed_again(Some("a")));
     observed.stack.status = Some(status::with_repacked_archive(&observed.stack, &repacked.inputs));
     assert!(matches!(decide(&observed, now()), Action::Settled(Settled::RetryAfter(_))));
-    let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref()).expect("there");
+    let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref()).expect("value is set");
     assert_eq!(last.last_attempted_commit.as_deref(), Some(COMMIT));
 }
 
@@ -116,10 +116,10 @@ fn a_queued_run_is_kept_while_the_pod_has_the_older_archive() {
             commit: Some(COMMIT.to_owned()),
             ..CurrentUpdate::default()
         };
-        stack.status.as_mut().expect("there").current_update = Some(current);
+        stack.status.as_mut().expect("value is set").current_update = Some(current);
         let mut observed = seen(stack, source);
         if !is_placed {
-            observed.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("there").artifact = None;
+            observed.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("value is set").artifact = None;
         }
         let update = Update::new("app-1", UpdateSpec::default());
         decide(&Observed { update: Some(update), ..observed }, now()).name()

@@ -25,7 +25,7 @@ fn last(status: &StackStatus) -> LastUpdate {
 
 fn locked_by(holder: &str) -> Update {
     let mut update = ended(Some("UpdateConflict"));
-    update.status.as_mut().expect("there").message = Some(format!("the stack is locked by {holder}"));
+    update.status.as_mut().expect("value is set").message = Some(format!("the stack is locked by {holder}"));
     update
 }
 
@@ -48,7 +48,7 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
 /// Returns a destroy that started and ended with this reason.
 fn destroy(reason: Option<&str>, proof: TerminationEvidence, is_interrupted: bool) -> Update {
     let mut update = ended(reason);
-    let status = update.status.as_mut().expect("there");
+    let status = update.status.as_mut().expect("value is set");
     status.run = Some(RunBinding::default());
     status.termination_evidence = Some(proof);
     status.interrupted = is_interrupted.then_some(true);
@@ -60,7 +60,7 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
     let applied = || StackStatus { applied_stack: Some(here()), ..stack(None).status.unwrap_or_default() };
     let not_found = destroy(Some("StackNotFound"), TerminationEvidence::Agent, false);
     let mut unbound = destroy(Some("Aborted"), TerminationEvidence::Container, true);
-    unbound.status.as_mut().expect("there").run = None;
+    unbound.status.as_mut().expect("value is set").run = None;
     let interrupted = destroy(Some("Aborted"), TerminationEvidence::Container, true);
     let conflict = destroy(Some("UpdateConflict"), TerminationEvidence::Agent, false);
     let unknown = destroy(Some("RunOutcomeUnknown"), TerminationEvidence::User, true);
@@ -120,7 +120,7 @@ fn the_config_inputs_read_by_a_run_are_recorded() {
         };
         stack.status = Some(started(&stack, &current, at(10)));
         let mut update = ended(None);
-        update.status.as_mut().expect("there").config_inputs = read.map(str::to_owned);
+        update.status.as_mut().expect("value is set").config_inputs = read.map(str::to_owned);
         let last = last(&with_result(&stack, &update, None, at(20)));
         [last.inputs.config_inputs.unwrap_or_default(), last.run_config_inputs.unwrap_or_default()]
     };

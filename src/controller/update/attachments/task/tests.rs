@@ -16,9 +16,9 @@ type Wakes = mpsc::Receiver<ObjectRef<Update>>;
 
 fn attachments() -> (Attachments, Wakes) {
     let now = jiff::Timestamp::now();
-    let authority = Authority::generate(now).expect("an authority");
-    let client = authority.issue_client(now).expect("a certificate");
-    let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
+    let authority = Authority::generate(now).expect("valid authority");
+    let client = authority.issue_client(now).expect("valid certificate");
+    let agents = Agents::new(&[client], authority.certificate_pem()).expect("valid identity");
     let (wake, wakes) = mpsc::channel(16);
     (Attachments::new(agents, wake, TaskTracker::new(), CancellationToken::new()), wakes)
 }

@@ -36,7 +36,7 @@ fn ended(name: &str, second: i64, change: impl FnOnce(&mut Update)) -> Arc<Updat
 }
 
 fn status(update: &mut Update) -> &mut UpdateStatus {
-    update.status.as_mut().expect("there")
+    update.status.as_mut().expect("value is set")
 }
 
 #[test]
