@@ -212,7 +212,7 @@ proptest! {
                 }
             }
             // After this time, each of the other keys has got a slot.
-            sleep(Duration::from_secs(u64::try_from(crowds).expect("number in range")) + Duration::from_millis(500)).await;
+            sleep(Duration::from_secs(u64::try_from(crowds).expect("in range")) + Duration::from_millis(500)).await;
             let began = Instant::now();
             let slot = slots.acquire("newcomer").await;
             prop_assert!(slot.is_ok());
