@@ -82,7 +82,7 @@ fn config_is_collected_from_all_of_its_fields() {
     };
     assert_eq!(
         refused("secrets", json!({"plain": "x"})),
-        "config key plain is set in both spec.config and spec.secrets"
+        "config key plain is set in both spec.config and spec.secrets; remove one of them"
     );
     let unknown = refused("pathKeys", json!(["other"]));
     assert!(unknown.starts_with("invalid spec.pathKeys: \"other\" is not a key of"), "{unknown}");

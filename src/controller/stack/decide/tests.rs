@@ -60,7 +60,7 @@ fn observed(stack: Stack) -> Observed {
     }
 }
 
-/// Returns the desired Workspace with this `Ready` condition and with the source in its pod.
+/// Returns the desired Workspace, with this `Ready` condition and the source in its pod.
 fn workspace(stack: &Stack, ready: Status, reason: &str) -> Workspace {
     let mut workspace = build_workspace::workspace(stack, &reference(&resolved())).expect("valid");
     workspace.metadata.generation = Some(1);
@@ -333,7 +333,8 @@ fn the_interval_until_the_next_run_uses_the_configured_jitter() {
     done.spec.interval = Some("1h".to_owned());
     let last = LastUpdate { name: Some("app-1".to_owned()), ..last("up", "succeeded") };
     done.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
-    // The jitter in percent, and the bounds of the wait in seconds. The hash of this Update's name makes the jitter positive.
+    // The jitter in percent, and the bounds of the wait in seconds. The name of this Update results in a positive
+    // jitter.
     for (interval_jitter, bounds) in [(0, 3600..=3600), (5, 3601..=3780), (50, 3781..=5400)] {
         let action = decide(&Observed { interval_jitter, ..observed(done.clone()) }, now());
         let Action::Settled(Settled::Done(Some(wait))) = action else { panic!("{interval_jitter}: {action:?}") };

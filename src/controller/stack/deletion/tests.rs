@@ -23,7 +23,7 @@ fn now() -> Timestamp {
     at(DELETED_AT + 60)
 }
 
-/// Returns a deleted Stack whose project is known from a run.
+/// Returns a deleted Stack. A run has recorded the name of its project.
 fn stack() -> Stack {
     let spec = StackSpec { stack: "dev".to_owned(), destroy_on_finalize: Some(true), ..StackSpec::default() };
     let mut stack = Stack::new("app", spec);
@@ -49,7 +49,7 @@ fn resolved(bytes: &[u8]) -> Resolved {
     }
 }
 
-/// Returns the observed state with a source that does not exist.
+/// Returns the observed state of a Stack whose source does not exist.
 fn observed(stack: Stack) -> Observed {
     let deletion = Deletion { without_source: without_source(&stack), ..Deletion::default() };
     Observed {
@@ -59,7 +59,8 @@ fn observed(stack: Stack) -> Observed {
     }
 }
 
-/// Returns the Workspace of the Stack with this source and `Ready` condition. `placed` puts the source into the pod.
+/// Returns the Workspace of the Stack with this source and this `Ready` condition. If `placed` is set, the source is in
+/// the pod.
 fn workspace(stack: &Stack, source: &Resolved, status: Status, reason: &str, placed: bool) -> Workspace {
     let mut workspace = build_workspace::workspace(stack, &reference(source)).expect("valid");
     workspace.metadata.generation = Some(1);
@@ -322,7 +323,7 @@ fn a_foreign_workspace_is_neither_changed_nor_deleted() {
     assert!(message.contains("Workspace app already exists"), "{message}");
 }
 
-/// Returns a Stack whose last destroy ended for this reason.
+/// Returns a Stack whose last destroy ended with this reason.
 fn destroyed_so(reason: Option<&str>) -> Stack {
     let mut stack = stack();
     let status = stack.status.as_mut().expect("value is set");

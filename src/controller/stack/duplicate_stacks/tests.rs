@@ -1,4 +1,4 @@
-//! Tests which of several Stacks with the same Pulumi stack takes precedence, and which Stacks are woken when that Stack is deleted.
+//! Tests of the precedence of Stacks with the same Pulumi stack, and of the Stacks that are woken after a deletion.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -26,7 +26,8 @@ fn workspace(project: &str) -> Workspace {
     workspace
 }
 
-/// Returns a reader for an API server that serves a Workspace with this project for each name, except for names that start with `bare`.
+/// Returns a reader for an API server. The server returns a Workspace with this project for each name that does not
+/// start with `bare`.
 fn reader(project: &'static str) -> (Reader, fake_api::Log) {
     let (client, log) = fake_api::client(move |request| match request.path.rsplit('/').next() {
         Some(name) if !name.starts_with("bare") => FakeResponse::Json(
@@ -116,7 +117,7 @@ async fn a_duplicate_without_a_workspace_is_found_by_its_last_run() {
     assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
 }
 
-/// Returns a Stack in this namespace that has applied this Pulumi stack.
+/// Returns a Stack in this namespace that has applied the Pulumi stack `applied`.
 fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
     let mut stack = stack("app", created, json!({}));
     stack.metadata.namespace = Some(namespace.to_owned());
@@ -131,8 +132,8 @@ fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
 #[tokio::test]
 async fn a_stack_in_another_namespace_takes_precedence_only_once_applied() {
     let dev = || Some("dev");
-    // The creation time and the applied Pulumi stack of the other Stack and of this Stack, whether references to other namespaces are
-    // forbidden, and whether the other Stack takes precedence.
+    // The creation time and the applied Pulumi stack of the other Stack and of this Stack, whether references to other
+    // namespaces are forbidden, and whether the other Stack takes precedence.
     let rows = [
         ("it has applied it, and this one has not", (20, dev()), (10, None), false, true),
         ("both have, and it is older", (10, dev()), (20, dev()), false, true),

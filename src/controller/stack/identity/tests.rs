@@ -1,4 +1,4 @@
-//! Tests which runs may have left resources, and in which Pulumi stack.
+//! Tests of the runs that may have left resources, and of the Pulumi stack with these resources.
 
 use serde_json::{Value, json};
 

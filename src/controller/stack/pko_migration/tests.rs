@@ -1,4 +1,4 @@
-//! Tests with Stacks that the Pulumi Kubernetes Operator 2.9 created.
+//! Tests with Stacks that version 2.9 of the Pulumi Kubernetes Operator created.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -61,7 +61,7 @@ fn observed(stack: Stack, revision: &str, workspace: Option<Workspace>) -> Obser
     Observed { source: Some(Ok(source(revision))), in_store: true, workspace, deletion, ..Observed::of(stack) }
 }
 
-/// Returns the Stack after the takeover and the rename of the operator's field managers.
+/// Returns the Stack after the takeover and the rename of the field managers of the operator.
 fn taken_over(mut stack: Stack) -> Stack {
     stack.status = Some(adopted(&stack));
     stack.metadata.managed_fields = field_managers::managed_fields(&stack).or(stack.metadata.managed_fields);
@@ -72,7 +72,8 @@ fn now() -> Timestamp {
     "2026-11-21T09:02:00Z".parse().expect("valid time")
 }
 
-/// Returns the names of the next actions until the Stack is settled or a run starts. The results of the actions are simulated.
+/// Returns the names of the next actions until the Stack is settled or a run starts. The test simulates the results of
+/// the actions.
 fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
     let mut names = Vec::new();
     for _ in 0..10 {
@@ -180,7 +181,7 @@ fn every_pko_revision_format_identifies_the_same_artifact() {
             "{commit} is {revision}"
         );
         let ours = LastUpdate { inputs: RunInputs { digest: digest.parse().ok(), ..last.inputs.clone() }, ..last };
-        // For a Git repository that the controller polls itself, only the commit is recorded.
+        // For a Git repository that the controller polls, only the commit is recorded.
         let is_same = commit == revision || revision.strip_prefix("main@sha1:") == Some(COMMIT) && commit == COMMIT;
         let is_same = is_same || (commit == hash && revision == latest);
         assert_eq!(
@@ -258,7 +259,7 @@ fn a_deleted_stack_is_destroyed_after_its_pko_run_ends() {
     never.status = None;
     assert!(matches!(decide(&running(&never), now()), Action::RevokeUpdate(_)), "the operator never started it");
 
-    // Simulates the result that the Update controller writes when the pod is gone.
+    // Simulates the result that the Update controller records after the pod no longer exists.
     let result = update.status.as_mut().expect("value is set");
     for condition in &mut result.conditions {
         let (status, reason) = match condition.type_.as_str() {
@@ -282,7 +283,7 @@ fn a_deleted_stack_is_destroyed_after_its_pko_run_ends() {
     assert!(message.contains("destroy"), "{message}");
 }
 
-/// Reimplements the check with which the operator determines whether a Stack that is not being deleted is up to date.
+/// Implements the check of the operator whether a Stack that is not being deleted is up to date.
 fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
     let last = &stack["status"]["lastUpdate"];
     let request = &stack["metadata"]["annotations"][names::ANNOTATION_RECONCILIATION_REQUEST];

@@ -1,4 +1,4 @@
-//! Tests changes of Secrets and ConfigMaps that are referenced by the configuration or mounted in the pod.
+//! Tests of changes of Secrets and ConfigMaps to which the configuration refers, or which the pod mounts.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };
     let (secret, map) = ("Secret/aws", "ConfigMap/settings");
-    // The hashes of the last run, the hashes of the pod, the watched objects, and the message of the run that starts.
+    // The hashes in the last run, the hashes in the pod, the watched objects, and the message of the next run.
     type Words<'a> = Vec<(&'a str, &'a str)>;
     let rows: [(&str, Words<'_>, Words<'_>, &[&str], Option<&str>); 7] = [
         ("no input has changed", vec![(secret, "1")], vec![(secret, "1")], &[secret], None),

@@ -60,7 +60,7 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     assert!(matches!(decide(&lost, now()), Action::Fetch(_)));
 }
 
-/// Returns an artifact of a Git repository whose selected files have this digest.
+/// Returns an artifact of a Git repository with this digest of the selected files.
 fn selected(content: &[u8], selection: &str) -> Resolved {
     let spec = StackSpec {
         project_repo: Some("https://git.example.com/app.git".to_owned()),
@@ -103,7 +103,7 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
     assert!(is_revoked(Resolved { digest: crate::artifact::Digest::of(b"second"), ..resolved() }, &placed));
 }
 
-/// Returns a Stack with an open run, whose Update has this `Progressing` condition.
+/// Returns a Stack with an open run and this `Progressing` condition of its Update.
 #[test]
 fn an_unknown_outcome_is_reported_and_a_decision_is_forwarded_once() {
     let unresolved = || open(Status::Unknown, "RunOutcomeUnknown");

@@ -1,4 +1,4 @@
-//! Tests archives that a source has repacked for the revision of the last run.
+//! Tests of archives that a source has repacked for the revision of the last run.
 
 use super::*;
 use crate::api::pulumi::CurrentUpdate;
@@ -12,7 +12,7 @@ fn packed_again(content_id: Option<&str>) -> Resolved {
     Resolved { digest: crate::artifact::Digest::of(b"again"), content_id: content_id.map(str::to_owned), ..resolved() }
 }
 
-/// Returns a Stack after a run with this content ID.
+/// Returns a Stack after a run of an artifact with this content ID.
 fn ran(state: &str, content_id: Option<&str>) -> Stack {
     let mut stack = stack();
     let last = LastUpdate {
@@ -39,7 +39,7 @@ fn a_repacked_archive_is_placed_and_recorded_without_a_run() {
         panic!("expected a Workspace with the artifact")
     };
     assert_eq!(expected.spec.artifact, Some(reference(&source)));
-    // The controller crashed after the apply, before it recorded the archive.
+    // The controller crashes after the apply, before it records the archive.
     observed.workspace = Some(*expected);
     let Action::AdoptBaseline(status) = decide(&observed, now()) else { panic!("expected a new baseline") };
     let last = status.last_update.as_ref().expect("last update is kept");
