@@ -1,11 +1,11 @@
-//! Tests the effect of a run on the record of the previous run.
+//! Tests of the effect of a run on the record of the previous run.
 
 use super::*;
 use crate::api::auto::{RunBinding, TerminationEvidence};
 use crate::api::pulumi::PulumiStack;
 use crate::controller::stack::identity;
 
-/// Returns the status after another run of this type with this result.
+/// Returns the status after another run with this type and result.
 fn after(before: Option<StackStatus>, kind: UpdateKind, update: &Update) -> StackStatus {
     let mut stack = stack(None);
     stack.status = before.or(stack.status);
@@ -45,7 +45,7 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
     assert_eq!(message(&third), "the stack is locked by alice; next retry at 1970-01-01T00:02:20Z");
 }
 
-/// Returns a destroy that started and ended with this reason.
+/// Returns a destroy that has started and ended with this reason.
 fn destroy(reason: Option<&str>, proof: TerminationEvidence, is_interrupted: bool) -> Update {
     let mut update = ended(reason);
     let status = update.status.as_mut().expect("value is set");
@@ -66,7 +66,8 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
     let unknown = destroy(Some("RunOutcomeUnknown"), TerminationEvidence::User, true);
     let in_order = destroy(Some("UpdateFailed"), TerminationEvidence::Agent, false);
     let elsewhere = PulumiStack { backend: Some("s3://b".to_owned()), ..here() };
-    // The previous runs, the Pulumi stack with the resources, and whether a destroy succeeds that does not find its Pulumi stack.
+    // The previous runs, the Pulumi stack with the resources, and whether a destroy succeeds that does not find its
+    // Pulumi stack.
     let rows: [(&str, Vec<&Update>, PulumiStack, bool); 7] = [
         ("interrupted", vec![&interrupted], here(), true),
         ("unknown outcome", vec![&unknown], here(), true),
