@@ -36,7 +36,7 @@ fn missing() -> Result<ReceiverToken, NoToken> {
     Err(NoToken::NoSecret { secret: "apps/hook".to_owned() })
 }
 
-/// Returns `[Ready, Reconciling, Stalled]`, each as `status/reason`.
+/// Returns the conditions `Ready`, `Reconciling` and `Stalled`, each as `status/reason`.
 fn messages(status: &StackReceiverStatus) -> [Option<String>; 3] {
     [READY, RECONCILING, STALLED].map(|kind| {
         let condition = conditions::find(&status.conditions, kind)?;

@@ -1,4 +1,4 @@
-//! Tests of evidence that proves the end of a run, and of evidence that does not.
+//! Tests of evidence that proves the end of a run, and of evidence that does not prove it.
 
 use super::*;
 use crate::api::conditions::update_reason;

@@ -57,11 +57,11 @@ fn a_run_without_an_artifact_is_bound_to_the_installed_artifact() {
     let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("run binding");
     assert_eq!(binding.artifact, Some(artifact("a")));
     update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
-    // The artifact of the Workspace changes, but the artifact of the run does not.
+    // A change of the artifact of the Workspace does not change the artifact of the run.
     workspace.status.as_mut().expect("value is set").artifact = Some(artifact("b"));
     let request = run(&update, &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
     assert_eq!(request.artifact.map(|artifact| artifact.digest), Some(digest("a").to_string()));
-    // A controller that did not record the artifact in the binding started the run.
+    // An earlier version of the controller, which did not record the artifact in the binding, started the run.
     update.spec.artifact = Some(artifact("c"));
     update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
     assert_eq!(update.artifact(), Some(&artifact("c")));
@@ -145,7 +145,7 @@ fn timeouts_and_user_decisions_are_passed_to_the_agent() {
 #[test]
 fn the_maximum_timeout_limits_the_spec_and_the_default_timeout() {
     use TimeoutSource::{Default, Maximum, Spec};
-    // Default, maximum, spec.timeout, and the timeout that applies.
+    // The default timeout, the maximum timeout, `spec.timeout`, and the timeout that applies.
     let rows = [
         (10, 60, None, (10, Default)),
         (10, 60, Some(30), (30, Spec)),

@@ -1,4 +1,4 @@
-//! Tests of the selection of the dead runs in a request.
+//! Tests of the dead runs that a request contains.
 
 use super::*;
 use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};
