@@ -158,7 +158,8 @@ impl RunOutcome {
 
     /// Returns the outcome of a run whose end a user confirmed with an annotation.
     pub fn resolved(resolution: &str, cause: &str) -> Self {
-        let message = format!("a user resolved the run with annotation {}: {resolution}; {cause}", names::ANNOTATION_RESOLVE);
+        let message =
+            format!("a user resolved the run with annotation {}: {resolution}; {cause}", names::ANNOTATION_RESOLVE);
         RunOutcome {
             interrupted: true,
             proof: Some(TerminationEvidence::User),

@@ -1,4 +1,4 @@
-//! Tests of the decisions about the source of a running pod, and of a pod whose init containers wait for the source.
+//! Tests of the decisions about the source of a running pod, and about a pod whose init containers wait for the source.
 
 use super::{Change, Is, at_rest, check, deleted, now, pod, reference, reply, responded, run, stale, workspace};
 use crate::api::conditions::workspace_reason as reason;
@@ -144,7 +144,7 @@ fn the_poll_interval_grows_with_the_duration_of_the_installation() {
     }
 }
 
-/// Sets an init container `fetch` that has been running for this many seconds.
+/// Sets an init container `fetch` that has been running for `seconds`.
 fn fetching(observed: &mut Observed, seconds: i64) {
     let since = now() - k8s_openapi::jiff::SignedDuration::from_secs(seconds);
     observed.pod = Some(PodState { running: false, ready: false, fetching: Some(since), ..pod() });
@@ -156,7 +156,7 @@ fn silent(observed: &mut Observed, seconds: i64) {
     observed.agent = Agent::Unreachable("refused".to_owned());
 }
 
-/// Sets a status that reports the delivery of the source to the pod with this UID.
+/// Sets a status according to which the source was delivered to the pod with this UID.
 fn given_to(observed: &mut Observed, pod: &str) {
     silent(observed, 60);
     observed.workspace = workspace(serde_json::json!({}), reason::INITIALIZING);
