@@ -1,4 +1,4 @@
-//! Tests of the Service with the labels and annotations of the template.
+//! Tests of the Service with labels and annotations of the template.
 
 use super::*;
 
