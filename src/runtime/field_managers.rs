@@ -12,13 +12,13 @@ use crate::api::names::{FIELD_MANAGER, OPERATOR_FIELD_MANAGER};
 const APPLY: &str = "Apply";
 const UPDATE: &str = "Update";
 
-/// Whether the operator still manages fields of an object.
+/// Returns whether the operator still manages fields of an object.
 pub fn is_due<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(is_operators)
 }
 
-/// Whether the operator has applied the object itself, and not only its status. If so, the operator has created the
-/// object and maintains it.
+/// Returns whether the operator has applied the object itself, and not only its status. If so, the operator has created
+/// the object and maintains it.
 pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(|entry| is_operators(entry) && is_apply(entry) && !is_of_subresource(entry))
 }
@@ -82,7 +82,7 @@ fn own_defaults_of_strategy(fields: &mut Value) {
     }
 }
 
-/// Whether the API server treats two entries as entries of the same manager. It would drop one of them.
+/// Returns whether the API server treats two entries as entries of the same manager. It would drop one of them.
 fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool {
     let version = |entry: &ManagedFieldsEntry| if is_apply(entry) { None } else { entry.api_version.clone() };
     one.manager == other.manager

@@ -65,7 +65,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
         groups.get(group).into_iter().flatten().map(|member| member.0.clone()).collect()
     }
 
-    /// Whether a group has any objects.
+    /// Returns whether a group has any objects.
     pub fn has_group(&self, group: &G) -> bool {
         self.groups.read().unwrap_or_else(PoisonError::into_inner).contains_key(group)
     }

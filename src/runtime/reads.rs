@@ -186,8 +186,8 @@ fn parse<K: DeserializeOwned>(object: &Tolerant<K>, what: impl Fn() -> String) -
     object.parse().map_err(|source| ReadError::Parse { request: what(), source })
 }
 
-/// Whether the namespace and the name are valid. Other text could select another resource, or add parameters to the
-/// request.
+/// Returns whether the namespace and the name are valid. Other text could select another resource, or add parameters to
+/// the request.
 fn may_exist(namespace: &str, name: &str) -> bool {
     names::is_object_name(namespace) && names::is_object_name(name)
 }

@@ -79,8 +79,8 @@ impl Leadership {
         (sender, Leadership { until: Some(until) })
     }
 
-    /// Whether this process may write. The clock is compared with the deadline, and no task is required for the result:
-    /// a suspended process can resume at any point, and the first check after that must fail.
+    /// Returns whether this process may write. The clock is compared with the deadline, and no task is required for the
+    /// result: a suspended process can resume at any point, and the first check after that must fail.
     pub fn is_held(&self) -> bool {
         match &self.until {
             None => true,

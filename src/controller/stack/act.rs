@@ -367,8 +367,8 @@ async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Re
     Ok(())
 }
 
-/// Whether the run of this Update may have left a lock that only this Update identifies. Such an Update is kept until a
-/// run succeeds.
+/// Returns whether the run of this Update may have left a lock that only this Update identifies. Such an Update is kept
+/// until a run succeeds.
 fn may_hold_a_lock(stack: &Stack, update: &Update) -> bool {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     last.is_some_and(|last| last.pending_creates.is_some()) && dead_run(update).is_some()

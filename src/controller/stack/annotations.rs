@@ -63,15 +63,15 @@ fn cancel_value(stack: &Stack) -> Option<String> {
     (handled != Some(&value)).then_some(value)
 }
 
-/// Whether the value has the format of the name of an Update of this Stack.
+/// Returns whether the value has the format of the name of an Update of this Stack.
 fn names_update(stack: &Stack, value: &str) -> bool {
     let hash = value.strip_prefix(&stack.name_any()).and_then(|rest| rest.strip_prefix('-')).unwrap_or_default();
     hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether a user canceled the run with an annotation or the deletion of its Update. The deletion of an Update together
-/// with its Stack does not count, and neither does the deletion of a revoked Update. The controller revokes only
-/// Updates whose run has not started.
+/// Returns whether a user canceled the run with an annotation or the deletion of its Update. The deletion of an Update
+/// together with its Stack does not count, and neither does the deletion of a revoked Update. The controller revokes
+/// only Updates whose run has not started.
 pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     let has = |name: &str| update.annotations().contains_key(name);
     let is_deleted = update.metadata.deletion_timestamp.is_some() && stack.metadata.deletion_timestamp.is_none();
@@ -104,12 +104,12 @@ pub fn resolution(stack: &Stack) -> Option<Decision> {
     (!is_handled(stack, value) || parsed.decision == Decision::Abandon).then_some(parsed.decision)
 }
 
-/// Whether the destroy did not find the Pulumi stack and the user decided to abandon the run.
+/// Returns whether the destroy did not find the Pulumi stack and the user decided to abandon the run.
 pub fn is_abandoned_destroy(stack: &Stack) -> bool {
     is_stack_not_found(stack) && resolution(stack) == Some(Decision::Abandon)
 }
 
-/// Whether the last run is a destroy that did not find its Pulumi stack.
+/// Returns whether the last run is a destroy that did not find its Pulumi stack.
 pub fn is_stack_not_found(stack: &Stack) -> bool {
     last(stack).is_some_and(|last| last.reason.as_deref() == Some(update_reason::STACK_NOT_FOUND))
 }

@@ -105,7 +105,8 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     std::iter::once(done).chain(summary).collect()
 }
 
-/// Whether both runs found the same lock, which the message identifies. Only the first of these runs is reported.
+/// Returns whether both runs found the same lock, which the message identifies. Only the first of these runs is
+/// reported.
 fn is_same_lock(previous: &LastUpdate, last: &LastUpdate) -> bool {
     status::is_conflict(previous) && previous.message == last.message
 }

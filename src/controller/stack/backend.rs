@@ -100,7 +100,7 @@ fn values(variables: &Value) -> impl Iterator<Item = &str> {
         .map(|variable| variable.get(1).and_then(Value::as_str).unwrap_or_default())
 }
 
-/// Whether the host of a URL is the same host in each pod of the cluster. The URL can lack a scheme.
+/// Returns whether the host of a URL is the same host in each pod of the cluster. The URL can lack a scheme.
 fn is_absolute(url: &str) -> bool {
     let location = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = location.split(['/', '?', '#']).next().unwrap_or_default();

@@ -123,7 +123,7 @@ fn operators_resync(spec: &StackSpec) -> Option<SignedDuration> {
     spec.continue_resync_on_commit_match.unwrap_or_default().then(|| SignedDuration::from_secs(seconds))
 }
 
-/// Whether the workspace rejected the last run, so that it did not start.
+/// Returns whether the workspace rejected the last run, so that it did not start.
 pub fn was_refused(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
 }

@@ -67,7 +67,7 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
     finish(stack, merged)
 }
 
-/// Whether a run fails if the Pulumi stack does not exist in the backend.
+/// Returns whether a run fails if the Pulumi stack does not exist in the backend.
 fn must_exist(spec: &StackSpec) -> bool {
     spec.use_local_stack_only.unwrap_or_default() || spec.init_on_create == Some(false)
 }

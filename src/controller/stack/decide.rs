@@ -179,9 +179,9 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
     }
 }
 
-/// Whether the artifact of the source differs from the artifact of the run. If the pod has the artifact of the run, an
-/// artifact with the same selected files and a repacked archive of the same revision do not count as different. If the
-/// pod does not have it, the run cannot start, because the source no longer provides that artifact.
+/// Returns whether the artifact of the source differs from the artifact of the run. If the pod has the artifact of the
+/// run, an artifact with the same selected files and a repacked archive of the same revision do not count as different.
+/// If the pod does not have it, the run cannot start, because the source no longer provides that artifact.
 fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
     let run = &current.inputs;
     let is_of_run = |artifact: &Resolved| Some(&artifact.digest) == run.digest.as_ref();
@@ -203,7 +203,8 @@ fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action>
     missing.filter(|_| !placed).cloned().map(Action::Fetch)
 }
 
-/// Whether an announced run without an Update still matches the Stack and the artifact in the spec of the Workspace.
+/// Returns whether an announced run without an Update still matches the Stack and the artifact in the spec of the
+/// Workspace.
 fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
     let deleting = observed.stack.metadata.deletion_timestamp.is_some();
     let kind = if deleting { UpdateKind::Destroy } else { forward(&observed.stack) };

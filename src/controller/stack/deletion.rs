@@ -59,8 +59,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Whether the deletion of a Stack destroys its resources. It destroys nothing if no run may have changed resources or
-/// if a destroy has succeeded. The Pulumi stack in the spec may then be the Pulumi stack of another Stack.
+/// Returns whether the deletion of a Stack destroys its resources. It destroys nothing if no run may have changed
+/// resources or if a destroy has succeeded. The Pulumi stack in the spec may then be the Pulumi stack of another Stack.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_default()
@@ -117,7 +117,7 @@ fn awaited(observed: &Observed) -> Option<&str> {
     }
 }
 
-/// Whether the pod cannot use the artifact: it rejected the archive, or it could not install the dependencies.
+/// Returns whether the pod cannot use the artifact: it rejected the archive, or it could not install the dependencies.
 fn is_unfit(observed: &Observed, resolved: &Resolved) -> bool {
     let requested = observed.workspace.as_ref().filter(|w| w.spec.artifact.as_ref() == Some(&reference(resolved)));
     let is_made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref()) == Some(resolved);
@@ -166,7 +166,8 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     })
 }
 
-/// Whether a destroy that has not started would now use another artifact, because its artifact is no longer available.
+/// Returns whether a destroy that has not started would now use another artifact, because its artifact is no longer
+/// available.
 pub fn has_another_source(observed: &Observed, current: &CurrentUpdate) -> bool {
     let is_another = |chosen: &Resolved| Some(&chosen.digest) != current.inputs.digest.as_ref();
     awaited(observed).is_none() && source(observed).is_ok_and(|(chosen, _)| is_another(&chosen))
@@ -177,7 +178,7 @@ pub fn missing(observed: &Observed) -> Option<&Resolved> {
     observed.deletion.as_ref().filter(|deletion| !deletion.is_stored)?.without_source.as_ref()
 }
 
-/// Whether Stacks that depend on this Stack are being deleted, too.
+/// Returns whether Stacks that depend on this Stack are being deleted, too.
 pub fn has_dependents_in_deletion(observed: &Observed) -> bool {
     observed
         .deletion
@@ -205,7 +206,7 @@ fn waiting_for_dependents(observed: &Observed, now: Timestamp) -> Option<Action>
     Some(Action::WaitForDependents(message, left))
 }
 
-/// Whether the Stack is being deleted and still has its finalizer.
+/// Returns whether the Stack is being deleted and still has its finalizer.
 fn is_being_deleted(dependent: &Stack) -> bool {
     dependent.metadata.deletion_timestamp.is_some()
         && dependent.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)

@@ -199,7 +199,7 @@ impl Dependents {
 }
 
 impl WatchState {
-    /// Whether the fields for which dependents wait have changed since the last event of this Stack.
+    /// Returns whether the fields for which dependents wait have changed since the last event of this Stack.
     fn has_changed(&mut self, stack: &Stack) -> bool {
         let watched_fields = watched_fields(stack);
         self.watched.insert(key(stack), watched_fields) != Some(watched_fields)

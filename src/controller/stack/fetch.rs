@@ -98,7 +98,7 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
     }
 }
 
-/// Whether only a user can resolve the error, with a change of the source, its size or its URL.
+/// Returns whether only a user can resolve the error, with a change of the source, its size or its URL.
 fn is_stalled(error: &FetchError) -> bool {
     matches!(error, FetchError::TooLarge { .. } | FetchError::RefusedHost { .. } | FetchError::Url { .. })
 }

@@ -29,7 +29,7 @@ pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -
     }
 }
 
-/// Whether the Stack may have resources: an `up` has succeeded, or a failed `up` may have changed resources.
+/// Returns whether the Stack may have resources: an `up` has succeeded, or a failed `up` may have changed resources.
 pub fn has_applied(stack: &Stack) -> bool {
     let Some(status) = &stack.status else { return false };
     let last = status.last_update.as_ref();
@@ -71,12 +71,12 @@ pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     }
 }
 
-/// Whether the Stack may have resources in the Pulumi stack of the next run.
+/// Returns whether the Stack may have resources in the Pulumi stack of the next run.
 pub fn has_applied_here(stack: &Stack, workspace: Option<&Workspace>) -> bool {
     recorded(stack).is_some_and(|applied| !differ(&applied, &desired(stack, workspace)))
 }
 
-/// Whether a run may have changed resources. This includes a run whose end the agent has not reported.
+/// Returns whether a run may have changed resources. This includes a run whose end the agent has not reported.
 pub fn may_have_changed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Up
@@ -86,7 +86,7 @@ pub fn may_have_changed(update: &Update) -> bool {
             || result.changes.iter().any(|(operation, count)| operation != "same" && *count > 0))
 }
 
-/// Whether a destroy with an unknown result may have removed the Pulumi stack from the backend. The destroy was
+/// Returns whether a destroy with an unknown result may have removed the Pulumi stack from the backend. The destroy was
 /// interrupted, or its end was not observed.
 pub fn may_have_removed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
@@ -96,7 +96,7 @@ pub fn may_have_removed(update: &Update) -> bool {
             || result.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::Agent))
 }
 
-/// Whether an earlier destroy has removed the Pulumi stack that this destroy did not find.
+/// Returns whether an earlier destroy has removed the Pulumi stack that this destroy did not find.
 ///
 /// The earlier destroy must have failed, and must be able to have removed the Pulumi stack. The name, the project and
 /// the backend must be equal in both runs and in the recorded Pulumi stack. Services such as Pulumi Cloud are excluded:

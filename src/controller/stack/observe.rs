@@ -261,8 +261,8 @@ async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Resu
     Ok(secret.filter(|secret| is_outputs_of(secret, update)))
 }
 
-/// Whether this step requires the source. The source is not required after the start of a run, or if the Stack is
-/// deleted and its pod contains an artifact.
+/// Returns whether this step requires the source. The source is not required after the start of a run, or if the Stack
+/// is deleted and its pod contains an artifact.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
     // If the source changes, an Update that has not started may be revoked. After the start, an Update uses its own
     // artifact until the end.

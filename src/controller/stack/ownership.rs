@@ -49,7 +49,7 @@ pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     owner.or_else(|| label(names::LABEL_WORKSPACE_NAME).filter(|_| is_made).cloned())
 }
 
-/// Whether a Workspace with the name of the Stack is owned by the Stack.
+/// Returns whether a Workspace with the name of the Stack is owned by the Stack.
 pub fn owns(stack: &Stack, workspace: &Workspace) -> bool {
     desired_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
 }

@@ -16,8 +16,9 @@ const PKO_MAX_FAILURES: i64 = 3;
 /// Minimum length of the hash of a commit or an archive.
 const MIN_HASH: usize = 40;
 
-/// Whether the last run used this artifact, or another archive with the same content. The operator records no digest.
-/// In its status, `lastAttemptedCommit` is a Flux revision, a commit hash, a digest or the generation of a Program.
+/// Returns whether the last run used this artifact, or another archive with the same content. The operator records no
+/// digest. In its status, `lastAttemptedCommit` is a Flux revision, a commit hash, a digest or the generation of a
+/// Program.
 pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let RunCandidate { revision, inputs: RunInputs { digest, content_id, .. } } = candidate;
     // A source that is not an object has no revision.
@@ -34,9 +35,9 @@ pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     }
 }
 
-/// Whether the last run used an artifact with the same content ID. Records of earlier versions contain no content ID.
-/// For such a record, the checksum of the revision is compared, which equals the content ID of a source without
-/// options.
+/// Returns whether the last run used an artifact with the same content ID. Records of earlier versions contain no
+/// content ID. For such a record, the checksum of the revision is compared, which equals the content ID of a source
+/// without options.
 fn is_same_content(last: &LastUpdate, revision: &str, content_id: Option<&str>) -> bool {
     let revision = Revision::parse(revision);
     content_id.is_some() && last.inputs.content_id.as_deref().or_else(|| revision.checksum()) == content_id
@@ -86,7 +87,7 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     Some(status)
 }
 
-/// Whether the operator stopped retrying. It stops after a fixed number of failures, and records no reason.
+/// Returns whether the operator stopped retrying. It stops after a fixed number of failures, and records no reason.
 pub fn has_failed_permanently(last: &LastUpdate) -> bool {
     last.state.as_deref() == Some("failed") && last.reason.is_none() && last.failures >= PKO_MAX_FAILURES
 }
@@ -95,7 +96,7 @@ fn is_operators(last: &LastUpdate) -> bool {
     last.inputs.digest.is_none()
 }
 
-/// Whether the operator announced this run. Runs of this controller have a digest.
+/// Returns whether the operator announced this run. Runs of this controller have a digest.
 pub fn is_operators_run(current: &CurrentUpdate) -> bool {
     current.inputs.digest.is_none()
 }

@@ -119,7 +119,7 @@ fn update_state(update: &Update) -> String {
     format!("{:?}", (waits, has_begun, is_canceling, resources.unwrap_or_default()))
 }
 
-/// Whether the Update is unchanged since the Stack controller created it. Its event then requires no reconcile.
+/// Returns whether the Update is unchanged since the Stack controller created it. Its event then requires no reconcile.
 fn is_untouched(update: &Update) -> bool {
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions.is_empty() && update.metadata.deletion_timestamp.is_none()

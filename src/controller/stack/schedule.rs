@@ -170,12 +170,12 @@ pub fn failures_after(
     before.map_or(0, |last| last.failures).saturating_add(i64::from(counts))
 }
 
-/// Whether the run has the same inputs as the last run. It is then a scheduled run or a retry.
+/// Returns whether the run has the same inputs as the last run. It is then a scheduled run or a retry.
 pub fn is_repetition(last: Option<&LastUpdate>, candidate: &RunCandidate) -> bool {
     last.is_some_and(|last| had_inputs(last, candidate))
 }
 
-/// Whether the last run had the same inputs as the candidate.
+/// Returns whether the last run had the same inputs as the candidate.
 fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs, &candidate.inputs);
     before.generation == now.generation
@@ -187,15 +187,15 @@ fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
         && run::changed_input(last, now).is_none()
 }
 
-/// Whether the last run used the artifact of the candidate, or an artifact with the same selected files or the same
-/// content.
+/// Returns whether the last run used the artifact of the candidate, or an artifact with the same selected files or the
+/// same content.
 fn is_same_source(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let selection = &candidate.inputs.paths_digest;
     (selection.is_some() && last.inputs.paths_digest == *selection) || pko_migration::is_same_artifact(last, candidate)
 }
 
-/// Whether the artifact of the candidate is another archive with the same content as the artifact of the last run. Such
-/// an archive is delivered to the pod without a run.
+/// Returns whether the artifact of the candidate is another archive with the same content as the artifact of the last
+/// run. Such an archive is delivered to the pod without a run.
 pub fn is_repacked(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs.digest, &candidate.inputs.digest);
     before.is_some() && before != now && pko_migration::is_same_artifact(last, candidate)

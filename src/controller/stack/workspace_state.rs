@@ -46,8 +46,8 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
     }
 }
 
-/// Whether the pod of a Workspace needs the bytes of this artifact. A new pod contains no artifact. A running pod keeps
-/// only one directory of an archive, so another directory requires the archive again.
+/// Returns whether the pod of a Workspace needs the bytes of this artifact. A new pod contains no artifact. A running
+/// pod keeps only one directory of an archive, so another directory requires the archive again.
 pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool {
     let placed = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
     let is_placed = placed.is_some_and(|placed| placed.digest == artifact.digest && placed.dir == artifact.dir);
@@ -100,20 +100,20 @@ impl MutatedWorkspaces {
         generations.insert(uid, applied.metadata.generation);
     }
 
-    /// Whether the Workspace is unchanged since admission changed it during the last apply.
+    /// Returns whether the Workspace is unchanged since admission changed it during the last apply.
     pub fn contains(&self, workspace: &Workspace) -> bool {
         let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         workspace.uid().and_then(|uid| generations.get(&uid).copied()) == Some(workspace.metadata.generation)
     }
 }
 
-/// Whether the existing spec lacks a field of the desired spec, or has another value in such a field.
+/// Returns whether the existing spec lacks a field of the desired spec, or has another value in such a field.
 pub fn has_drifted(desired: &Workspace, live: &Workspace) -> bool {
     !is_part_of(&json!(desired.spec), &json!(live.spec))
 }
 
-/// Whether `live` contains `desired`. Additional fields and list items are allowed. List items with a name are compared
-/// by name.
+/// Returns whether `live` contains `desired`. Additional fields and list items are allowed. List items with a name are
+/// compared by name.
 fn is_part_of(desired: &Value, live: &Value) -> bool {
     match (desired, live) {
         (Value::Object(desired), Value::Object(live)) => desired.iter().all(|(key, value)| match live.get(key) {

@@ -51,7 +51,7 @@ impl Taken<'_> {
         self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
     }
 
-    /// Whether the limits of the namespace and the node permit another run. The caller checks the total limit.
+    /// Returns whether the limits of the namespace and the node permit another run. The caller checks the total limit.
     pub(super) fn has_free_slot(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
         self.on_node(node) < limits.each_node
             && self.in_namespace(namespace) < limits.each_namespace
@@ -59,22 +59,22 @@ impl Taken<'_> {
             && !self.is_reserved_on_node(namespace, node, limits)
     }
 
-    /// Whether the free slots are reserved for namespaces with fewer open runs than this namespace.
+    /// Returns whether the free slots are reserved for namespaces with fewer open runs than this namespace.
     pub(super) fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
         let own = self.in_namespace(namespace);
         shares_slots(limits) && own > 0 && limits.all.saturating_sub(self.all) <= own
     }
 
-    /// Whether the free slots of the node are reserved for namespaces with fewer open runs on the node than this
-    /// namespace.
+    /// Returns whether the free slots of the node are reserved for namespaces with fewer open runs on the node than
+    /// this namespace.
     pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
         let own = self.of_both(namespace, node);
         shares_slots(limits) && own > 0 && limits.each_node.saturating_sub(self.on_node(node)) <= own
     }
 }
 
-/// Whether some slots are reserved for other namespaces. This is not the case if the limits allow one namespace to use
-/// all slots.
+/// Returns whether some slots are reserved for other namespaces. This is not the case if the limits allow one namespace
+/// to use all slots.
 fn shares_slots(limits: &Limits) -> bool {
     limits.each_namespace < limits.all
 }
@@ -216,7 +216,7 @@ impl<W> Queue<W> {
         queued.map(|(run, _)| run)
     }
 
-    /// Whether all indexes of the queued runs are consistent.
+    /// Returns whether all indexes of the queued runs are consistent.
     pub(super) fn is_consistent(&self) -> bool {
         let counted: usize = self.namespaces.values().map(|namespace| namespace.runs).sum();
         let is_found =

@@ -42,7 +42,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Whether the object has changed since it was read, or another object with the same name has replaced it.
+    /// Returns whether the object has changed since it was read, or another object with the same name has replaced it.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409)
     }
@@ -55,29 +55,29 @@ impl WriteError {
         self.code() == Some(403)
     }
 
-    /// Whether the namespace is being deleted. No objects can be created in such a namespace.
+    /// Returns whether the namespace is being deleted. No objects can be created in such a namespace.
     pub fn is_namespace_terminating(&self) -> bool {
         matches!(self, WriteError::Refused { reason, .. } if reason == NAMESPACE_TERMINATING)
     }
 
-    /// Whether the API server rejected the content as invalid.
+    /// Returns whether the API server rejected the content as invalid.
     pub fn is_invalid(&self) -> bool {
         matches!(self.code(), Some(400 | 422))
     }
 
-    /// Whether an admission webhook or policy denied the write. A retry with the same object may succeed.
+    /// Returns whether an admission webhook or policy denied the write. A retry with the same object may succeed.
     pub fn is_denied_by_admission(&self) -> bool {
         let denied = |message: &str| message.contains("denied the request") || message.contains("denied request");
         (self.is_invalid() || self.is_forbidden()) && self.server_message().is_some_and(denied)
     }
 
-    /// Whether the object exceeds the size limit of the API server.
+    /// Returns whether the object exceeds the size limit of the API server.
     pub fn is_too_large(&self) -> bool {
         self.code() == Some(413)
     }
 
-    /// Whether the API server or its storage rejected the content. A retry with the same content would be rejected,
-    /// too.
+    /// Returns whether the API server or its storage rejected the content. A retry with the same content would be
+    /// rejected, too.
     pub fn is_content_rejected(&self) -> bool {
         // etcd rejects too large content, and the API server then responds with code 500.
         let too_large = ["request is too large", "larger than max"];
@@ -85,7 +85,7 @@ impl WriteError {
         self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(is_size_error)
     }
 
-    /// Whether this process is not the leader.
+    /// Returns whether this process is not the leader.
     pub fn is_not_leader(&self) -> bool {
         matches!(self, WriteError::NotLeader { .. })
     }

@@ -295,7 +295,7 @@ fn backoff_after(outcome: &Result<EvaluationResult, EvaluationError>, duration: 
     (duration > CHEAP).then(|| NAMESPACE_BACKOFF.min(duration * BACKOFF_FACTOR))
 }
 
-/// Whether the namespace of this evaluation becomes expensive.
+/// Returns whether the namespace of this evaluation becomes expensive.
 fn is_expensive(outcome: &Result<EvaluationResult, EvaluationError>, duration: Duration) -> bool {
     exceeds_limit(outcome) || duration >= EXPENSIVE
 }

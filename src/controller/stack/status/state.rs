@@ -340,7 +340,7 @@ fn claim(into: &mut Vec<Condition>, claims: &Claims, generation: i64, now: Times
     }
 }
 
-/// Whether the run failed because it found a lock of another update.
+/// Returns whether the run failed because it found a lock of another update.
 pub fn is_conflict(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::UPDATE_CONFLICT)
 }
