@@ -2,7 +2,8 @@
 
 /// Maximum length of the column `Status`, in characters.
 pub const MAX_STATUS: usize = 56;
-/// Maximum length of the column `Progress`, in characters. A row exceeds 160 characters only if the object has a long name.
+/// Maximum length of the column `Progress`, in characters. A row exceeds 160 characters only if the object has a long
+/// name.
 pub const MAX_PROGRESS: usize = 69;
 /// Maximum length of the column `Revision`, in characters.
 const MAX_REVISION: usize = 24;

@@ -26,7 +26,8 @@ pub mod stack_reason {
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
     pub const SPEC_INVALID: &str = "SpecInvalid";
-    /// The Stack references an object of another namespace, and cross-namespace references are disabled. Flux uses the same reason.
+    /// The Stack references an object of another namespace, and cross-namespace references are disabled. Flux uses the
+    /// same reason.
     pub const ACCESS_DENIED: &str = "AccessDenied";
     pub const WORKSPACE_FAILED: &str = "WorkspaceFailed";
     /// The Pulumi CLI in the workspace image is older than the minimum version.

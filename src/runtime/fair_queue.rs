@@ -7,9 +7,9 @@
 //! of the slots, a second namespace at most half of the remaining slots, and so on. This rule does not apply if the
 //! limits allow one namespace to use all slots.
 //!
-//! Within a namespace, the run with the highest priority starts first. Among runs with the same priority, the run that has
-//! been pending longest starts first. Neither the priority nor the number of queued runs of a namespace delays the runs of
-//! another namespace.
+//! Within a namespace, the run with the highest priority starts first. Among runs with the same priority, the run that
+//! has been pending longest starts first. Neither the priority nor the number of queued runs of a namespace delays the
+//! runs of another namespace.
 
 mod queue;
 

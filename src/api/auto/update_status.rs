@@ -77,7 +77,8 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs_unavailable: Option<bool>,
 
-    /// Number of resources by operation of the Pulumi engine, such as `create`, `update`, `replace`, `delete` and `same`.
+    /// Number of resources by operation of the Pulumi engine, such as `create`, `update`, `replace`, `delete` and
+    /// `same`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,

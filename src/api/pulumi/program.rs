@@ -213,7 +213,8 @@ pub struct ResourceOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub additional_secret_outputs: Option<Vec<String>>,
-    /// Previous identities of the resource: URNs, or objects with `name`, `type`, `parent`, `noParent`, `stack` and `project`.
+    /// Previous identities of the resource: URNs, or objects with `name`, `type`, `parent`, `noParent`, `stack` and
+    /// `project`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub aliases: Option<Value>,

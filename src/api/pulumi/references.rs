@@ -46,8 +46,8 @@ pub struct SourceReference {
     #[schemars(length(min = 1))]
     pub name: String,
 
-    /// Namespace of the source. Default: the namespace of the Stack. Another namespace requires the flag `--no-cross-namespace-refs=false`
-    /// of the controller.
+    /// Namespace of the source. Default: the namespace of the Stack. Another namespace requires the flag
+    /// `--no-cross-namespace-refs=false` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
@@ -210,7 +210,8 @@ pub struct GitHubAppAuth {
     pub installation_id: ResourceRef,
     /// Private key of the GitHub App in the PEM format, PKCS#1 or PKCS#8.
     pub private_key: ResourceRef,
-    /// URL of the GitHub API. Default: `https://api.github.com` for repositories on github.com, otherwise `https://HOST/api/v3`.
+    /// URL of the GitHub API. Default: `https://api.github.com` for repositories on github.com, otherwise
+    /// `https://HOST/api/v3`.
     #[serde(default, rename = "baseURL", skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
 }

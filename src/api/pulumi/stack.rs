@@ -46,8 +46,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_source: Option<FluxSource>,
 
-    /// URL of a Git repository that the controller polls and fetches: `https://…`, `http://…`, `ssh://user@host/…` or `user@host:path`,
-    /// without a password. Requires one of `branch`, `commit` and `gitRef`.
+    /// URL of a Git repository that the controller polls and fetches: `https://…`, `http://…`, `ssh://user@host/…` or
+    /// `user@host:path`, without a password. Requires one of `branch`, `commit` and `gitRef`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_repo: Option<String>,
 
@@ -115,7 +115,8 @@ pub struct StackSpec {
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::NAME)))]
     pub env_secrets: Vec<String>,
 
-    /// Environment variables of the Pulumi CLI, by name. They take precedence over `envs`, `envSecrets`, `accessTokenSecret` and `backend`.
+    /// Environment variables of the Pulumi CLI, by name. They take precedence over `envs`, `envSecrets`,
+    /// `accessTokenSecret` and `backend`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub env_refs: BTreeMap<String, ResourceRef>,
@@ -143,8 +144,8 @@ pub struct StackSpec {
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets_ref: BTreeMap<String, ResourceRef>,
 
-    /// Keys of `config`, `configRef`, `secrets` and `secretsRef` that are paths into objects and lists, such as `web.password` or
-    /// `names[0]`.
+    /// Keys of `config`, `configRef`, `secrets` and `secretsRef` that are paths into objects and lists, such as
+    /// `web.password` or `names[0]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::KEY)))]
     pub path_keys: Vec<String>,
@@ -214,8 +215,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 
-    /// Whether the Stack is suspended. A suspended Stack starts no new runs. An open run continues, and the controller records its result.
-    /// Default: `false`.
+    /// Whether the Stack is suspended. A suspended Stack starts no new runs. An open run continues, and the controller
+    /// records its result. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
@@ -342,8 +343,8 @@ pub struct DependencyReference {
     /// Name of the Stack.
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
-    /// Namespace of the Stack. Default: the namespace of this Stack. Another namespace requires the flag `--no-cross-namespace-refs=false`
-    /// of the controller.
+    /// Namespace of the Stack. Default: the namespace of this Stack. Another namespace requires the flag
+    /// `--no-cross-namespace-refs=false` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,

@@ -113,7 +113,7 @@ struct WaitingStacks {
 }
 
 impl WaitingStacks {
-    /// Records that a Stack waits for another Stack. The Stack no longer waits for the previous one.
+    /// Records that a Stack waits for another Stack. The Stack no longer waits for the previous Stack.
     fn wait(&mut self, key: ObjectKey, preceding: ObjectKey) {
         self.remove(&key);
         self.by_preceding.entry(preceding.clone()).or_default().insert(key.clone());

@@ -23,7 +23,8 @@ pub enum Due {
     After(SignedDuration),
     /// The Pulumi Kubernetes Operator stopped retrying the last run. Only a changed input triggers another run.
     FailedPermanently,
-    /// The last run could not start because the spec is invalid. Contains the error message. Only a change of the spec resolves the error.
+    /// The last run could not start because the spec is invalid. Contains the error message. Only a change of the spec
+    /// resolves the error.
     Invalid(String),
     /// The last run requires a decision by a user. Contains the reason. Only a changed input or the annotation
     /// `pulumi.com/resolve` triggers another run.

@@ -140,7 +140,7 @@ fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     End::Proven(Box::new(outcome.ended_by(finished(terminated))))
 }
 
-/// Returns the terminations of the container in which the run started. Returns none if the binding contains no
+/// Returns the terminations of the container in which the run started. Returns nothing if the binding contains no
 /// container ID.
 fn ends_of<'a>(
     binding: &'a RunBinding,

@@ -209,8 +209,8 @@ impl Act<'_> {
     }
 }
 
-/// Returns whether the API server rejected the content. The API server reports unknown fields and values of the wrong type
-/// with code 500.
+/// Returns whether the API server rejected the content. The API server reports unknown fields and values of the wrong
+/// type with code 500.
 fn is_invalid(error: &WriteError) -> bool {
     let words = ["field not declared in schema", "failed to create typed patch object"];
     error.is_invalid() || error.server_message().is_some_and(|message| words.iter().any(|word| message.contains(word)))

@@ -79,7 +79,7 @@ impl AgentProbes {
             probe.is_open = true;
         }
         if self.wake.clone().try_send(workspace).is_err() {
-            tracing::debug!("wake-up dropped; the readiness of the pod covers it");
+            tracing::debug!("wake-up dropped; the readiness of the pod requeues the Workspace");
         }
     }
 

@@ -247,7 +247,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn verified_parts_expire_and_apply_only_to_the_verified_inputs() {
         let (verified, ours, next) = (VerifiedParts::default(), authority(), authority());
-        assert!(!verified.contains(APP, "a", &ours, true), "never seen");
+        assert!(!verified.contains(APP, "a", &ours, true), "not read yet");
         verified.insert(APP, "a", &ours, Instant::now());
         assert!(verified.contains(APP, "a", &ours, true));
         assert!(!verified.contains(APP, "b", &ours, true), "a different spec");
@@ -261,9 +261,9 @@ mod tests {
         let started = Instant::now();
         verified.insert(APP, "a", &ours, started);
         verified.invalidate(APP);
-        assert!(!verified.contains(APP, "a", &ours, true), "changed since");
+        assert!(!verified.contains(APP, "a", &ours, true), "changed after the read");
         verified.insert(APP, "a", &ours, started);
-        assert!(!verified.contains(APP, "a", &ours, true), "changed while it was read");
+        assert!(!verified.contains(APP, "a", &ours, true), "changed during the read");
         tokio::time::advance(Duration::from_millis(1)).await;
         verified.insert(APP, "a", &ours, Instant::now());
         assert!(verified.contains(APP, "a", &ours, true), "read again");

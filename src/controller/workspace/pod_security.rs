@@ -1,4 +1,5 @@
-//! Checks a complete pod template against the Pod Security Standard `restricted` (Kubernetes 1.35). All functions are pure.
+//! Checks a complete pod template against the Pod Security Standard `restricted` (Kubernetes 1.35). All functions are
+//! pure.
 //!
 //! A namespace can enforce the standard with a label, and `--restrict-workspace-pods` enforces it in all namespaces.
 //! Otherwise, a user with the permission to edit Workspaces could make the controller create any pod. Two exemptions of

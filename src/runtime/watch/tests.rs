@@ -181,7 +181,7 @@ struct Context {
 
 async fn reconcile(workspace: &Workspace, context: &Context) -> Result<Outcome, ReconcileError> {
     assert_eq!(context.store.state().len(), 1);
-    if workspace.name_any() == "web" { Ok(Outcome::After(Duration::from_secs(9))) } else { panic!("another one") }
+    if workspace.name_any() == "web" { Ok(Outcome::After(Duration::from_secs(9))) } else { panic!("unexpected object") }
 }
 
 #[tokio::test]

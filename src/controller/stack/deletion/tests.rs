@@ -130,7 +130,7 @@ fn a_destroy_uses_the_best_available_source() {
             "Fetch state-alone",
         ),
         (
-            "the agent refuses it",
+            "the agent rejects it",
             vec![found, |o| {
                 o.in_store = true;
                 let source = resolved(b"source");
@@ -192,7 +192,7 @@ fn the_generated_project_has_the_known_name_and_no_program() {
     let mut other = stack();
     other.metadata.uid = Some("uid-2".to_owned());
     let other = without_source(&other).expect("project is known");
-    assert_ne!(other.digest, made.digest, "a failed fetch of another artifact does not matter");
+    assert_ne!(other.digest, made.digest, "a failed fetch of another artifact has no effect");
 }
 
 #[test]
@@ -205,9 +205,9 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
     };
     let ours = [names::STACK_FINALIZER];
     let rows = [
-        ("none", vec![], now(), "Fetch state-alone"),
-        ("deleted too", vec![dependent(true, &ours)], now(), "waiting for the deletion of dependent Stacks: upper"),
-        ("already destroyed", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
+        ("no dependents", vec![], now(), "Fetch state-alone"),
+        ("deleted, too", vec![dependent(true, &ours)], now(), "waiting for the deletion of dependent Stacks: upper"),
+        ("the dependent is destroyed", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
         ("the dependent Stack exists", vec![dependent(false, &ours)], now(), "Fetch state-alone"),
         (
             "the dependent Stack existed at the last read",
@@ -216,7 +216,7 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
             "checking whether dependent Stacks",
         ),
         (
-            "one of two",
+            "one of two dependents is deleted",
             vec![dependent(false, &ours), dependent(true, &ours)],
             now(),
             "waiting for the deletion of dependent Stacks: upper",
@@ -385,10 +385,10 @@ fn an_unstarted_destroy_is_revoked_if_only_another_source_is_left() {
     let with = |source| Observed { source: Some(source), ..observed(stack()) };
     assert!(!has_another_source(&with(Ok(resolved(b"a"))), &bound_to(b"a")), "the source can be fetched again");
     assert!(has_another_source(&with(Ok(resolved(b"b"))), &bound_to(b"a")), "the source has a newer revision");
-    assert!(has_another_source(&observed(stack()), &bound_to(b"a")), "without a source only the state remains");
+    assert!(has_another_source(&observed(stack()), &bound_to(b"a")), "without a source, only the state remains");
     let resolving = with(Err(Unavailable::Resolving("querying the repository".to_owned())));
     assert!(!has_another_source(&resolving, &bound_to(b"a")));
     let mut nothing = observed(stack());
     deletion(&mut nothing).without_source = None;
-    assert!(!has_another_source(&nothing, &bound_to(b"a")), "without a fetched source the destroy waits");
+    assert!(!has_another_source(&nothing, &bound_to(b"a")), "without a fetched source, the destroy waits");
 }

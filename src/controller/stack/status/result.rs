@@ -179,7 +179,7 @@ fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, re
     before.map_or(0, |previous| previous.conflicts.max(1)).saturating_add(1)
 }
 
-/// Returns whether this failed destroy, or an earlier one, may have removed the Pulumi stack.
+/// Returns whether this failed destroy, or an earlier destroy, may have removed the Pulumi stack.
 fn may_be_removed(previous: Option<&LastUpdate>, update: &Update) -> bool {
     let was_before = previous.is_some_and(|previous| previous.stack_may_be_removed == Some(true));
     identity::may_have_removed(update) || (update.spec.kind == UpdateKind::Destroy && was_before)

@@ -163,7 +163,7 @@ impl Attachments {
 
     fn wake(&self, target: &Target) {
         if self.wake.clone().try_send(target.update.clone()).is_err() {
-            tracing::debug!(update = %target.update, "wake-up dropped; the periodic requeue covers it");
+            tracing::debug!(update = %target.update, "wake-up dropped; the Update is requeued periodically");
         }
     }
 }

@@ -113,7 +113,7 @@ fn the_run_request_lists_directories_that_must_not_be_empty() {
     let now = jiff::Timestamp::UNIX_EPOCH;
     waits.status =
         Some(crate::controller::update::status::waiting(&waits, update_reason::REFERENCE_NOT_FOUND, "waits", now));
-    assert_eq!(required_protocol_version(&waits, &workspace), 3, "the object is created while the pod is there");
+    assert_eq!(required_protocol_version(&waits, &workspace), 3, "the object is created after the pod");
 }
 
 #[test]

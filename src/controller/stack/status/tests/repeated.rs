@@ -127,6 +127,6 @@ fn the_config_inputs_read_by_a_run_are_recorded() {
     };
     assert_eq!(ran(Some("a"), Some("a")), ["a", ""]);
     assert_eq!(ran(Some("a"), Some("b")), ["a", "b"], "the hash has changed since the request");
-    assert_eq!(ran(Some("a"), None), ["a", ""], "an agent without hash reports");
+    assert_eq!(ran(Some("a"), None), ["a", ""], "the agent reports no hash");
     assert_eq!(ran(None, Some("b")), ["b", ""], "the hash was unknown at the request");
 }

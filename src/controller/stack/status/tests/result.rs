@@ -101,7 +101,7 @@ fn canceled_runs_are_recorded_and_revoked_ones_are_not() {
         *update = ended(Some("Aborted"));
         update.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
     });
-    assert_eq!(brief(&killed), ["Ready=False/Canceled", "Stalled=True/Canceled"], "however it ended");
+    assert_eq!(brief(&killed), ["Ready=False/Canceled", "Stalled=True/Canceled"], "regardless of how the run ended");
     let timed_out = absorbed_so(|_| {});
     assert_eq!(brief(&timed_out), ["Ready=False/UpdateFailed", "Reconciling=True/RetryingAfterFailure"]);
     assert_eq!(timed_out.last_update.and_then(|last| last.canceled_by_user), None);
@@ -131,7 +131,7 @@ fn a_failure_is_counted_and_keeps_the_last_successful_revision() {
     assert_eq!(last.message.as_deref(), Some("boom"));
     assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:a"));
     let last = with_result(&stack, &ended(Some("UpdateConflict")), None, at(20)).last_update.expect("value is set");
-    assert_eq!(last.failures, 1, "a lock spends no retry");
+    assert_eq!(last.failures, 1, "a lock is not a failure");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn unavailable_outputs_keep_their_previous_values() {
     let absorbed_so = with_result(&stack, &lost, None, at(20));
     assert_eq!(absorbed_so.outputs.len(), 1);
     assert!(absorbed_so.conditions[0].message.ends_with("main@sha1:b; outputs exceed the quota"), "{absorbed_so:?}");
-    assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "missing outputs are no failure");
+    assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "missing outputs are not a failure");
     assert!(with_result(&stack, &ended(None), None, at(20)).outputs.is_empty());
 }
 
