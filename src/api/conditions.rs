@@ -21,7 +21,7 @@ pub mod stack_reason {
     pub const RETRYING_AFTER_FAILURE: &str = "RetryingAfterFailure";
     pub const UPDATE_FAILED: &str = "UpdateFailed";
     pub const PREVIEW_FAILED: &str = "PreviewFailed";
-    /// The preview succeeded. No resources were changed.
+    /// The preview succeeded. No resources have changed.
     pub const PREVIEWED: &str = "Previewed";
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
@@ -37,7 +37,7 @@ pub mod stack_reason {
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
     /// The Pulumi state contains resources that an interrupted run was creating.
     pub const PENDING_CREATES: &str = "PendingCreates";
-    /// A user canceled the run. The controller does not retry it.
+    /// A user canceled the run. The controller does not retry the run.
     pub const CANCELED: &str = "Canceled";
     /// The backend does not contain the Pulumi stack to destroy, although this Stack may have created resources in it.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";

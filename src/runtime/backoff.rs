@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Default of Flux's `--min-retry-delay`.
+/// Default value of the flag `--min-retry-delay` in Flux.
 pub const MIN_DELAY: Duration = Duration::from_millis(750);
-/// Default of Flux's `--max-retry-delay`.
+/// Default value of the flag `--max-retry-delay` in Flux.
 pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of failing objects. If there are more, the object whose last failure is the oldest is evicted.
 const MAX_OBJECTS: usize = 16 * 1024;

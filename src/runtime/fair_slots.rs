@@ -46,7 +46,7 @@ struct Shared {
 /// Keys, and callers that wait for a common slot.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Keys with a caller that holds a slot or waits for one.
+    /// Keys with a caller that holds a slot or waits for a slot.
     keys: HashMap<String, Key>,
     /// Callers that hold a slot of their key and wait for a common slot, in the order of arrival.
     waiting: BTreeMap<u64, Waiting>,
@@ -64,7 +64,7 @@ struct Queue {
 #[derive(Debug)]
 struct Key {
     slots: Arc<Semaphore>,
-    /// Number of callers that hold a slot or wait for one.
+    /// Number of callers that hold a slot or wait for a slot.
     callers: usize,
     /// Number of common slots in use.
     in_use: usize,

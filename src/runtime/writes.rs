@@ -67,7 +67,7 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Returns the leadership of a process without leader election, which may always write.
+    /// Returns the leadership of a process without leader election. Such a process may always write.
     pub fn sole() -> Self {
         Leadership { until: None }
     }

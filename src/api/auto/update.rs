@@ -9,7 +9,7 @@ use crate::api::auto::{ArtifactReference, UpdateStatus};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, conditions, schema};
 
-/// Specification of one run of the Pulumi CLI in a Workspace.
+/// Specification of a run of the Pulumi CLI in a Workspace.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[kube(
     group = "auto.pulumi.com",

@@ -17,7 +17,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Conditions `Progressing`, `Failed` and `Complete`.
+    /// Conditions of the Update: `Progressing`, `Failed` and `Complete`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -34,15 +34,15 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<RunProgress>,
 
-    /// Time at which the run started.
+    /// Time at which the run started. Absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
 
-    /// Time at which the run ended.
+    /// Time at which the run ended. Absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
 
-    /// Duration of the run, such as `1m3s`.
+    /// Duration of the run, such as `1m3s`. Absent until the run has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<String>,
 
@@ -54,7 +54,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,
 
-    /// Pulumi project of the run.
+    /// Pulumi project of the run. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
 
@@ -200,22 +200,22 @@ pub enum TerminationEvidence {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunBinding {
-    /// UID of the pod.
+    /// UID of the pod in which the run takes place.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
     /// ID of the agent process in the pod. The ID changes when the container restarts.
     #[serde(rename = "agentStartID")]
     pub agent_start_id: String,
-    /// Digest of the settings of the Pulumi stack.
+    /// Digest of the settings of the Pulumi stack for this run.
     pub settings_digest: String,
-    /// Artifact of the run.
+    /// Artifact that the run uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
     /// Host name of the pod. A lock of the Pulumi stack contains the same host name. Empty if other processes on the
     /// node have the same host name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// Name of the node of the pod.
+    /// Name of the node of the pod. Empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_name: String,
     /// ID of the container of the agent process, as reported by the kubelet.

@@ -98,7 +98,7 @@ pub struct WorkspaceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitRepository>,
 
-    /// Archive as the source.
+    /// Archive on an HTTP server as the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux: Option<FluxArtifact>,
 
@@ -151,7 +151,7 @@ pub struct FluxArtifact {
 /// Pulumi project in the image of the `pulumi` container.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct LocalDirectory {
-    /// Directory of the project, relative to the root of the image. Required.
+    /// Directory of the Pulumi project, relative to the root of the image. Required.
     #[serde(default)]
     pub dir: String,
 }
@@ -224,14 +224,14 @@ pub struct ConfigValueFrom {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::KEY))]
     pub env: Option<String>,
-    /// Path of a file in the `pulumi` container.
+    /// Path of a file in the `pulumi` container that contains the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub path: Option<String>,
-    /// Key of a Secret in the namespace of the Workspace.
+    /// Reference to a key of a Secret in the namespace of the Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<KeyReference>,
-    /// Key of a ConfigMap in the namespace of the Workspace.
+    /// Reference to a key of a ConfigMap in the namespace of the Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyReference>,
     /// Whether the value is parsed as JSON. If `false`, the value is a string. Default: `false`.
@@ -247,7 +247,7 @@ pub struct WorkspaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Conditions `Ready`, `Reconciling` and `Stalled`.
+    /// Conditions of the Workspace: `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -261,11 +261,11 @@ pub struct WorkspaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
-    /// Address of the agent.
+    /// Address of the agent: the host name of the Service and the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
 
-    /// Version of the Pulumi CLI in the pod.
+    /// Version of the Pulumi CLI in the pod. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_version: Option<String>,
 
@@ -273,7 +273,7 @@ pub struct WorkspaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
-    /// Name of the Pulumi project in the pod.
+    /// Name of the Pulumi project in the pod. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_name: Option<String>,
 
@@ -286,7 +286,7 @@ pub struct WorkspaceStatus {
     #[serde(default, rename = "podUID", skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
 
-    /// ID of the agent process in the pod. It changes when the container restarts.
+    /// ID of the agent process in the pod. The ID changes when the container restarts.
     #[serde(default, rename = "agentStartID", skip_serializing_if = "Option::is_none")]
     pub agent_start_id: Option<String>,
 
@@ -329,34 +329,34 @@ pub struct GitRepository {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRepositoryAuth {
-    /// Private key in the OpenSSH or PEM format.
+    /// Reference to the private key in the OpenSSH or PEM format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_private_key: Option<SecretKeySelector>,
-    /// User name.
+    /// Reference to the user name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<SecretKeySelector>,
-    /// Password of the user, or passphrase of `sshPrivateKey`.
+    /// Reference to the password of the user, or to the passphrase of `sshPrivateKey`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<SecretKeySelector>,
-    /// Personal access token.
+    /// Reference to the personal access token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<SecretKeySelector>,
-    /// Credentials of a GitHub App installation.
+    /// References to the credentials of a GitHub App installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub github_app: Option<GitHubAppKeys>,
 }
 
-/// Credentials of a GitHub App installation.
+/// References to the credentials of a GitHub App installation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitHubAppKeys {
-    /// App ID or client ID of the GitHub App.
+    /// Reference to the app ID or client ID of the GitHub App.
     #[serde(rename = "appID")]
     pub app_id: SecretKeySelector,
-    /// Installation ID of the GitHub App.
+    /// Reference to the installation ID of the GitHub App.
     #[serde(rename = "installationID")]
     pub installation_id: SecretKeySelector,
-    /// Private key of the GitHub App in the PEM format.
+    /// Reference to the private key of the GitHub App in the PEM format.
     pub private_key: SecretKeySelector,
 }
 

@@ -23,7 +23,8 @@ pub struct Program {
     #[serde(flatten, default)]
     pub types: Option<TypeMeta>,
     pub metadata: ObjectMeta,
-    /// Specification of the program. For compatibility, this field is not named `spec`.
+    /// Specification of the program. The field is not named `spec`, for compatibility with the Pulumi Kubernetes
+    /// Operator.
     #[serde(default)]
     pub program: ProgramSpec,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,11 +73,11 @@ impl Program {
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 pub struct ProgramSpec {
-    /// Description of the project.
+    /// Description of the Pulumi project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 
-    /// Requirements for the Pulumi CLI.
+    /// Version requirements for the Pulumi CLI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi: Option<PulumiRequirements>,
 
@@ -107,7 +108,7 @@ pub struct ProgramSpec {
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub variables: BTreeMap<String, Value>,
 
-    /// Resources by logical name.
+    /// Resources of the program by logical name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub resources: BTreeMap<String, ProgramResource>,
@@ -118,7 +119,7 @@ pub struct ProgramSpec {
     pub outputs: BTreeMap<String, Value>,
 }
 
-/// Requirements for the Pulumi CLI.
+/// Version requirements for the Pulumi CLI.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PulumiRequirements {
@@ -153,7 +154,7 @@ pub struct Plugin {
     /// Directory of the plugin in the workspace image.
     #[schemars(length(max = bounds::PATH))]
     pub path: String,
-    /// Version of the plugin. Default: any version.
+    /// Version of the plugin, such as `1.2.3`. Default: any version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub version: Option<String>,
@@ -248,18 +249,18 @@ pub struct ResourceOptions {
     /// ID of an existing resource that Pulumi imports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<String>,
-    /// Reference to the parent resource.
+    /// Reference to the parent resource. Default: the stack resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub parent: Option<Value>,
-    /// Download URL of the provider plugin.
+    /// Download URL of the provider plugin. Default: the URL that Pulumi selects.
     #[serde(default, rename = "pluginDownloadURL", skip_serializing_if = "Option::is_none")]
     pub plugin_download_url: Option<String>,
     /// Whether Pulumi refuses to delete the resource: a boolean or an expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub protect: Option<Value>,
-    /// Reference to the provider of the resource.
+    /// Reference to the provider of the resource. Default: the default provider of the package.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub provider: Option<Value>,

@@ -75,13 +75,13 @@ fn default_interval() -> String {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReceiverType {
-    /// Authenticated by `X-Hub-Signature-256`. The event is in `X-GitHub-Event`.
+    /// Requests are authenticated by `X-Hub-Signature-256`. The event is in `X-GitHub-Event`.
     Github,
-    /// Authenticated by the token in `X-Gitlab-Token`. The event is in `X-Gitlab-Event`.
+    /// Requests are authenticated by the token in `X-Gitlab-Token`. The event is in `X-Gitlab-Event`.
     Gitlab,
-    /// Authenticated only by the path.
+    /// Requests are authenticated only by the path.
     Generic,
-    /// Authenticated by `X-Signature`.
+    /// Requests are authenticated by `X-Signature`.
     GenericHmac,
 }
 
@@ -118,7 +118,7 @@ pub struct ReceiverResource {
 }
 
 impl ReceiverResource {
-    /// Returns the name if this entry selects a single Stack.
+    /// Returns the name, if this entry selects a Stack by its name.
     pub fn one(&self) -> Option<&str> {
         self.name.as_deref().filter(|name| *name != "*")
     }
@@ -128,7 +128,7 @@ impl ReceiverResource {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverStatus {
-    /// Conditions `Ready`, `Reconciling` and `Stalled`.
+    /// Conditions of the StackReceiver: `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

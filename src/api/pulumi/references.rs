@@ -192,9 +192,9 @@ pub struct SshAuth {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct BasicAuth {
-    /// User name.
+    /// User name of the account.
     pub user_name: ResourceRef,
-    /// Password.
+    /// Password or access token of the account.
     pub password: ResourceRef,
 }
 

@@ -1,4 +1,4 @@
-//! The status of a Stack.
+//! Status of a Stack.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_cancel: Option<String>,
 
-    /// Conditions `Ready`, `Reconciling` and `Stalled`.
+    /// Conditions of the Stack: `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -68,11 +68,11 @@ pub struct StackStatus {
     #[schemars(schema_with = "schema::map_of_any")]
     pub outputs: BTreeMap<String, Value>,
 
-    /// Source revision of the last started run.
+    /// Revision of the source of the last requested run. Absent if no run was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempted_revision: Option<String>,
 
-    /// Source revision of the last successful `up`.
+    /// Revision of the source of the last successful `up`. Absent if no `up` has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_revision: Option<String>,
 
@@ -99,7 +99,7 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_update: Option<CurrentUpdate>,
 
-    /// Last run that has ended.
+    /// Last completed run and its inputs. Absent if no run has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update: Option<LastUpdate>,
 
@@ -183,7 +183,7 @@ pub struct CurrentUpdate {
     /// check the state for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
-    /// Pulumi stack of the run.
+    /// Pulumi stack of the run. Parts that are unknown before the run are absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_stack: Option<PulumiStack>,
 }
@@ -207,7 +207,7 @@ pub struct LastUpdate {
     /// Whether a user canceled the run. The controller does not retry such a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canceled_by_user: Option<bool>,
-    /// Cause of the failure, or a warning about a successful run.
+    /// Cause of the failure, or a warning about a successful run. Absent after a success without a warning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(flatten)]
@@ -261,17 +261,17 @@ pub struct LastUpdate {
 pub struct Snapshot {
     /// Digest of the artifact.
     pub digest: Digest,
-    /// Time at which the first of these runs ended.
+    /// Time at which the first of the runs ended.
     pub first_reconciled: Time,
-    /// Time at which the last of these runs ended.
+    /// Time at which the last of the runs ended.
     pub last_reconciled: Time,
-    /// Duration of the last of these runs, such as `1m3s`.
+    /// Duration of the last of the runs, such as `1m3s`.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_duration: String,
     /// Result of these runs: the reason of the condition `Ready` after each run.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_status: String,
-    /// Number of these runs.
+    /// Number of runs of the artifact with this result.
     pub total_reconciliations: i64,
     /// `revision` of the artifact, and `originRevision` if the source reports it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

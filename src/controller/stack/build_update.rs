@@ -15,7 +15,7 @@ use crate::controller::stack::run::artifact_of;
 ///
 /// # Errors
 ///
-/// `updateTemplate` is invalid or too large.
+/// Returns an error if `updateTemplate` is invalid or too large.
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanError> {
     let is_destroy = current.kind == UpdateKind::Destroy;
     let refreshes = stack.spec.refresh.unwrap_or_default() && !is_destroy;

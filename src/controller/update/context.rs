@@ -40,7 +40,7 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// Returns all Updates of the same Workspace, including this one.
+    /// Returns all Updates of the same Workspace, including `update`.
     pub fn siblings(&self, update: &Update) -> Vec<Arc<Update>> {
         let namespace = update.namespace().unwrap_or_default();
         self.updates.in_group(&UpdateGroup::workspace(&namespace, &update.spec.workspace_name))

@@ -26,7 +26,7 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
-/// Maximum number of steps per reconcile, so that one Update does not delay the others.
+/// Maximum number of steps per reconcile, so that an Update does not delay other Updates.
 const STEPS: usize = 6;
 
 /// Streams of Updates that must be reconciled.

@@ -19,7 +19,7 @@ use crate::runtime::writes::{Created, WriteError};
 /// a quota or policy.
 const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Result of storing the outputs.
+/// Result of the attempt to store the outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     /// The outputs are stored in the Secret, or there are no outputs.

@@ -18,7 +18,7 @@ use crate::pulumi::stack_name;
 use crate::rpc::proto;
 use crate::rpc::protocol::{self, settings_digest};
 
-/// Maximum length of a label value.
+/// Maximum length of a label value, in characters.
 const MAX_NAME: usize = 63;
 
 /// Maximum number of dead runs in a request. If there are more, the request contains the newest dead runs.

@@ -33,7 +33,7 @@ use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
 use crate::runtime::watch::{self, only_changes};
 
-/// Maximum number of steps per reconcile. No Workspace needs more steps.
+/// Maximum number of steps per reconcile, which is sufficient for each Workspace.
 const MAX_STEPS: usize = 12;
 /// Requeue interval after a reconcile that reached the maximum number of steps.
 const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
