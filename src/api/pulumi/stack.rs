@@ -231,8 +231,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continue_resync_on_commit_match: Option<bool>,
 
-    /// Interval of `continueResyncOnCommitMatch` and poll interval of `projectRepo`, in seconds. Minimum: 60. Default:
-    /// 60.
+    /// Interval of `continueResyncOnCommitMatch` and poll interval of `projectRepo`, in seconds. Minimum: 60.
+    /// Default: 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resync_frequency_seconds: Option<i64>,
 
@@ -242,8 +242,8 @@ pub struct StackSpec {
     #[schemars(schema_with = "schema::duration")]
     pub retry_interval: Option<String>,
 
-    /// Maximum delay between a failed run and its retry, in seconds. Has no effect if `retryInterval` is set. Minimum:
-    /// 10. Default: 86400 (one day).
+    /// Maximum delay between a failed run and its retry, in seconds. Has no effect if `retryInterval` is set.
+    /// Minimum: 10. Default: 86400 (one day).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_max_backoff_duration_seconds: Option<i64>,
 
