@@ -131,15 +131,14 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
-    /// Maximum duration of the run, such as `1h30m`. A run that exceeds it is canceled gracefully. `0s` disables this
-    /// limit. Default: the flag `--default-run-timeout` of the controller. The flag `--max-run-timeout` is the upper
-    /// limit.
+    /// Maximum duration of the run, such as `1h30m`. A longer run is canceled gracefully. `0s` disables this limit.
+    /// Default: the flag `--default-run-timeout` of the controller. The flag `--max-run-timeout` is the upper limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time without progress and output of the run, as a duration such as `10m`. A run that exceeds it is
-    /// canceled gracefully. If the field is absent or `0s`, the run has no idle timeout.
+    /// Maximum time without progress and output of the run, as a duration such as `10m`. A run that exceeds this time
+    /// is canceled gracefully. If the field is absent or `0s`, the run has no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,

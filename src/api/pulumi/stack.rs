@@ -275,14 +275,14 @@ pub struct StackSpec {
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Maximum duration of a run, such as `1h30m`. A run that exceeds it is canceled gracefully and counts as failed.
-    /// `0s` disables this limit. Default: the flag `--default-run-timeout` of the controller. The flag
-    /// `--max-run-timeout` is the upper limit.
+    /// Maximum duration of a run, such as `1h30m`. A longer run is canceled gracefully and counts as failed. `0s`
+    /// disables this limit. Default: the flag `--default-run-timeout` of the controller. The flag `--max-run-timeout`
+    /// is the upper limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time without progress and output of a run, as a duration such as `10m`. A run that exceeds it is
+    /// Maximum time without progress and output of a run, as a duration such as `10m`. A run that exceeds this time is
     /// canceled gracefully and counts as failed. If the field is absent or `0s`, runs have no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
