@@ -12,7 +12,7 @@ pub const PROGRESSING: &str = "Progressing";
 pub const FAILED: &str = "Failed";
 pub const COMPLETE: &str = "Complete";
 
-/// Reasons of the conditions of a Stack: those of the Pulumi Kubernetes Operator v2, with additions.
+/// Reasons of the conditions of a Stack. They are the reasons of the Pulumi Kubernetes Operator v2, with additions.
 pub mod stack_reason {
     pub const PROCESSING_COMPLETED: &str = "ProcessingCompleted";
     pub const NOT_READY_IN_PROGRESS: &str = "NotReadyInProgress";
@@ -21,12 +21,13 @@ pub mod stack_reason {
     pub const RETRYING_AFTER_FAILURE: &str = "RetryingAfterFailure";
     pub const UPDATE_FAILED: &str = "UpdateFailed";
     pub const PREVIEW_FAILED: &str = "PreviewFailed";
-    /// The preview succeeded. No resources were changed.
+    /// The preview succeeded. No resources have changed.
     pub const PREVIEWED: &str = "Previewed";
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
     pub const SPEC_INVALID: &str = "SpecInvalid";
-    /// The Stack references an object of another namespace, and cross-namespace references are disabled. Flux uses the same reason.
+    /// The Stack references an object of another namespace, and cross-namespace references are disabled. Flux uses the
+    /// same reason.
     pub const ACCESS_DENIED: &str = "AccessDenied";
     pub const WORKSPACE_FAILED: &str = "WorkspaceFailed";
     /// The Pulumi CLI in the workspace image is older than the minimum version.
@@ -36,9 +37,9 @@ pub mod stack_reason {
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
     /// The Pulumi state contains resources that an interrupted run was creating.
     pub const PENDING_CREATES: &str = "PendingCreates";
-    /// A user canceled the run. The controller does not retry it.
+    /// A user canceled the run. The controller does not retry the run.
     pub const CANCELED: &str = "Canceled";
-    /// The backend does not have the Pulumi stack to destroy, although this Stack may have resources in it.
+    /// The backend does not contain the Pulumi stack to destroy, although this Stack may have created resources in it.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
 }
 
@@ -48,7 +49,8 @@ pub mod program_reason {
     pub const SPEC_INVALID: &str = "SpecInvalid";
 }
 
-/// Reasons of the conditions and events of a StackReceiver: those of the Flux Receiver, with one addition.
+/// Reasons of the conditions and events of a StackReceiver. They are the reasons of the Flux Receiver, with one
+/// addition.
 pub mod receiver_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const FAILED: &str = "Failed";
@@ -73,7 +75,7 @@ pub mod workspace_reason {
     pub const INSTALLING: &str = "Installing";
     pub const INSTALLATION_FAILED: &str = "InstallationFailed";
     pub const POD_FAILED: &str = "PodFailed";
-    /// The pod cannot be scheduled at the moment.
+    /// The scheduler cannot assign the pod to a node at the moment.
     pub const UNSCHEDULABLE: &str = "Unschedulable";
     /// The environment references a Secret or ConfigMap that does not exist.
     pub const REFERENCE_NOT_FOUND: &str = "ReferenceNotFound";
@@ -98,29 +100,31 @@ pub mod update_reason {
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
     pub const CANCELED: &str = "Canceled";
-    /// The run was interrupted or ended with its pod. The cause is not an error in the program or its configuration.
+    /// The run was interrupted, or its pod ended. The program and its configuration did not cause the failure.
     pub const ABORTED: &str = "Aborted";
-    /// The Pulumi state contains resources that an interrupted run was creating. Nothing ran.
+    /// The Pulumi state contains resources that an interrupted run was creating. The run did not start.
     pub const PENDING_CREATES: &str = "PendingCreates";
-    /// The backend does not have the Pulumi stack to destroy. Nothing was destroyed.
+    /// The backend does not contain the Pulumi stack to destroy. No resource was destroyed.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
-    /// The run waits until a Pulumi command that a user runs in the pod has ended.
+    /// The run waits for the end of a Pulumi command that a user runs in the pod.
     pub const INTERACTIVE_SESSION: &str = "InteractiveSession";
-    /// The spec is not valid. Nothing ran.
+    /// The spec is invalid. The run did not start.
     pub const SPEC_INVALID: &str = "SpecInvalid";
-    /// The workspace does not meet a requirement of the run. For example, a Secret does not have a referenced key. Nothing ran.
+    /// The workspace does not meet a requirement of the run, for example because a Secret lacks a referenced key. The
+    /// run did not start.
     pub const RUN_REFUSED: &str = "RunRefused";
-    /// It is unknown whether the run has ended. The run stays open until its end is proven or a user resolves it.
+    /// The end of the run is neither observed nor proven. The run stays open until its end is proven or a user resolves
+    /// the run.
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
     /// The controller deletes the pod of a run, because the agent has not enforced the timeout of the run. Only events have
     /// this reason.
     pub const TIMEOUT_EXCEEDED: &str = "TimeoutExceeded";
 }
 
-/// Maximum length of a condition message that the API server accepts.
+/// Maximum length of a condition message that the API server accepts, in bytes.
 const MAX_MESSAGE: usize = 32768;
 
-/// The type, status, reason and message of a condition to write.
+/// Content of a condition to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {
     pub kind: &'a str,
@@ -147,7 +151,8 @@ impl Status {
     }
 }
 
-/// Adds or replaces a condition. The transition time changes only if the status changes, as the Kubernetes API conventions require.
+/// Adds or replaces a condition. The transition time changes only with the status, as the Kubernetes API conventions
+/// require.
 pub fn set(conditions: &mut Vec<Condition>, claim: &Claim<'_>, generation: i64, now: Timestamp) {
     let message = shorten(claim.message, MAX_MESSAGE);
     let status = claim.status.as_str();
@@ -170,7 +175,7 @@ pub fn set(conditions: &mut Vec<Condition>, claim: &Claim<'_>, generation: i64, 
     }
 }
 
-/// Removes the condition of the type `kind`, if it is present.
+/// Removes the condition of the type `kind`, if present.
 pub fn remove(conditions: &mut Vec<Condition>, kind: &str) {
     conditions.retain(|c| c.type_ != kind);
 }
@@ -179,12 +184,13 @@ pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition
     conditions.iter().find(|c| c.type_ == kind)
 }
 
-/// Returns whether the condition is present with the status `True`.
+/// Returns whether the condition of the type `kind` is present and has the status `True`.
 pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     find(conditions, kind).is_some_and(|c| c.status == "True")
 }
 
-/// Returns the shortened message of `Ready` for `kubectl get`. `None` if the condition is absent or has no message.
+/// Returns the shortened message of the condition `Ready` for `kubectl get`. Returns `None` if the condition is absent
+/// or has no message.
 pub fn summary(conditions: &[Condition]) -> Option<String> {
     Some(columns::text(&find(conditions, READY)?.message, columns::MAX_STATUS)).filter(|summary| !summary.is_empty())
 }
@@ -232,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlong_message_is_truncated_at_a_character_boundary() {
+    fn a_too_long_message_is_truncated_at_a_character_boundary() {
         let mut conditions = Vec::new();
         set(&mut conditions, &ready(Status::False, &"ä".repeat(20_000)), 1, at(10));
         assert!(conditions[0].message.len() <= MAX_MESSAGE);

@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions of this version.
+//! CustomResourceDefinitions of this version of the controller.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Program, Stack, StackReceiver};
 
-/// Returns all CustomResourceDefinitions as they are installed in a cluster.
+/// Returns all CustomResourceDefinitions in their installed form.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     let all = [Stack::crd(), Program::crd(), StackReceiver::crd(), Workspace::crd(), Update::crd()];
     all.into_iter().map(finish).collect()
@@ -25,10 +25,10 @@ pub fn api_versions() -> BTreeSet<(String, String)> {
     [of::<Stack>(), of::<Program>(), of::<StackReceiver>(), of::<Workspace>(), of::<Update>()].into()
 }
 
-/// Sets `observedGeneration: -1` as the default status of new objects. Without the default, tools that wait for readiness report a new
-/// object as ready before its first reconciliation.
+/// Completes a CustomResourceDefinition. New objects get the status `observedGeneration: -1`. Without this default,
+/// tools that wait for readiness report a new object as ready before its first reconciliation.
 fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
-    // Prevents the variable substitution of Flux from replacing `${...}` in descriptions.
+    // Prevents Flux from replacing `${...}` in descriptions with variables.
     crd.metadata
         .annotations
         .get_or_insert_default()
@@ -43,7 +43,7 @@ fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
-/// Serves Stacks as `v1alpha1` in addition to `v1`. Both versions have the same schema, so no conversion is required.
+/// Serves Stacks as `v1alpha1` in addition to `v1`. Both versions have the same schema, so Stacks need no conversion.
 fn serve_older_version(crd: &mut CustomResourceDefinition) {
     if crd.spec.group != Stack::group(&()) || crd.spec.names.kind != Stack::kind(&()) {
         return;

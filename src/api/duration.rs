@@ -2,15 +2,15 @@
 
 use jiff::SignedDuration;
 
-/// Parses a duration and returns it in seconds. The result is rounded up, so that it is never shorter than the duration. `None` if the
-/// duration is invalid or negative.
+/// Parses a duration and returns it in seconds, rounded up so that the result is never shorter than the duration.
+/// Returns `None` if the duration is invalid or negative.
 pub fn seconds(text: &str) -> Option<u64> {
     let duration = text.parse::<SignedDuration>().ok().filter(|duration| !duration.is_negative())?;
     let more = u64::from(duration.subsec_nanos() > 0);
     u64::try_from(duration.as_secs()).ok()?.checked_add(more)
 }
 
-/// Formats a duration in whole seconds, such as `1h2m3s`.
+/// Formats a duration in whole seconds, such as `1h2m3s`. A negative duration is formatted as `0s`.
 pub fn display(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().max(0);
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -39,6 +39,6 @@ mod tests {
     fn durations_are_formatted_like_go() {
         let shown = |seconds: i64| display(SignedDuration::from_secs(seconds));
         assert_eq!([shown(0), shown(59), shown(61), shown(3600)], ["0s", "59s", "1m1s", "1h0m0s"]);
-        assert_eq!(shown(-5), "0s", "clocks differ");
+        assert_eq!(shown(-5), "0s", "a negative duration is formatted as zero");
     }
 }

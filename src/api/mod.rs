@@ -1,5 +1,5 @@
-//! Defines the custom resources as plain data: fields, defaults, schemas and names. This module uses no client, no clock and no other
-//! module.
+//! Custom resources as plain data: fields, defaults, schemas and names. This module uses no client and no clock, and
+//! depends on no reconciler.
 
 pub mod auto;
 pub mod bounds;

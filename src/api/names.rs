@@ -1,30 +1,33 @@
-//! Names on which other programs depend: labels, annotations, finalizers, field managers and derived object names.
+//! Names that other programs use: labels, annotations, finalizers, field managers and names of derived objects.
 //!
-//! They match the names of the Pulumi Kubernetes Operator v2 and of Flux, so that existing tools for both work unchanged.
+//! They equal the names of the Pulumi Kubernetes Operator v2 and of Flux, so that existing tools for these controllers
+//! work without a change.
 
 use sha2::{Digest as _, Sha256};
 
-/// Field manager of all objects that the controller applies.
+/// Field manager of all objects that the controller writes.
 pub const FIELD_MANAGER: &str = "pulumi-controller";
 
-/// Field manager of the Pulumi Kubernetes Operator v2. The operator also uses names that start with this name and a slash.
+/// Field manager of the Pulumi Kubernetes Operator v2. The operator also uses this name followed by a slash and a
+/// suffix.
 pub const OPERATOR_FIELD_MANAGER: &str = "pulumi-kubernetes-operator";
 
 /// Finalizer of a Stack. The Pulumi Kubernetes Operator uses the same name.
 pub const STACK_FINALIZER: &str = "finalizer.stack.pulumi.com";
-/// Finalizer of an Update. It keeps the object until the run has ended and the controller has removed the metadata of the run from the pod.
+/// Finalizer of an Update. It is removed after the run has ended and the controller has removed the metadata of the run
+/// from the pod.
 pub const UPDATE_FINALIZER: &str = "finalizer.update.auto.pulumi.com";
-/// Finalizer of a Workspace. It keeps the object until the controller has deleted the objects of the Workspace in order.
+/// Finalizer of a Workspace. It is removed after the controller has deleted the objects of the Workspace in order.
 pub const WORKSPACE_FINALIZER: &str = "finalizer.workspace.auto.pulumi.com";
-/// Finalizer of a workspace pod with an open run. It keeps the object of a force-deleted pod, so that the controller can read its status
-/// and the StatefulSet does not replace the pod.
+/// Finalizer of a workspace pod with an open run. It keeps a force-deleted pod in the API, so that the controller can
+/// read the status of the pod and the StatefulSet does not replace the pod.
 pub const RUN_FINALIZER: &str = "auto.pulumi.com/run";
 
-/// Label of all objects that belong to a Stack. The value is `stack`.
+/// Label of all objects of a Stack. The value is `stack`.
 pub const LABEL_STACK_COMPONENT: &str = "pulumi.com/component";
 /// Label with the name of the Stack.
 pub const LABEL_STACK_NAME: &str = "pulumi.com/stack-name";
-/// Flux label that assigns an object to a shard. The objects of a Stack have the label of the Stack.
+/// Flux label that assigns an object to a shard. The objects of a Stack have the same shard as the Stack.
 pub const LABEL_SHARD: &str = "sharding.fluxcd.io/key";
 /// Label of the objects of a Workspace. The value is `workspace`.
 pub const LABEL_COMPONENT: &str = "auto.pulumi.com/component";
@@ -34,42 +37,44 @@ pub const LABEL_WORKSPACE_NAME: &str = "auto.pulumi.com/workspace-name";
 pub const LABEL_RUN: &str = "auto.pulumi.com/run";
 /// Value of [`LABEL_RUN`].
 pub const RUN_OPEN: &str = "open";
-/// Label of the outputs Secret with the name of the Update.
+/// Label of the Secret with the outputs of a run. The value is the name of the Update.
 pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 
-/// Annotation of a Stack. A new value requests a run.
+/// Annotation of a Stack whose new value requests a run.
 pub const ANNOTATION_RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
-/// Flux annotation. A new value requests a reconciliation, and on a Stack a run.
+/// Flux annotation whose new value requests a reconciliation. On a Stack, it also requests a run.
 pub const ANNOTATION_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
-/// Flux annotation. With the same value as `requestedAt`, it forces a run regardless of the result of the last run.
+/// Flux annotation that forces a run regardless of the result of the last run. Its value must equal the value of
+/// `requestedAt`.
 pub const ANNOTATION_FORCE_AT: &str = "reconcile.fluxcd.io/forceAt";
-/// Flux annotation. With the same value as `requestedAt`, it resets the failure count.
+/// Flux annotation that resets the failure count. Its value must equal the value of `requestedAt`.
 pub const ANNOTATION_RESET_AT: &str = "reconcile.fluxcd.io/resetAt";
-/// Annotation `<update>=retry|clear|abandon` with which a user resolves a run that requires a decision. It is set on the Stack, or on an
-/// Update that a user created.
+/// Annotation with which a user resolves a run that requires a decision. The value is `<update>=retry|clear|abandon`.
+/// It is set on a Stack, or on an Update that a user created.
 pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
-/// Annotation that cancels a run. On a Stack, the name of an Update cancels this Update, and any other new value cancels the open run. On
-/// an Update, any value cancels it.
+/// Annotation that cancels a run. On a Stack, the name of an Update cancels the run of this Update, and any other new
+/// value cancels the open run. On an Update, any value cancels its run.
 pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
-/// Annotation with the reason for which the controller deletes the Update of a Stack before its run starts.
+/// Annotation of an Update that contains the reason for which the controller deletes the Update before its run starts.
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
-/// Annotation of a workspace pod with an open run that contains the UID of the Update.
+/// Annotation of a workspace pod with an open run. The value is the UID of the Update.
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
-/// Annotation with the hash of the inputs of a workspace pod. A pod with a different hash is outdated.
+/// Annotation with the hash of the inputs of a workspace pod. A pod is outdated if its hash differs from the current
+/// hash.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
-/// Annotation of a workspace pod with the time at which the controller last set this annotation to make the kubelet update the mounted
-/// Secrets and ConfigMaps.
+/// Annotation of a workspace pod whose change makes the kubelet update the mounted Secrets and ConfigMaps. The value is
+/// the time of the last such change.
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
-/// Annotation with the time at which the controller requested the cancellation of the run from the agent.
+/// Annotation of an Update with the time at which the controller requested the cancellation of the run from the agent.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";
-/// Annotation of an outputs Secret that contains a JSON list of the keys of secret outputs.
+/// Annotation of a Secret with outputs. The value is a JSON list of the keys whose outputs are secret.
 pub const ANNOTATION_SECRETS: &str = "pulumi.com/secrets";
-/// Annotation of a workspace pod with an open run that prevents its eviction by the cluster autoscaler.
+/// Annotation of a workspace pod with an open run. It prevents the cluster autoscaler from evicting the pod.
 pub const ANNOTATION_SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
-/// Annotation of a workspace pod with an open run that prevents its disruption by Karpenter.
+/// Annotation of a workspace pod with an open run. It prevents Karpenter from disrupting the pod.
 pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 
-/// Taint that an administrator sets to confirm that no process runs on the node.
+/// Taint with which an administrator confirms that no process runs on the node.
 pub const TAINT_OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Port of the gRPC service of the agent.
@@ -80,19 +85,20 @@ pub const AGENT_HEALTH_PORT: u16 = 50052;
 pub const TERMINATION_GRACE_SECONDS: u64 = 600;
 /// Name of the container that runs the Pulumi CLI.
 pub const PULUMI_CONTAINER: &str = "pulumi";
-/// Name of the volume with the source, the project and the records of operations.
+/// Name of the volume with the source, the project and the journal of the agent.
 pub const SHARE_VOLUME: &str = "share";
 /// Mount path of the share volume.
 pub const SHARE_DIRECTORY: &str = "/share";
-/// Environment variable with the path of the file to which containers can add variables for the CLI, as in the Pulumi Kubernetes Operator.
+/// Environment variable with the path of the file in which containers pass variables to the CLI, as in the Pulumi
+/// Kubernetes Operator.
 pub const ENV_FILE_VARIABLE: &str = "PULUMI_ENV";
-/// Name of the file of [`ENV_FILE_VARIABLE`] in the share volume.
+/// Name of the file in the share volume to which [`ENV_FILE_VARIABLE`] refers.
 pub const ENV_FILE: &str = ".env";
 /// Mount path of the certificate, the key and the CA bundle of the agent.
 pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
-/// Directory with one mount for each Secret that the environment or the configuration references.
+/// Directory with one mount for each Secret to which the environment or the configuration refers.
 pub const SECRETS_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
-/// Directory with one mount for each ConfigMap that the environment or the configuration references.
+/// Directory with one mount for each ConfigMap to which the environment or the configuration refers.
 pub const CONFIG_MAPS_DIRECTORY: &str = "/var/run/configmaps/stacks.pulumi.com/configmaps";
 
 /// Returns the name of the StatefulSet, the Service and the PodDisruptionBudget of a Workspace.
@@ -105,12 +111,12 @@ pub fn workspace_pod(workspace: &str) -> String {
     format!("{workspace}-workspace-0")
 }
 
-/// Returns the name of the Secret with the server certificate of a Workspace.
+/// Returns the name of the Secret with the server certificate of the agent.
 pub fn workspace_tls_secret(workspace: &str) -> String {
     format!("{workspace}-workspace-tls")
 }
 
-/// Returns the server name in the certificate of the agent, which the controller verifies.
+/// Returns the server name in the certificate of an agent. The controller verifies this name.
 pub fn workspace_server_name(workspace: &str, namespace: &str) -> String {
     format!("{workspace}-workspace.{namespace}.svc")
 }
@@ -122,12 +128,12 @@ pub fn outputs_secret(update: &str) -> String {
 
 /// Number of hexadecimal digits at the end of the name of an Update that a Stack creates.
 pub const UPDATE_HASH_LENGTH: usize = 11;
-/// Number of these digits that contain the number of the attempt, which wraps around to 0.
+/// Number of these digits that encode the attempt. The encoded number wraps around to 0.
 const ATTEMPT_DIGITS: usize = 5;
 
-/// Returns the name of an Update that a Stack creates. The name depends only on the UID of the Stack and the attempt, so that a repeated
-/// creation uses the same name. The attempt precedes the hash, so that the Updates of a Stack are in the order of their creation when
-/// sorted by name.
+/// Returns the name of an Update that a Stack creates. The name depends only on the UID of the Stack and the attempt,
+/// so that a repeated creation uses the same name. The attempt precedes the hash, so that the names of the Updates of a
+/// Stack sort by creation.
 pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
     let hash = hex::encode(Sha256::digest(format!("{uid}/{attempt}")));
     let hash = hash.get(..UPDATE_HASH_LENGTH - ATTEMPT_DIGITS).unwrap_or(&hash);
@@ -135,7 +141,7 @@ pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
     format!("{stack}-{number:0ATTEMPT_DIGITS$x}{hash}")
 }
 
-/// Returns whether Kubernetes accepts `name` as an object name: a DNS subdomain (RFC 1123).
+/// Returns whether `name` is a valid object name in Kubernetes: a DNS subdomain (RFC 1123).
 pub fn is_object_name(name: &str) -> bool {
     let is_alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
@@ -146,7 +152,7 @@ pub fn is_object_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label)
 }
 
-/// Returns the path of a webhook, computed as for a Flux Receiver.
+/// Returns the path of a webhook. The path is computed as in Flux.
 pub fn webhook_path(token: &[u8], name: &str, namespace: &str) -> String {
     let digest = Sha256::new().chain_update(token).chain_update(name).chain_update(namespace).finalize();
     format!("/hook/{}", hex::encode(digest))

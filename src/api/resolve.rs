@@ -1,27 +1,28 @@
-//! Parses the annotation with which a user resolves a run: `<update>=retry|clear|abandon`.
+//! Parses the annotation `pulumi.com/resolve`, with which a user resolves a run: `<update>=retry|clear|abandon`.
 
-/// Decision of a user about a run.
+/// Decision of a user about a run that requires one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Run again with the current state.
+    /// Start another run. The state is not changed before the run.
     Retry,
-    /// Remove the pending creates from the state, then run again.
+    /// Remove the pending creates from the state, then start another run.
     Clear,
-    /// Do not run again until an input changes.
+    /// Start no run until an input changes.
     Abandon,
 }
 
-/// A decision and the Update to which it applies.
+/// Decision, and the name of the Update to which it applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution<'a> {
     pub update: &'a str,
     pub decision: Decision,
 }
 
-/// Maximum length of the value in bytes: the longest object name and the longest decision. The value is copied to the status.
+/// Maximum length of the annotation value in bytes: the longest object name with the longest decision. The limit exists
+/// because the status contains a copy of the value.
 const MAX_LENGTH: usize = 253 + "=abandon".len();
 
-/// Parses the value of the annotation. The error is a message for the user.
+/// Parses the annotation value. The error is a message for the user.
 pub fn parse(value: &str) -> Result<Resolution<'_>, &'static str> {
     const FORM: &str = "must have the form <update>=retry, <update>=clear or <update>=abandon";
     if value.len() > MAX_LENGTH {
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resolution_names_an_update_and_one_of_three_answers() {
+    fn a_resolution_names_an_update_and_one_of_three_decisions() {
         let rows = [("a=retry", Decision::Retry), (" a = clear ", Decision::Clear), ("a=abandon", Decision::Abandon)];
         for (text, decision) in rows {
             assert_eq!(parse(text), Ok(Resolution { update: "a", decision }), "{text}");
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlong_resolution_is_rejected() {
+    fn a_too_long_resolution_is_rejected() {
         let value = |length: usize| format!("{}=abandon", "a".repeat(length));
         assert!(parse(&value(253)).is_ok());
         let message = format!("must be at most {MAX_LENGTH} bytes long");

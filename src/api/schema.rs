@@ -1,15 +1,15 @@
-//! JSON schemas that cannot be derived from the Rust types.
+//! JSON schemas that cannot be derived from Rust types.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 use crate::api::bounds;
 
-/// Schema of a JSON object with arbitrary fields, for templates, which remain JSON until they are applied.
+/// Schema of a JSON object with any fields, for templates, which stay JSON until they are applied.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// Schema of a map from names to any JSON values.
+/// Schema of a map whose values can be any JSON values.
 pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -28,7 +28,7 @@ pub fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"})
 }
 
-/// Schema of a list of core/v1 EnvFromSource.
+/// Schema of a list of EnvFromSource (core/v1).
 pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -38,7 +38,7 @@ pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Schema of a list of core/v1 EnvVar.
+/// Schema of a list of EnvVar (core/v1).
 pub fn environment(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -54,7 +54,7 @@ pub fn environment(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Schema of conditions with the limits of the Kubernetes API.
+/// Schema of a list of conditions, with the size limits of the Kubernetes API.
 pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",

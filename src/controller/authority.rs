@@ -1,8 +1,9 @@
-//! Certificate authority (CA) of the controller, stored in a Secret in the controller's namespace. The CA can be created,
-//! rotated, replaced by a user and restored after deletion without interrupting connections.
+//! Certificate authority (CA) of the controller, which is stored in a Secret in the namespace of the controller. The
+//! creation, the rotation, the replacement by a user, and the restoration after a deletion do not interrupt
+//! connections.
 //!
-//! The module `secret` defines the format of the Secret, and `decide` selects the next step. [`CaRotator`] reads the Secret,
-//! performs the steps and publishes the active CA generations.
+//! The module `secret` defines the format of the Secret, and `decide` selects the next step. [`CaRotator`] reads the
+//! Secret, performs the steps, and publishes the active CA generations.
 
 mod decide;
 mod generations;
@@ -28,13 +29,12 @@ use crate::telemetry::metrics::Metrics;
 pub use generations::Generations;
 pub use secret::SECRET;
 
-/// Interval at which the Secret is read. The controller does not watch Secrets, so it polls this Secret by name.
+/// Interval between two reads of the Secret. The controller does not watch Secrets.
 const READ_INTERVAL: Duration = Duration::from_secs(20);
-/// Maximum number of steps per pass. No state of the Secret needs more steps, unless another client changes the Secret
-/// continuously.
+/// Maximum number of steps per pass. More steps are required only if another client changes the Secret continuously.
 const MAX_STEPS: usize = 6;
 
-/// Reason why there is no CA, or why the active CA cannot be updated.
+/// Reason why no CA exists, or why the active CA cannot be updated.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     #[error(transparent)]
@@ -54,14 +54,14 @@ pub enum AuthorityError {
     Contended(String),
 }
 
-/// Namespace of the Secret, and the clients that read and write the Secret.
+/// Namespace of the Secret, and the clients with which the Secret is read and written.
 pub struct SecretStore {
     pub reader: Reader,
     pub writer: Writer,
     pub namespace: String,
 }
 
-/// Maintains the CA. No other part of the controller writes the Secret.
+/// Maintains the CA. Only this part of the controller writes the Secret.
 pub struct CaRotator {
     store: SecretStore,
     events: Events,
@@ -69,12 +69,12 @@ pub struct CaRotator {
     agents: Agents,
     clients: Vec<Issued>,
     in_force: watch::Sender<Arc<Generations>>,
-    /// Last reported error. An error is reported only if it differs from the last one.
+    /// Last reported error. An error is reported only if it differs from the last reported error.
     error: Option<String>,
 }
 
 impl CaRotator {
-    /// Reads or creates the CA. If two processes create a CA concurrently, both use the one that was created first.
+    /// Reads or creates the CA. If two processes create a CA concurrently, both use the CA that was created first.
     pub async fn start(store: SecretStore, events: Events, metrics: Metrics) -> Result<CaRotator, AuthorityError> {
         let now = Timestamp::now();
         let generations = match store.settle(None, now).await? {
@@ -90,12 +90,12 @@ impl CaRotator {
         Ok(CaRotator { store, events, metrics, agents, clients, in_force, error: None })
     }
 
-    /// Returns the connections to all agents. They use the active certificates of the controller.
+    /// Returns the client for connections to all agents. It uses the active certificates of the controller.
     pub fn agents(&self) -> Agents {
         self.agents.clone()
     }
 
-    /// Returns a receiver of the active CA generations.
+    /// Returns a receiver for the active CA generations.
     pub fn authority(&self) -> watch::Receiver<Arc<Generations>> {
         self.in_force.subscribe()
     }
@@ -136,8 +136,8 @@ impl CaRotator {
         self.metrics.authority(self.in_force.borrow().current().expiry(), self.error.is_none());
     }
 
-    /// Replaces the client certificates before it publishes the CA generations, because the controller may call an agent as
-    /// soon as the agent's Workspace has the new CA.
+    /// Replaces the client certificates, and then publishes the CA generations. After the publication, a Workspace can
+    /// have the new CA, and the controller can call its agent.
     fn put_in_force(&mut self, generations: Arc<Generations>, now: Timestamp) -> Result<(), AuthorityError> {
         let is_new = *generations != **self.in_force.borrow();
         let is_due = |client: &Issued| identity::renewal_due(&client.certificate_pem, now).unwrap_or(true);
@@ -178,8 +178,8 @@ enum Settled {
 }
 
 impl SecretStore {
-    /// Reads the Secret and performs steps until no step is due. The result always comes from the Secret, so the active CA
-    /// survives a restart.
+    /// Reads the Secret and performs steps until no step is due. The result is always read from the Secret, so the
+    /// active CA survives a restart.
     async fn settle(&self, known: Option<&Generations>, now: Timestamp) -> Result<Settled, AuthorityError> {
         for _ in 0..MAX_STEPS {
             let secret = self.reader.get_opt::<Secret>(&self.namespace, SECRET).await?;
@@ -198,7 +198,7 @@ impl SecretStore {
                 (_, _, _) => self.create(known, now).await,
             };
             match written {
-                // Another client changed the Secret concurrently. The next iteration reads the Secret again.
+                // Another client has changed the Secret. The next iteration reads the Secret again.
                 Err(AuthorityError::Write(error)) if error.is_conflict() || error.is_not_found() => {}
                 other => other?,
             }

@@ -1,7 +1,7 @@
-//! Merges the templates of a Stack into the generated objects with the semantics of `kubectl patch --type=strategic`.
+//! Merges the templates of a Stack into generated objects, with the semantics of `kubectl patch --type=strategic`.
 //!
-//! Templates of Pods and Services stay JSON values until they are applied, because parsing into Rust types would drop fields
-//! that `k8s-openapi` does not define. The module `keys` defines the merge keys of lists.
+//! Templates of Pods and Services stay JSON until they are applied, because Rust types would drop the fields that
+//! `k8s-openapi` does not define. The module `keys` defines the merge keys of lists.
 
 mod keys;
 mod strategic;
@@ -38,7 +38,7 @@ pub enum TemplateError {
     Generated(#[source] serde_json::Error),
 }
 
-/// Template field in the spec of a Stack, and the fields that the `spec` of the template may set.
+/// Template in the spec of a Stack, and the fields that can be set in the `spec` of this template.
 #[derive(Clone, Copy, Debug)]
 struct Template {
     pub name: &'static str,
@@ -46,20 +46,20 @@ struct Template {
 }
 
 impl Template {
-    /// Returns the metadata and spec of a template, or an error that names the first unsupported field. Null sections are
-    /// ignored.
+    /// Returns the metadata and the spec of a template. Returns an error that contains the name of the first
+    /// unsupported field. Sections that are null are ignored.
     fn check(&self, template: &Value) -> Result<Map<String, Value>, TemplateError> {
         let not_an_object = || TemplateError::NotAnObject { field: self.name.to_owned() };
         let template = template.as_object().ok_or_else(not_an_object)?;
-        // The schema of the Pulumi Kubernetes Operator allows a complete object. Its `apiVersion`, `kind` and `status` have
-        // no effect.
+        // The schema of the Pulumi Kubernetes Operator permits a complete object. `apiVersion`, `kind` and `status` of
+        // this object have no effect.
         let is_known = |field: &str| matches!(field, "apiVersion" | "kind" | "metadata" | "spec" | "status");
         if let Some(field) = template.keys().find(|field| !is_known(field)) {
             return Err(TemplateError::Unsupported { field: format!("{}.{field}", self.name) });
         }
         self.check_fields(template, "metadata", METADATA_FIELDS)?;
         self.check_fields(template, "spec", self.spec_fields)?;
-        // If it were merged, a null section would delete the section of the generated object.
+        // A merge of a null section would delete the section of the generated object.
         let counts =
             |(field, section): &(&String, &Value)| matches!(field.as_str(), "metadata" | "spec") && !section.is_null();
         Ok(template.iter().filter(counts).map(|(field, section)| (field.clone(), section.clone())).collect())
@@ -93,7 +93,8 @@ impl Template {
     }
 }
 
-/// Returns the name of the field that a directive such as `$setElementOrder/env` refers to. Other field names are unchanged.
+/// Returns the name of the field to which a directive such as `$setElementOrder/env` refers. Other field names do not
+/// change.
 fn plain_name(field: &str) -> &str {
     match field.strip_prefix('$').and_then(|directive| directive.split_once('/')) {
         Some((_, field)) => field,
@@ -101,8 +102,8 @@ fn plain_name(field: &str) -> &str {
     }
 }
 
-/// Definition of `updateTemplate`. Fields that identify the run, such as its type and artifact, are unsupported because the
-/// Stack sets them.
+/// Definition of `updateTemplate`. Fields that identify the run, such as the type and the artifact, are not supported,
+/// because the Stack sets them.
 const UPDATE_TEMPLATE: Template = Template {
     name: "updateTemplate",
     spec_fields: &[
@@ -125,7 +126,7 @@ const UPDATE_TEMPLATE: Template = Template {
     ],
 };
 
-/// Merges a Stack's `updateTemplate` (`metadata` and `spec`) into a generated Update.
+/// Merges the `updateTemplate` of a Stack (`metadata` and `spec`) into a generated Update.
 pub fn update_template(generated: &Update, template: &Value) -> Result<Update, TemplateError> {
     let template = UPDATE_TEMPLATE.check(template)?;
     let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;
@@ -133,8 +134,8 @@ pub fn update_template(generated: &Update, template: &Value) -> Result<Update, T
     serde_json::from_value(merged).map_err(UPDATE_TEMPLATE.invalid())
 }
 
-/// Definition of `workspaceTemplate`. `artifact` is unsupported because the Stack sets it. `flux`, `git`, `local` and
-/// `projectInfo` select the source (`source::inline`).
+/// Definition of `workspaceTemplate`. `artifact` is not supported, because the Stack sets it. `flux`, `git`, `local`
+/// and `projectInfo` select the source (`source::inline`).
 const WORKSPACE_TEMPLATE: Template = Template {
     name: "workspaceTemplate",
     spec_fields: &[
@@ -158,11 +159,11 @@ const WORKSPACE_TEMPLATE: Template = Template {
 const POD_TEMPLATE_FIELD: &str = "podTemplate";
 const SERVICE_TEMPLATE_FIELD: &str = "serviceTemplate";
 
-/// Merges a Stack's `workspaceTemplate` (`metadata` and `spec`) into its generated Workspace.
+/// Merges the `workspaceTemplate` of a Stack (`metadata` and `spec`) into the generated Workspace.
 ///
-/// If the generated Workspace has no `podTemplate`, the `podTemplate` of the template is copied unchanged: its nulls and
-/// directives take effect when it is merged into the generated pod template. No generated Workspace has a `serviceTemplate`,
-/// so `serviceTemplate` is always copied.
+/// The `podTemplate` of the template is copied without a merge if the generated Workspace has no `podTemplate`. Its
+/// nulls and directives take effect later, when it is merged into the generated pod template. A generated Workspace has
+/// no `serviceTemplate`, so `serviceTemplate` is always copied.
 pub fn workspace_template(generated: &Workspace, template: &Value) -> Result<Workspace, TemplateError> {
     let mut template = WORKSPACE_TEMPLATE.check(template)?;
     let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;
@@ -186,7 +187,7 @@ pub fn workspace_template(generated: &Workspace, template: &Value) -> Result<Wor
     serde_json::from_value(merged).map_err(WORKSPACE_TEMPLATE.invalid())
 }
 
-/// Template that exceeds the size limit.
+/// Error of a template that exceeds the size limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} must be at most {limit} bytes as JSON, but has {bytes} bytes")]
 pub struct TooLarge {
@@ -195,13 +196,13 @@ pub struct TooLarge {
     limit: usize,
 }
 
-/// Returns an error if the JSON encoding of the template is larger than `limit` bytes.
+/// Returns an error if the template, encoded as JSON, has more than `limit` bytes.
 pub fn check_size(field: &'static str, template: Option<&Value>, limit: usize) -> Result<(), TooLarge> {
     let bytes = template.map_or(0, size);
     if bytes > limit { Err(TooLarge { field, bytes, limit }) } else { Ok(()) }
 }
 
-/// Returns the size of the JSON encoding of a value in bytes, without storing the encoding.
+/// Returns the size of a value that is encoded as JSON, in bytes. The encoded value is not stored.
 fn size(value: &Value) -> usize {
     let mut counter = Counter(0);
     match serde_json::to_writer(&mut counter, value) {

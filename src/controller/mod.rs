@@ -1,4 +1,4 @@
-//! Reconcilers. Each reconciler observes the state, decides on an action, performs the action and writes the status.
+//! Reconcilers. Each reconciler observes the state, decides on an action, performs the action, and writes the status.
 
 pub mod authority;
 pub mod merge;
@@ -15,7 +15,7 @@ mod test_parts;
 use crate::api::pulumi::PulumiStack;
 use crate::pulumi::stack_name::Qualified;
 
-/// Returns whether two values identify different Pulumi stacks. A part that only one of the values specifies is not
+/// Returns whether two values identify different Pulumi stacks. Parts that are set in only one of the values are not
 /// compared.
 pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
     qualified(one).differs_from(&qualified(other))

@@ -1,6 +1,6 @@
-//! Program controller: reports whether a Program is valid and which artifact it produces.
+//! Program controller: reports whether a Program is valid, and which artifact it produces.
 //!
-//! The Stack controller does not depend on this status. It builds the same artifact, byte for byte, from the Program.
+//! The Stack controller does not use this status. It builds the same artifact, byte for byte, from the Program.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct Context {
     pub writer: Writer,
     pub events: Events,
     pub metrics: Metrics,
-    /// All Programs that the controller watches.
+    /// All Programs in the scope of the controller.
     pub programs: Reflected<Program>,
 }
 
@@ -42,13 +42,14 @@ pub async fn controller(start: Start<StoreWriter<Program>>, context: Arc<Context
     start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
-/// Removes the spec and the status. Each reconcile reads the live object, and the cache is only used to count Programs.
+/// Removes the spec and the status. The cache is used only to count Programs, and each reconcile reads its Program from
+/// the API.
 fn strip_unused_fields(program: &mut Program) {
     program.program = ProgramSpec::default();
     program.status = None;
 }
 
-/// Reconciles one Program. The Program is the only object that is read and written.
+/// Reconciles one Program. No other object is read or written.
 async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.metrics.programs(context.programs.len());
     let namespace = program.namespace().unwrap_or_default();
@@ -68,13 +69,13 @@ async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outco
 /// Next action for a Program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
-    /// Publish the artifact of a valid Program. `needs` describes the values that the Program requires from its stacks.
+    /// Publish the artifact of a valid Program. `needs` describes the values that the Program requires from its Stacks.
     Publish { artifact: Published, needs: Option<String> },
-    /// Report the location and reason of each problem of an invalid Program.
+    /// Report the problems of an invalid Program, each with its location.
     Refuse(String),
 }
 
-/// Artifact that the status records.
+/// Artifact that the status contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Published {
     pub path: String,
@@ -83,7 +84,7 @@ struct Published {
     pub size: Option<i64>,
 }
 
-/// Decides the next action from the current Program.
+/// Selects the next action for the Program.
 fn decide(program: &Program) -> Action {
     let made = match program::make(program) {
         Ok(made) => made,
@@ -100,7 +101,7 @@ fn decide(program: &Program) -> Action {
     Action::Publish { artifact, needs }
 }
 
-/// Returns the status of a Program after an action. An invalid Program keeps its last valid artifact.
+/// Returns the status of a Program after an action. The status of an invalid Program keeps the last valid artifact.
 fn status_after(program: &Program, action: &Action, now: Timestamp) -> ProgramStatus {
     let mut status = program.status.clone().unwrap_or_default();
     let generation = program.metadata.generation.unwrap_or_default();
@@ -129,7 +130,7 @@ fn status_after(program: &Program, action: &Action, now: Timestamp) -> ProgramSt
     status
 }
 
-/// Returns the artifact for the status. An unchanged artifact keeps its `lastUpdateTime`.
+/// Returns the artifact for the status. If the artifact is unchanged, its `lastUpdateTime` is kept.
 fn published(artifact: &Published, before: Option<ProgramArtifact>, now: Timestamp) -> ProgramArtifact {
     let made = ProgramArtifact {
         path: artifact.path.clone(),

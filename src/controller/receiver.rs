@@ -1,7 +1,7 @@
-//! StackReceiver controller: publishes the webhook path that is derived from the token, or reports in the status why there
-//! is no path.
+//! StackReceiver controller: publishes the webhook path, which is derived from the token. If no path is available, the
+//! status contains the reason.
 //!
-//! The module [`crate::receiver`] serves the webhooks in every replica.
+//! The module [`crate::receiver`] serves the webhooks in each replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub async fn controller(start: Start<StoreWriter<StackReceiver>>, context: Arc<C
     start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
-/// Removes the fields that the cache does not need. Each reconcile reads the live object.
+/// Removes the fields that the cache does not need. Each reconcile reads its StackReceiver from the API.
 fn strip_unused_fields(receiver: &mut StackReceiver) {
     receiver.spec.resources.clear();
     receiver.status = None;
@@ -66,7 +66,7 @@ async fn reconcile(receiver: Arc<StackReceiver>, context: Arc<Context>) -> Resul
     })
 }
 
-/// Reads the token. If the API server rejects the read, the status reports the reason.
+/// Reads the token. If the API server rejects the read, the status contains the reason.
 async fn observe(
     receiver: &StackReceiver,
     context: &Context,
@@ -79,8 +79,8 @@ async fn observe(
     }
 }
 
-/// Publishes an event when the Ready condition changes. The event omits the path, because events are forwarded to chats, and
-/// the path alone authorizes callers that do not sign their requests.
+/// Publishes an event if the condition `Ready` changes. The event does not contain the path, because events are
+/// forwarded to chats, and the path alone authenticates requests of the type `generic`.
 fn announce(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Events) {
     let Some(ready) = conditions::find(&status.conditions, READY) else { return };
     let before = receiver.status.as_ref().and_then(|status| conditions::find(&status.conditions, READY));
@@ -95,27 +95,27 @@ fn announce(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Eve
     events.publish(Event::new(receiver, kind, reason, message));
 }
 
-/// Requeue interval for a missing token. The controller does not watch Secrets.
+/// Requeue interval while the token is missing. The controller does not watch Secrets.
 const TOKEN_RETRY: Duration = Duration::from_secs(30);
-/// Minimum requeue interval in seconds, which limits how often the Secret is read.
+/// Minimum requeue interval in seconds. It limits the number of reads of the Secret.
 const MIN_INTERVAL: u64 = 10;
-/// Requeue interval in seconds if `spec.interval` cannot be parsed. The schema rejects such values.
+/// Requeue interval in seconds if `spec.interval` is invalid. The schema rejects invalid values.
 const DEFAULT_INTERVAL: u64 = 600;
 
 /// Next action for a StackReceiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
-    /// Keep the conditions and the path of a suspended receiver.
+    /// Keep the conditions and the path of a suspended StackReceiver.
     Leave,
     /// Report that this controller does not serve webhooks.
     NotServed,
-    /// Report that the token is not available, for the reason `why`, and requeue after `requeue`.
+    /// Report that the token is not available because of `why`, and requeue after `requeue`.
     Await { why: String, requeue: Duration },
     /// Publish the webhook path and requeue after `requeue`.
     Publish { path: String, requeue: Duration },
 }
 
-/// Decides the next action from the StackReceiver and the token in its Secret.
+/// Selects the next action for the StackReceiver and the token in its Secret.
 fn decide(receiver: &StackReceiver, is_served: bool, token: &Result<ReceiverToken, NoToken>) -> Action {
     if receiver.is_suspended() {
         return Action::Leave;

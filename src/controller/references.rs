@@ -1,5 +1,5 @@
-//! Checks whether the Secrets and ConfigMaps that a run refers to exist and have keys, and makes the kubelet update their
-//! mounts. Each object is read by name, without its data.
+//! Checks whether the Secrets and ConfigMaps to which a run refers exist and have keys, and makes the kubelet update
+//! their mounts. Each object is read by name and without its data.
 
 mod poll;
 
@@ -20,28 +20,28 @@ use crate::runtime::writes::{WriteError, Writer};
 
 pub use poll::{Poll, Reference, ReferencedKind, Waiter};
 
-/// Maximum number of concurrent reads for one run.
+/// Maximum number of concurrent reads for a run.
 const MAX_CONCURRENT_READS: usize = 8;
-/// Maximum number of missing objects that a message lists.
+/// Maximum number of missing objects in a message.
 const MAX_NAMED: usize = 5;
-/// Time within which the kubelet mounts a change of a Secret or ConfigMap. The kubelet syncs each pod about once a minute,
-/// from a cache that is at most one minute old.
+/// Time in which the kubelet mounts a change of a Secret or ConfigMap. The kubelet syncs each pod about once a minute,
+/// with a cache that is at most one minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
 /// Column of the `Table` representation of Secrets and ConfigMaps that contains the number of keys.
 const KEYS_COLUMN: &str = "Data";
 
-/// Result of checking all references of a run.
+/// Result of the check of all references of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub missing: Vec<Reference>,
-    /// Objects that exist without keys, such as `ConfigMap/defaults`. Each of them is mounted as an empty directory.
+    /// Objects without keys, such as `ConfigMap/defaults`. Each of them is mounted as an empty directory.
     pub empty: BTreeSet<String>,
-    /// Whether at least one object changed so recently that the kubelet may not have mounted the change yet.
+    /// Whether an object has changed so recently that the kubelet may not have mounted the change yet.
     pub is_recent: bool,
 }
 
 impl Checked {
-    /// Returns a message that lists the missing objects, or `None` if all objects exist.
+    /// Returns a message with the missing objects, or `None` if all objects exist.
     pub fn waits_for(&self, namespace: &str) -> Option<String> {
         let first = self.missing.first()?;
         let named = |reference: &Reference| format!("{} {:?} ({})", reference.kind, reference.name, reference.referrer);
@@ -57,7 +57,7 @@ impl Checked {
     }
 }
 
-/// Checks references and requeues objects that wait for missing references. Cheap to clone.
+/// Checks references, and requeues objects that wait for missing references. Cheap to clone.
 #[derive(Clone)]
 pub struct References {
     reader: Reader,
@@ -99,8 +99,8 @@ impl References {
         Ok(checked)
     }
 
-    /// Requeues `waiter` as soon as one of the missing objects exists. The caller must repeat the call while it waits,
-    /// because the registration expires.
+    /// Requeues `waiter` as soon as one of the missing objects exists. The registration expires, so the caller must
+    /// repeat this call while it waits.
     pub fn wait(&self, namespace: &str, missing: &[Reference], waiter: &Waiter) {
         for reference in missing {
             self.poll.wait(namespace, reference.kind, &reference.name, waiter);
@@ -119,8 +119,8 @@ struct Observation {
 enum Presence {
     Missing,
     Empty,
-    /// The object has keys, or the controller is not allowed to read it. In the latter case, the agent rejects a run whose
-    /// mounted directory is empty.
+    /// The object has keys, or the controller is not allowed to read it. In the latter case, the agent rejects a run
+    /// whose mounted directory is empty.
     HasKeys,
 }
 
@@ -152,7 +152,7 @@ where
             let presence = if is_empty { Presence::Empty } else { Presence::HasKeys };
             Ok(Observation { presence, is_recent: is_recent(&found.metadata, mounted_since, Timestamp::now()) })
         }
-        // The run is safe without this check, because the agent rejects a run whose mounted directory is empty.
+        // This check is not required for safety: the agent rejects a run whose mounted directory is empty.
         Err(error) if error.is_forbidden() => {
             tracing::warn!(
                 %error,
@@ -165,7 +165,8 @@ where
     }
 }
 
-/// Returns whether an object changed so recently that a pod created at `mounted_since` may not have mounted the change yet.
+/// Returns whether an object has changed so recently that a pod that exists since `mounted_since` may not have mounted
+/// the change yet.
 fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Timestamp) -> bool {
     let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
     let changed = changes.chain(metadata.creation_timestamp.as_ref()).map(|time| time.0).max();
@@ -173,8 +174,8 @@ fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Times
     changed.is_none_or(|changed| mounted_since.is_none_or(|since| changed >= since) && !is_old(changed))
 }
 
-/// Makes the kubelet update the mounted Secrets and ConfigMaps of the pod. The kubelet syncs a pod immediately when an
-/// annotation of the pod changes, and about once a minute otherwise.
+/// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod. The kubelet syncs a pod immediately after a
+/// change of an annotation, and otherwise about once a minute.
 pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Result<(), WriteError> {
     let annotations = json!({names::ANNOTATION_MOUNTS_REQUESTED: now.to_string()});
     let namespace = pod.namespace().unwrap_or_default();
@@ -228,10 +229,10 @@ mod tests {
 
     #[test]
     fn a_change_after_pod_start_counts_as_recent_for_a_while() {
-        let at = |text: &str| text.parse::<Timestamp>().expect("a time");
+        let at = |text: &str| text.parse::<Timestamp>().expect("valid time");
         let metadata = |created: &str, changed: &str| -> ObjectMeta {
             let entry = json!({"manager": "kubectl", "operation": "Update", "time": changed});
-            serde_json::from_value(json!({"creationTimestamp": created, "managedFields": [entry]})).expect("metadata")
+            serde_json::from_value(json!({"creationTimestamp": created, "managedFields": [entry]})).expect("valid")
         };
         let (early, pod, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:30:00Z", "2026-01-01T00:59:00Z");
         let now = at("2026-01-01T01:00:00Z");
@@ -267,7 +268,7 @@ mod tests {
             reference(ReferencedKind::Secret, "gone", "environment variable TOKEN"),
             reference(ReferencedKind::ConfigMap, "there", "config key size"),
         ];
-        let checked = references.check("apps", &expected, None).await.expect("a result");
+        let checked = references.check("apps", &expected, None).await.expect("result is set");
         assert_eq!(checked.missing, [expected[3].clone(), expected[4].clone()]);
         assert_eq!(checked.empty, ["Secret/empty".to_owned()].into());
         let requests = log.all();

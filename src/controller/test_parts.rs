@@ -1,4 +1,4 @@
-//! Dependencies of the reconcilers that use a given API server, for tests of failures.
+//! Dependencies of reconcilers with a given API server, for tests of failures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct TestParts {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
     pub(crate) metrics: Metrics,
-    /// Events are discarded, because no task reads the channel.
+    /// The events are discarded, because no task receives them.
     pub(crate) events: Events,
     pub(crate) agents: Agents,
     pub(crate) authority: watch::Receiver<Arc<Generations>>,

@@ -1,5 +1,5 @@
-//! Bounds on the replies of agents. A tenant's program can impersonate an agent, so each field that is kept in memory,
-//! written into a status or shown in a message is truncated here, before any other code reads it.
+//! Limits for the replies of agents. The program of a tenant can impersonate an agent. Each field that is kept in
+//! memory, in a status or in a message is therefore truncated here, before other code reads it.
 
 use url::Url;
 
@@ -13,19 +13,19 @@ const MAX_WORD: usize = 128;
 const MAX_LINE: usize = 4 * 1024;
 /// Maximum length in bytes of a message for users.
 const MAX_TEXT: usize = 8 * 1024;
-/// Maximum length in bytes of the last output of the CLI.
+/// Maximum length in bytes of the last output of the CLI in a result.
 const MAX_OUTPUT: usize = 64 * 1024;
-/// Maximum length in bytes of a link.
+/// Maximum length in bytes of a URL.
 const MAX_LINK: usize = 2 * 1024;
-/// Maximum number of operations in a summary of changes. The engine has about twenty operations.
+/// Maximum number of engine operations in the changes of a result. The engine has about twenty operations.
 const MAX_OPERATIONS: usize = 32;
-/// Maximum number of resources that are listed by name, and of lock holders.
+/// Maximum number of listed resources, and of listed lock holders.
 const MAX_NAMED: usize = 50;
-/// Latest valid time in milliseconds since 1970, at the start of the year 2100. The API does not accept arbitrarily
-/// late times.
+/// Latest valid time in milliseconds since 1970: the start of the year 2100. The Kubernetes API rejects
+/// times in the distant future.
 const LATEST: i64 = 4_102_444_800_000;
 
-/// Truncates a status reply. `requested` are the directories in the request.
+/// Truncates a status reply. `requested` contains the directories in the request.
 pub(super) fn status(reply: &mut StatusReply, requested: &[String]) {
     for word in [
         &mut reply.agent_version,
@@ -87,7 +87,7 @@ fn progress(progress: &mut Progress) {
     }
 }
 
-/// Truncates a result except its outputs, which are written to a Secret whose size the API server limits.
+/// Truncates a result except its outputs. The outputs are written to a Secret, whose size the API server limits.
 fn result(result: &mut Result) {
     cut(&mut result.message, MAX_TEXT);
     time(&mut result.started);
@@ -120,7 +120,7 @@ fn artifact(artifact: &mut Artifact) {
     cut(&mut artifact.directory, MAX_LINE);
 }
 
-/// Returns whether `word` can be the name of an engine operation, for example `create-replacement`.
+/// Returns whether `word` can be the name of an engine operation, such as `create-replacement`.
 fn is_operation(word: &str) -> bool {
     (1..=MAX_WORD).contains(&word.len()) && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
@@ -142,7 +142,7 @@ fn time(milliseconds: &mut i64) {
 pub(super) fn cut(text: &mut String, max_length: usize) {
     if text.len() > max_length {
         text.truncate(text.floor_char_boundary(max_length));
-        // Free the memory of the received text, which can be much longer.
+        // Frees the memory of the received text, which can be much longer.
         text.shrink_to_fit();
     }
     if text.contains(|c: char| c.is_control() && c != '\n') {
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::rpc::proto;
 
-    /// Returns a text that exceeds every limit, with characters that must not reach a log.
+    /// Returns a text that exceeds all limits and contains characters that logs must not contain.
     fn long() -> String {
         "\u{1b}ä".repeat(100_000)
     }

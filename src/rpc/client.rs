@@ -1,4 +1,4 @@
-//! The controller's client for agents. Every call has a timeout and a maximum size of its reply.
+//! Client of the controller for calls to agents. Each call has a timeout and a maximum size of its reply.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,38 +25,38 @@ use crate::rpc::proto::agent_client::AgentClient as Calls;
 use crate::rpc::proto::put_source_request::Part;
 use crate::telemetry::chain;
 
-/// Timeout of a connection attempt, including TLS.
+/// Timeout of the connection setup, including TLS.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of all calls except `Run` and `PutSource`.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of a call that starts a run.
+/// Timeout of a call to `Run`.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of a call that sends a source, which the agent receives, verifies and unpacks.
+/// Timeout of a call to `PutSource`, in which the agent receives, verifies and unpacks a source.
 pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// Interval of keepalive pings on a silent connection; [`KEEPALIVE_TIMEOUT`] limits the wait for the reply.
+/// Interval of keepalive pings on a connection without traffic. [`KEEPALIVE_TIMEOUT`] limits the wait for the response.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Size of a source chunk in bytes.
+/// Size of a chunk of a source in bytes.
 const CHUNK: usize = 256 * 1024;
-/// Maximum size of a reply in bytes, except for a result, which contains the outputs.
+/// Maximum size of a reply in bytes. Results, which contain the outputs, have another limit.
 const MAX_REPLY: usize = 1024 * 1024;
-/// Maximum size of a result in bytes. Outputs go into a Secret, which holds at most 1 MiB.
+/// Maximum size of a result in bytes. The outputs are stored in a Secret, which holds at most 1 MiB.
 const MAX_RESULT: usize = 4 * 1024 * 1024;
-/// Maximum size of headers in bytes. Errors are sent in headers, in which a character takes up to twelve bytes.
+/// Maximum size of headers in bytes. Errors are sent in headers, which encode a character in up to twelve bytes.
 const MAX_HEADERS: u32 = 128 * 1024;
 /// Maximum length of an error message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Minimum rate at which an agent must receive a source, so that a slow agent does not occupy a slot for streams.
+/// Minimum rate at which an agent must receive a source. Otherwise, a slow agent would occupy a slot for streams.
 const MIN_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
 
-/// A number of bytes per period.
+/// Number of bytes in a period.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     pub bytes: u64,
     pub within: Duration,
 }
 
-/// Progress of a source stream. Cheap to clone; all clones refer to the same stream.
+/// Progress of a source stream. Cheap to clone. All clones refer to the same stream.
 #[derive(Clone, Debug, Default)]
 pub struct Sending(Arc<watch::Sender<Sent>>);
 
@@ -67,14 +67,14 @@ struct Sent {
 }
 
 impl Sending {
-    /// Waits until all bytes are passed to the connection.
+    /// Waits until the connection has accepted all bytes.
     pub async fn done(&self) {
         // Waiting cannot fail, because `self` owns the sender.
         let _ = self.0.subscribe().wait_for(|sent| sent.is_all).await;
     }
 
-    /// Waits until the rate of the stream is too low, and returns the error. Never returns after the complete stream
-    /// is sent.
+    /// Waits until the stream is slower than `rate`, and returns the error. After the complete stream is sent, waits
+    /// forever.
     async fn too_slow(&self, call: &'static str, rate: Rate) -> RpcError {
         loop {
             let before = self.0.borrow().bytes;
@@ -101,19 +101,20 @@ impl Sending {
     }
 }
 
-/// A failed call.
+/// Error of a call.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("failed to call {call} of the agent: {message} ({code:?})")]
 pub struct RpcError {
-    /// Name of the call in the service.
+    /// Name of the called method.
     pub call: &'static str,
     pub code: Code,
-    /// Message of the agent or the network, truncated.
+    /// Truncated message of the agent or of the network.
     pub message: String,
 }
 
 impl RpcError {
-    /// Returns whether the agent was unreachable or did not respond in time. The call may have had an effect.
+    /// Returns whether the agent was unreachable or did not respond before the timeout. The call may have had an
+    /// effect.
     pub fn is_unavailable(&self) -> bool {
         match self.code {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Aborted => true,
@@ -132,12 +133,12 @@ impl RpcError {
         }
     }
 
-    /// Returns whether the agent did not respond in time or received a source too slowly.
+    /// Returns whether the agent did not respond before the timeout, or received a source too slowly.
     pub fn is_timeout(&self) -> bool {
         self.code == Code::DeadlineExceeded
     }
 
-    /// Returns whether the agent received and refused the call, so that an immediate retry would fail as well.
+    /// Returns whether the agent received and rejected the call. The agent would also reject an immediate retry.
     pub fn is_refusal(&self) -> bool {
         match self.code {
             Code::InvalidArgument
@@ -160,12 +161,12 @@ impl RpcError {
         }
     }
 
-    /// Returns whether the agent refused the call because of its current state. The same call can succeed later.
+    /// Returns whether the agent rejected the call because of its current state. The same call can succeed later.
     pub fn is_precondition(&self) -> bool {
         self.code == Code::FailedPrecondition
     }
 
-    /// Returns whether the requested object does not exist in the agent.
+    /// Returns whether the agent reports that the requested object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code == Code::NotFound
     }
@@ -181,7 +182,7 @@ impl RpcError {
     }
 
     fn status(call: &'static str, status: &Status) -> Self {
-        // The codes of broken connections differ, but all of them have a transport error as their source.
+        // Broken connections have different codes, but all of them have a transport error as their source.
         let broken = std::error::Error::source(status).is_some();
         let code = if broken { Code::Unavailable } else { status.code() };
         match std::error::Error::source(status) {
@@ -190,7 +191,7 @@ impl RpcError {
         }
     }
 
-    /// Adds the reason for the end of the connection, if the message does not contain it.
+    /// Adds the reason why the connection was closed, unless the message contains it.
     fn because_of(self, close_reason: &CloseReason) -> Self {
         match close_reason.get() {
             Some(reason) if self.is_unavailable() && !self.message.contains(&reason) => {
@@ -201,7 +202,7 @@ impl RpcError {
     }
 }
 
-/// Network address of an agent and the name that its certificate must contain.
+/// Network address of an agent, and the name that the certificate of the agent must contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentAddress {
     pub ip: IpAddr,
@@ -209,27 +210,27 @@ pub struct AgentAddress {
     pub server_name: String,
 }
 
-/// Connects to agents with the controller's identity. Cheap to clone.
+/// Factory of connections to agents, which use the identity of the controller. Cheap to clone.
 #[derive(Clone)]
 pub struct Agents {
     tls: Arc<ArcSwap<ClientConfig>>,
 }
 
 impl Agents {
-    /// Creates a client that trusts agents with a certificate of one of the authorities (PEM, any number). The client
-    /// presents to each agent the first of these client certificates that the agent accepts.
+    /// Creates a factory. It trusts agents whose certificate is signed by one of the authorities (PEM, any number of
+    /// certificates). It presents to each agent the first client certificate that the agent accepts.
     pub fn new(clients: &[Issued], authorities_pem: &str) -> Result<Self, ClientIdentityError> {
         let config = client_tls::configuration(clients, authorities_pem)?;
         Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)) })
     }
 
-    /// Uses these certificates for new connections, including those of all clones. Open connections are not affected.
+    /// Uses these certificates for new connections of this factory and all its clones. Open connections do not change.
     pub fn replace_identity(&self, clients: &[Issued], authorities_pem: &str) -> Result<(), ClientIdentityError> {
         self.tls.store(Arc::new(client_tls::configuration(clients, authorities_pem)?));
         Ok(())
     }
 
-    /// Connects to an agent. The connection ends when the client and its streams are dropped.
+    /// Connects to an agent. The connection is closed when the client and all its streams are dropped.
     pub async fn connect(&self, address: &AgentAddress) -> Result<AgentClient, RpcError> {
         let call = "Connect";
         let name = ServerName::try_from(address.server_name.clone())
@@ -263,7 +264,7 @@ impl Agents {
     }
 }
 
-/// A connection to one agent. Cheap to clone.
+/// Connection to one agent. Cheap to clone.
 #[derive(Clone)]
 pub struct AgentClient {
     calls: Calls<Channel>,
@@ -271,12 +272,12 @@ pub struct AgentClient {
 }
 
 impl AgentClient {
-    /// Returns the state of the pod: versions, source, settings, open operation.
+    /// Returns the state of the pod: versions, source, settings and open operation.
     pub async fn status(&self) -> Result<proto::StatusReply, RpcError> {
         self.status_with_inputs(proto::StatusRequest::default()).await
     }
 
-    /// Like [`AgentClient::status`], but the reply also contains hashes of the requested files and directories.
+    /// Returns the same state as [`AgentClient::status`], and hashes of the requested files and directories.
     pub async fn status_with_inputs(&self, request: proto::StatusRequest) -> Result<proto::StatusReply, RpcError> {
         let mut calls = self.calls.clone();
         let requested = request.mounted_directories.clone();
@@ -285,8 +286,8 @@ impl AgentClient {
         Ok(reply)
     }
 
-    /// Sends a source. The number of bytes that are read from the reader is the size in the header. Reports the
-    /// progress to `sending`. Afterwards, the source is installed or the agent still prepares it, and
+    /// Sends a source. The header must contain the number of bytes that the reader returns. `sending` receives the
+    /// progress of the stream. After the call, the source is installed, or the agent is still preparing the source and
     /// [`AgentClient::status`] reports the progress. The call is idempotent by digest and directory.
     pub async fn put_source<R>(
         &self,
@@ -300,7 +301,7 @@ impl AgentClient {
         self.put_source_at(header, reader, sending, MIN_RATE).await
     }
 
-    /// Like [`AgentClient::put_source`], but with `least` as the minimum rate.
+    /// Sends a source in the same way as [`AgentClient::put_source`], with the minimum rate `least`.
     pub(super) async fn put_source_at<R>(
         &self,
         header: proto::SourceHeader,
@@ -326,7 +327,7 @@ impl AgentClient {
         }
     }
 
-    /// Starts an operation. The call is idempotent by ID.
+    /// Starts an operation. The call is idempotent by the ID of the operation.
     pub async fn run(&self, request: proto::RunRequest) -> Result<proto::RunReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.close_reason, "Run", RUN_TIMEOUT, calls.run(request)).await?;
@@ -334,8 +335,7 @@ impl AgentClient {
         Ok(reply)
     }
 
-    /// Streams the progress of an operation, starting at the sequence number `from`, and then the result of the
-    /// operation.
+    /// Streams the progress of an operation from the sequence number `from`, followed by the result of the operation.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
         let mut calls = self.calls.clone().max_decoding_message_size(MAX_RESULT);
         let request = proto::AttachRequest { id: id.to_owned(), from };
@@ -343,21 +343,21 @@ impl AgentClient {
         Ok(Attachment { stream, close_reason: self.close_reason.clone() })
     }
 
-    /// Confirms that the result is recorded outside the pod.
+    /// Confirms that the result of an operation is recorded outside the pod.
     pub async fn acknowledge(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::AcknowledgeRequest { id: id.to_owned() };
         unary(&self.close_reason, "Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
     }
 
-    /// Cancels an operation: gracefully on the first call, forcefully on the second call.
+    /// Cancels an operation. The first call cancels it gracefully, and the second call forcefully.
     pub async fn cancel(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::CancelRequest { id: id.to_owned() };
         unary(&self.close_reason, "Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
     }
 
-    /// Makes the agent refuse new operations. The reply contains the ID of the open operation.
+    /// Makes the agent reject new operations. The reply contains the ID of the open operation.
     pub async fn drain(&self) -> Result<proto::DrainReply, RpcError> {
         let mut calls = self.calls.clone();
         let mut reply = unary(&self.close_reason, "Drain", CALL_TIMEOUT, calls.drain(proto::DrainRequest {})).await?;
@@ -366,7 +366,7 @@ impl AgentClient {
     }
 }
 
-/// Stream of an operation's progress, followed by its result.
+/// Stream with the progress of an operation, followed by its result.
 #[derive(Debug)]
 pub struct Attachment {
     stream: tonic::Streaming<proto::AttachReply>,
@@ -374,8 +374,8 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Returns the next message, or `None` if the agent has ended the stream. The method has no timeout, because an
-    /// operation can be silent for a long time; the keepalive of the connection detects a lost peer.
+    /// Returns the next message, or `None` if the agent has ended the stream. The call has no timeout, because an
+    /// operation can be silent for a long time. The keepalive of the connection detects the loss of the agent.
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
         let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.close_reason))?;
@@ -397,8 +397,8 @@ async fn unary<T>(
     }
 }
 
-/// Returns the header, followed by the chunks. A chunk is read only when the connection can send it. If the reader
-/// fails, `broken` contains the error, and the stream ends early, so that the agent refuses the source.
+/// Returns the header, followed by the chunks. The next chunk is read only when the connection can send it. If the
+/// reader fails, `broken` contains the error and the stream ends early. The agent then rejects the source.
 fn source_messages<R>(
     header: proto::SourceHeader,
     reader: R,

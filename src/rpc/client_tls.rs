@@ -1,8 +1,8 @@
-//! The controller's side of TLS: version 1.3, verification that the agent belongs to the expected workspace, and a
-//! client certificate issued by a certificate authority that the agent trusts.
+//! TLS 1.3 on the side of the controller. The controller verifies that an agent serves the expected Workspace, and
+//! presents a client certificate of a certificate authority that the agent trusts.
 //!
-//! During a rotation of the authority, some pods still have the old files. In the handshake, an agent lists the
-//! authorities that it trusts, and the controller has a certificate of each of these authorities.
+//! During a rotation of the authority, some pods still have the old files. The controller therefore has a client
+//! certificate of each authority. In the handshake, an agent lists the authorities that it trusts.
 
 use std::io;
 use std::net::SocketAddr;
@@ -38,8 +38,8 @@ pub enum ClientIdentityError {
     Use { source: rustls::Error },
 }
 
-/// Returns a configuration that trusts these authorities (PEM, any number) and presents the first of these client
-/// certificates that the agent accepts.
+/// Returns a configuration that trusts these authorities (PEM, any number of certificates). The configuration presents
+/// the first of these client certificates that the agent accepts.
 pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result<ClientConfig, ClientIdentityError> {
     let authorities =
         identity::read_bundle(authorities_pem).map_err(|source| ClientIdentityError::Authorities { source })?;
@@ -58,7 +58,7 @@ pub(super) fn configuration(clients: &[Issued], authorities_pem: &str) -> Result
     Ok(config)
 }
 
-/// Connects to an agent and verifies its name. Stores the reason for the end of the connection in `close_reason`.
+/// Connects to an agent and verifies its name. `close_reason` receives the reason why the connection is closed.
 pub(super) async fn connect(
     target: SocketAddr,
     name: ServerName<'static>,
@@ -72,7 +72,7 @@ pub(super) async fn connect(
     connected.map(|stream| AgentStream { stream, close_reason }).map_err(|error| handshake::explain(error, "agent"))
 }
 
-/// Reason for the end of a connection. The error of a call that is not sent yet does not contain this reason.
+/// Reason why a connection was closed. The error of a call that was not sent yet does not contain this reason.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CloseReason(Arc<Mutex<Option<String>>>);
 
@@ -86,13 +86,13 @@ impl CloseReason {
     }
 }
 
-/// The controller's certificates in order of preference.
+/// Client certificates of the controller, in the order of preference.
 #[derive(Debug)]
 struct Identities(Vec<Identity>);
 
 #[derive(Debug)]
 struct Identity {
-    /// Name of the issuing authority in DER.
+    /// Name of the issuing authority, in DER.
     issuer: Vec<u8>,
     key: Arc<CertifiedKey>,
 }
@@ -112,8 +112,8 @@ impl Identity {
 impl ResolvesClientCert for Identities {
     fn resolve(&self, trusted: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let accepted = self.0.iter().find(|identity| trusted.contains(&identity.issuer.as_slice()));
-        // If the agent accepts none of the certificates, one is presented anyway, so that the agent reports why it
-        // refuses it.
+        // If the agent accepts none of the certificates, the controller presents the first one. The agent then reports
+        // why it rejects this certificate.
         accepted.or_else(|| self.0.first()).map(|identity| identity.key.clone())
     }
 
@@ -122,8 +122,8 @@ impl ResolvesClientCert for Identities {
     }
 }
 
-/// A connection to an agent. The agent accepts or refuses the client certificate with the first bytes that it sends,
-/// so the messages of read errors explain a refusal.
+/// Connection to an agent. The first bytes from the agent show whether it accepts the client certificate. The message
+/// of a read error therefore contains the reason of a rejection.
 pub(super) struct AgentStream {
     stream: TlsStream<TcpStream>,
     close_reason: CloseReason,

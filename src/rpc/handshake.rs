@@ -1,5 +1,5 @@
-//! Verification of certificates in the TLS handshake: the agent's check of the client certificate, and messages for
-//! errors that name the certificate that caused them.
+//! Verification of certificates in the TLS handshake: the check of the client certificate by the agent, and error
+//! messages that identify the invalid certificate.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Distingu
 
 use crate::rpc::identity::{self, CONTROLLER_URI};
 
-/// The agent's verifier of client certificates. In addition to the checks of another verifier, it requires the
-/// controller's URI. It refuses a certificate during the handshake, so that the client receives the reason.
+/// Verifier of client certificates in the agent. In addition to the checks of another verifier, it requires the URI of
+/// the controller. It rejects a certificate during the handshake, so that the client receives the reason.
 #[derive(Debug)]
 pub(super) struct ControllerClientVerifier(pub(super) Arc<dyn ClientCertVerifier>);
 
@@ -59,10 +59,10 @@ impl ClientCertVerifier for ControllerClientVerifier {
     }
 }
 
-/// Advice for errors after a rotation of the authority. The kubelet updates the mounted files with a delay.
+/// Advice in errors after a rotation of the authority, because the kubelet updates the mounted files with a delay.
 const KUBELET_DELAY: &str = "after a change of the authority, the kubelet updates the pod within two minutes";
 
-/// Returns the error with a message for users. `peer` is the name of the other side: `agent` or `client`.
+/// Returns the error with a message for users. `peer` is the other side of the connection: `agent` or `client`.
 pub(super) fn explain(error: io::Error, peer: &str) -> io::Error {
     let message =
         error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(|fault| message(fault, peer));
@@ -93,7 +93,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("the {peer}'s certificate belongs to another workspace: {reason}")
         }
-        // If an authority has a trusted name but a different key, the error is a bad signature.
+        // If two authorities have the same name and different keys, the error is a bad signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             format!("the {peer}'s certificate is signed by an untrusted authority; {KUBELET_DELAY}")
         }
@@ -110,7 +110,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
     }
 }
 
-/// Returns a message for an alert of the other side about the certificate of this side.
+/// Returns a message for an alert in which the other side rejects the certificate of this side.
 fn alert_message(alert: AlertDescription, peer: &str) -> Option<String> {
     let message = match alert {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {

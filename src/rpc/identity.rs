@@ -1,7 +1,7 @@
-//! The controller's certificate authority and the certificates of both sides of a connection to an agent.
+//! Certificate authority of the controller, and the certificates of both sides of a connection to an agent.
 //!
-//! A server certificate is valid for servers only, and the controller's client certificate contains a URI that no
-//! server certificate has. A leaked key of a workspace can therefore not be used to call another workspace.
+//! A server certificate is valid only for servers, and only the client certificate of the controller contains the URI
+//! of the controller. A leaked key of a Workspace therefore cannot be used to call other Workspaces.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use zeroize::Zeroizing;
 
-/// URI in the controller's client certificate. Agents accept no other client.
+/// URI in the client certificate of the controller. Agents reject all other clients.
 pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
-/// Validity of an authority. The authority is renewed when less than a third of this time is left, which is longer
-/// than [`LEAF_VALIDITY`].
+/// Validity of an authority. The authority is renewed when less than a third of its validity is left. This third is
+/// longer than [`LEAF_VALIDITY`].
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Validity of a server or client certificate.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// Time by which the validity of a certificate starts before its creation, for hosts whose clocks are slow.
+/// Time between the start of the validity of a certificate and its creation, for hosts whose clocks are behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
 /// Organization in the name of a generated authority.
 const ORGANIZATION: &str = "pulumi-controller";
 
-/// Cause of a failure to create or read a certificate.
+/// Reason why a certificate cannot be created or read.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     #[error("failed to create {what}")]
@@ -50,7 +50,7 @@ pub enum IdentityError {
     Time { now: Timestamp },
 }
 
-/// A certificate with its private key, as PEM.
+/// Certificate and its private key, as PEM.
 #[derive(Clone)]
 pub struct Issued {
     pub certificate_pem: String,
@@ -63,14 +63,14 @@ impl std::fmt::Debug for Issued {
     }
 }
 
-/// The subject alternative names of a certificate.
+/// Subject alternative names of a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     pub dns: Vec<String>,
     pub uris: Vec<String>,
 }
 
-/// The controller's certificate authority.
+/// Certificate authority of the controller.
 pub struct Authority {
     bundle_pem: String,
     certificate: CertificateDer<'static>,
@@ -88,8 +88,8 @@ impl Authority {
     pub fn generate(now: Timestamp) -> Result<Self, IdentityError> {
         let what = "an authority";
         let key = generate_key(what)?;
-        // The name is unique, because agents list the names of the authorities that they trust, and the controller
-        // selects its certificate by these names.
+        // Each authority has a unique name. Agents list the names of the authorities that they trust, and the
+        // controller selects its client certificate by these names.
         let mut params = parameters(&format!("authority {}", uuid::Uuid::new_v4()), now, AUTHORITY_VALIDITY)?;
         params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -102,8 +102,8 @@ impl Authority {
         })
     }
 
-    /// Reads an authority. `bundle_pem` can contain several trusted certificates; the one that matches the key is
-    /// used for signing.
+    /// Reads an authority. `bundle_pem` can contain several trusted certificates. The authority signs with the
+    /// certificate that matches the key.
     pub fn from_pem(bundle_pem: &str, key_pem: &str) -> Result<Self, IdentityError> {
         let key = KeyPair::from_pem(key_pem).map_err(|source| IdentityError::ReadKey { source })?;
         for certificate in read_bundle(bundle_pem)? {
@@ -120,7 +120,7 @@ impl Authority {
         Err(IdentityError::ForeignKey)
     }
 
-    /// Returns all certificates of the authority, which the other side of a connection must trust.
+    /// Returns all certificates of the authority. The other side of a connection must trust them.
     pub fn certificate_pem(&self) -> &str {
         &self.bundle_pem
     }
@@ -130,7 +130,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// Returns whether the controller generated the authority. Otherwise, the issuer of the authority must renew it.
+    /// Returns whether the controller generated the authority. The controller renews only such an authority.
     pub fn is_generated(&self) -> bool {
         let is_ours = |certificate: &X509Certificate<'_>| {
             let mut organizations = certificate.subject().iter_organization();
@@ -139,12 +139,12 @@ impl Authority {
         parse(&self.certificate).is_ok_and(|certificate| is_ours(&certificate))
     }
 
-    /// Returns whether less than a third of the authority's validity is left.
+    /// Returns whether less than a third of the validity of the authority is left.
     pub fn renewal_due(&self, now: Timestamp) -> bool {
         parse(&self.certificate).is_ok_and(|certificate| is_due(&certificate, now))
     }
 
-    /// Returns the end of the authority's validity.
+    /// Returns the end of the validity of the authority.
     pub fn expiry(&self) -> Option<Timestamp> {
         let certificate = parse(&self.certificate).ok()?;
         Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
@@ -155,7 +155,7 @@ impl Authority {
         Zeroizing::new(self.issuer.key().serialize_pem())
     }
 
-    /// Issues a certificate for an agent, valid only for serving under these names.
+    /// Issues a certificate for an agent. The certificate is valid only for servers with these names.
     pub fn issue_server(&self, dns_names: &[String], now: Timestamp) -> Result<Issued, IdentityError> {
         let mut params = parameters("pulumi-controller-workspace", now, LEAF_VALIDITY)?;
         for name in dns_names {
@@ -169,7 +169,7 @@ impl Authority {
         self.issue(params, "a server certificate")
     }
 
-    /// Issues the controller's client certificate, valid only for calling agents.
+    /// Issues the client certificate of the controller. The certificate is valid only for clients.
     pub fn issue_client(&self, now: Timestamp) -> Result<Issued, IdentityError> {
         let what = "the controller's client certificate";
         let mut params = parameters("pulumi-controller", now, LEAF_VALIDITY)?;
@@ -196,7 +196,7 @@ impl Authority {
     }
 }
 
-/// Returns whether less than a third of the certificate's validity is left. In a bundle, only the first certificate
+/// Returns whether less than a third of the validity of a certificate is left. Only the first certificate of a bundle
 /// is checked.
 pub fn renewal_due(certificate_pem: &str, now: Timestamp) -> Result<bool, IdentityError> {
     Ok(is_due(&parse(&first(certificate_pem)?)?, now))
@@ -215,12 +215,12 @@ fn may_sign(certificate: &X509Certificate<'_>) -> bool {
     signs && certificate.is_ca()
 }
 
-/// Returns the subject alternative names of a certificate. In a bundle, only the first certificate is read.
+/// Returns the subject alternative names of a certificate. Only the first certificate of a bundle is read.
 pub fn names(certificate_pem: &str) -> Result<Names, IdentityError> {
     names_of(&first(certificate_pem)?)
 }
 
-/// Returns the subject alternative names of a DER certificate.
+/// Returns the subject alternative names of a certificate in DER.
 pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, IdentityError> {
     let parsed = parse(certificate)?;
     let found = parsed
@@ -237,12 +237,12 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, Identi
     Ok(names)
 }
 
-/// Returns the name of a certificate's issuer in DER. In a bundle, only the first certificate is read.
+/// Returns the name of the issuer of a certificate, in DER. Only the first certificate of a bundle is read.
 pub(crate) fn issuer(certificate_pem: &str) -> Result<Vec<u8>, IdentityError> {
     Ok(parse(&first(certificate_pem)?)?.issuer().as_raw().to_vec())
 }
 
-/// Returns all certificates in a PEM text. A text without certificates is an error.
+/// Returns all certificates in a PEM text. Returns an error if the text contains no certificate.
 pub(crate) fn read_bundle(pem: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let certificates: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(|_| IdentityError::ReadPem)?;

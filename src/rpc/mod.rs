@@ -1,7 +1,7 @@
-//! The service between the controller and the agents: messages, identities, TLS and the client.
+//! Connection between the controller and the agents: messages, identities, TLS and the client.
 //!
-//! The agent serves with [`server_tls`], the controller calls the agent with [`client`], and both get their
-//! certificates from the controller's authority in [`identity`]. This module uses no Kubernetes objects and starts no
+//! The agent serves with [`server_tls`], and the controller calls the agent with [`client`]. The authority of the
+//! controller in [`identity`] issues the certificates of both. This module uses no Kubernetes objects and starts no
 //! processes.
 
 mod bounds;

@@ -1,21 +1,21 @@
-//! Conventions for messages between controller and agent: the protocol version of an agent, and the digest of
+//! Rules for messages between the controller and an agent: the protocol version of the agent, and the digest of
 //! settings.
 //!
-//! An agent silently ignores unknown fields, so the controller sends a request only to an agent whose protocol
-//! version supports the request. Both sides identify the current settings by their digest.
+//! An agent silently ignores fields that it does not support. The controller therefore sends a request only to an agent
+//! whose protocol version supports the request. Both sides identify settings by their digest.
 
 use sha2::{Digest, Sha256};
 
 use crate::rpc::proto::{ConfigItem, OperationKind, RunOptions, RunRequest, Settings};
 
-/// Protocol version of the current agent. A new field of a run request that changes the behavior of a run requires a
-/// new version, and [`needed`] returns that version for the requests that set the field.
+/// Protocol version of this agent. A new field of a run request that changes the behavior of a run requires a new
+/// version. [`needed`] returns this version for requests that contain the field.
 ///
-/// 2: a destroy of a stack that is not in the backend fails.
+/// Version 2: a destroy fails if the backend does not contain the Pulumi stack.
 ///
-/// 3: a run waits until the directories that it requires are mounted.
+/// Version 3: a run waits until the required directories are mounted.
 ///
-/// 4: a destroy of a stack other than the applied one fails.
+/// Version 4: a destroy fails if its Pulumi stack is not the applied stack.
 pub const PROTOCOL_VERSION: u32 = 4;
 /// Minimum protocol version of an agent that waits until Secrets and ConfigMaps are mounted.
 pub const REQUIRED_DIRECTORIES: u32 = 3;
@@ -41,7 +41,7 @@ fn is_plain(item: &ConfigItem) -> bool {
     *item == ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }
 }
 
-/// Returns the digest of the settings as `sha256:hex`. The order of the configuration items makes no difference.
+/// Returns the digest of settings as `sha256:hex`. The digest does not depend on the order of the configuration items.
 pub fn settings_digest(settings: &Settings) -> String {
     let mut config: Vec<&ConfigItem> = settings.config.iter().collect();
     config
@@ -51,7 +51,7 @@ pub fn settings_digest(settings: &Settings) -> String {
     for item in config {
         add(&mut hasher, &item.key);
         add(&mut hasher, &item.value);
-        // An item with only a key and a value has the same digest as before the other fields existed.
+        // The digest of an item with only a key and a value must be the same as in versions without the other fields.
         if *item != (ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }) {
             add(&mut hasher, &format!("{:?}", (&item.file, &item.variable, item.json, item.path, item.secret)));
         }
@@ -62,7 +62,7 @@ pub fn settings_digest(settings: &Settings) -> String {
     format!("sha256:{}", hex::encode(hasher.finalize()))
 }
 
-/// Adds a text to a hash, preceded by its length, so that different lists of texts have different digests.
+/// Adds a text with its length to a hash, so that different lists of texts have different digests.
 fn add(hasher: &mut Sha256, text: &str) {
     hasher.update((text.len() as u64).to_be_bytes());
     hasher.update(text.as_bytes());

@@ -1,7 +1,8 @@
-//! The agent's side of TLS: version 1.3, a client certificate of the controller, and files that can change at any time.
+//! TLS 1.3 on the side of the agent: it requires the client certificate of the controller, and its files can change at
+//! any time.
 //!
-//! The files are read for each connection. The controller connects rarely, so the cost is negligible. Unlike a watch
-//! on the directory, reading the files does not depend on the limit of watches on a node, and it misses no change.
+//! The files are read for each connection. The controller connects rarely, so these reads are cheap. Unlike a watch of
+//! the directory, they do not depend on the limit of watches on the node and do not miss changes.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -40,17 +41,18 @@ pub const CERTIFICATE_FILE: &str = "tls.crt";
 pub const KEY_FILE: &str = "tls.key";
 /// File name of the trusted authorities.
 pub const AUTHORITY_FILE: &str = "ca.crt";
-/// File name of the key for hashes of configuration inputs. The key does not change when the certificates are renewed.
+/// File name of the key with which the agent hashes configuration inputs. A renewal of the certificates does not change
+/// this key.
 pub const INPUTS_KEY_FILE: &str = "inputs.key";
 
 /// Timeout of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent handshakes. A further handshake replaces the one whose client has been silent for
-/// longest, so that clients that open connections without sending data do not block others.
+/// Maximum number of concurrent handshakes. A further handshake replaces the handshake whose client has been silent for
+/// the longest time. Clients that connect without sending data therefore do not block other clients.
 const MAX_HANDSHAKES: usize = 32;
-/// Pause after accepting a connection has failed, for example for lack of file descriptors.
+/// Pause after a failure to accept a connection, for example because no file descriptor is available.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Maximum time for which data from a refused client is read; [`REFUSED_BYTES`] limits the amount of this data.
+/// Maximum time for which data of a rejected client is read. [`REFUSED_BYTES`] limits the amount of this data.
 const REFUSED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const REFUSED_BYTES: u64 = 64 * 1024;
 /// Maximum size of a file in bytes.
@@ -75,16 +77,16 @@ pub enum ServerTlsError {
     Serve { directory: PathBuf, source: rustls::Error },
 }
 
-/// Accepts TLS connections only from the controller.
+/// Acceptor of TLS connections from the controller.
 pub struct TlsAcceptor {
     directory: PathBuf,
     watch: FileWatch,
     loaded: ArcSwap<Loaded>,
-    /// Set while the files have not changed since they were read.
+    /// Set until the files change.
     checked: Cached<()>,
 }
 
-/// The files that were read and the resulting configuration.
+/// Content of the files, and the configuration that was created from the content.
 struct Loaded {
     files: Files,
     config: Arc<ServerConfig>,
@@ -98,7 +100,7 @@ struct Files {
 }
 
 impl TlsAcceptor {
-    /// Reads `tls.crt`, `tls.key` and `ca.crt` from the directory. Later changes take effect for new connections.
+    /// Reads `tls.crt`, `tls.key` and `ca.crt` from the directory. Later changes of the files apply to new connections.
     pub fn from_directory(directory: impl Into<PathBuf>, watch: FileWatch) -> Result<Self, ServerTlsError> {
         let directory = directory.into();
         let files = read_files(&directory)?;
@@ -107,8 +109,8 @@ impl TlsAcceptor {
         Ok(TlsAcceptor { directory, watch, loaded, checked: Cached::default() })
     }
 
-    /// Returns the connections of clients that are authenticated as the controller. The stream never ends and never
-    /// yields an error: refused clients and failures to accept a connection are logged.
+    /// Returns the connections of clients that authenticate as the controller. The stream never ends and never returns
+    /// an error: rejected clients and failures to accept a connection are only logged.
     pub fn incoming(self, listener: TcpListener) -> impl Stream<Item = io::Result<Connection>> + Send {
         futures::stream::unfold(Incoming::new(self, listener), |mut incoming| async move {
             let connection = incoming.next().await;
@@ -116,7 +118,8 @@ impl TlsAcceptor {
         })
     }
 
-    /// Returns the configuration for the next client. If the files are invalid, the last valid files stay in use.
+    /// Returns the configuration for the next client. If the files are invalid, the last valid configuration stays in
+    /// use.
     async fn current(&self) -> Arc<ServerConfig> {
         let version = self.watch.version([self.directory.as_path()]);
         if self.checked.find(version).is_none() {
@@ -126,7 +129,7 @@ impl TlsAcceptor {
         self.loaded.load().config.clone()
     }
 
-    /// Reads the files and uses them if they are valid.
+    /// Reads the files, and uses them if they are valid.
     async fn reload(&self) {
         let directory = self.directory.clone();
         let Ok(read) = tokio::task::spawn_blocking(move || read_files(&directory)).await else { return };
@@ -150,9 +153,10 @@ impl TlsAcceptor {
         }
     }
 
-    /// Performs the handshake. Sets `greeted` once the client has sent its first message.
+    /// Performs the handshake. Sets `greeted` after the first message of the client.
     pub(super) async fn handshake(&self, stream: TcpStream, greeted: &AtomicBool) -> io::Result<Connection> {
-        // Otherwise the second packet of each reply waits for the delayed acknowledgement of the first one, which takes 40 ms.
+        // Without this option, the second packet of each reply waits 40 ms for the delayed acknowledgement of the first
+        // packet.
         stream.set_nodelay(true)?;
         let greeting = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
         greeted.store(true, Ordering::Relaxed);
@@ -165,7 +169,7 @@ impl TlsAcceptor {
         }
     }
 
-    /// Performs the handshake with a timeout. Logs the reason if the client is refused.
+    /// Performs the handshake with a timeout. Logs the reason if the client is rejected.
     async fn connection(&self, stream: TcpStream, peer: SocketAddr, greeted: &AtomicBool) -> Option<Connection> {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "TLS handshake timed out");
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(stream, greeted));
@@ -188,14 +192,14 @@ struct Incoming {
     acceptor: Arc<TlsAcceptor>,
     listener: TcpListener,
     handshakes: FuturesUnordered<Abortable<BoxFuture<'static, (u64, Option<Connection>)>>>,
-    /// The clients of these handshakes, the oldest first.
+    /// Clients whose handshake is in progress, oldest first.
     clients: VecDeque<Client>,
     accepted: u64,
     /// Time until which no connection is accepted.
     paused_until: Option<Instant>,
 }
 
-/// A client in the handshake.
+/// Client whose handshake is in progress.
 struct Client {
     number: u64,
     peer: SocketAddr,
@@ -219,7 +223,7 @@ impl Incoming {
         loop {
             let pause = self.paused_until;
             tokio::select! {
-                // Finished handshakes come before new connections.
+                // Completed handshakes have priority over new connections.
                 biased;
                 Some(finished) = self.handshakes.next(), if !self.handshakes.is_empty() => {
                     let Ok((number, connection)) = finished else { continue };
@@ -250,8 +254,8 @@ impl Incoming {
         self.handshakes.push(Abortable::new(connection.boxed(), registration));
     }
 
-    /// If the maximum number of handshakes is reached, drops the client that has been silent for longest or, if none is
-    /// silent, the oldest.
+    /// Drops a client if the maximum number of handshakes is in progress: the client that has been silent for the
+    /// longest time or, if no client is silent, the oldest client.
     fn evict_if_full(&mut self) {
         if self.clients.len() < MAX_HANDSHAKES {
             return;
@@ -270,7 +274,7 @@ async fn sleep_until(instant: Option<Instant>) {
     }
 }
 
-/// A connection from the controller.
+/// Connection from the controller.
 pub struct Connection(TlsStream<TcpStream>);
 
 impl Connected for Connection {
@@ -303,14 +307,14 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Closes a connection so that the client receives the alert with the reason. Closing a socket with unread bytes would
-/// reset the connection and discard the alert.
+/// Closes a connection in such a way that the client receives the alert with the reason. If unread bytes remain, the
+/// operating system resets the connection and discards the alert.
 async fn close_after_alert(mut stream: TcpStream) {
     let listening = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(REFUSED_BYTES), &mut tokio::io::sink()).await
     };
-    // The result is irrelevant: the connection is closed in any case.
+    // The result has no effect, because the connection is closed in any case.
     let _ = tokio::time::timeout(REFUSED_CLOSE_TIMEOUT, listening).await;
 }
 
@@ -326,7 +330,7 @@ fn read_files(directory: &Path) -> Result<Files, ServerTlsError> {
     Ok(Files { certificate: read(CERTIFICATE_FILE)?, key: read(KEY_FILE)?.into(), authorities: read(AUTHORITY_FILE)? })
 }
 
-/// Reads a file, at most one byte more than [`MAX_FILE`].
+/// Reads at most [`MAX_FILE`] bytes of a file, and one more byte to detect larger files.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
@@ -358,7 +362,7 @@ fn configuration(directory: &Path, files: &Files) -> Result<ServerConfig, Server
         .with_single_cert(chain, key)
         .map_err(serve)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // A resumed session could be based on a certificate that is no longer valid.
+    // A resumed session could be based on an invalid certificate.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

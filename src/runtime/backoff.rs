@@ -1,4 +1,4 @@
-//! Retry delay per object, which doubles with each failure and resets on success.
+//! Retry delays of failing objects. The delay of an object doubles with each failure and is reset after a success.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Default of Flux's `--min-retry-delay`.
+/// Default value of the flag `--min-retry-delay` in Flux.
 pub const MIN_DELAY: Duration = Duration::from_millis(750);
-/// Default of Flux's `--max-retry-delay`.
+/// Default value of the flag `--max-retry-delay` in Flux.
 pub const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of failing objects. Beyond it, the object whose last failure is oldest is evicted.
+/// Maximum number of failing objects. If there are more, the object whose last failure is the oldest is evicted.
 const MAX_OBJECTS: usize = 16 * 1024;
 
 /// Namespace and name of an object.
 pub type ObjectKey = (String, String);
 
-/// Retry delays by object.
+/// Retry delays of failing objects.
 #[derive(Debug)]
 pub struct Backoff {
     min_delay: Duration,
     max_delay: Duration,
     capacity: usize,
-    /// Failures of each object. The lock is held only briefly and never across an `await`.
+    /// Failures of each object. The lock is held only for short sections and never across an `await`.
     failures: Mutex<HashMap<ObjectKey, Failures>>,
 }
 
@@ -39,7 +39,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Creates a backoff with custom minimum and maximum delays.
+    /// Creates a backoff with these minimum and maximum delays.
     pub fn between(min_delay: Duration, max_delay: Duration) -> Self {
         Backoff::new(min_delay, max_delay, MAX_OBJECTS)
     }
@@ -48,7 +48,8 @@ impl Backoff {
         Backoff { min_delay, max_delay, capacity, failures: Mutex::default() }
     }
 
-    /// Records a failure and returns the retry delay, which doubles with each failure of the object up to the maximum delay.
+    /// Records a failure and returns the retry delay of the object. The delay doubles with each failure, up to the
+    /// maximum delay.
     pub fn failed(&self, key: &ObjectKey) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         if !failures.contains_key(key) && failures.len() >= self.capacity {
@@ -61,7 +62,7 @@ impl Backoff {
         delay
     }
 
-    /// Resets the delay of an object that has succeeded or was deleted.
+    /// Resets the delay of an object after a success or its deletion.
     pub fn forget(&self, key: &ObjectKey) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }

@@ -1,4 +1,4 @@
-//! Client for the API server, with a metric that counts its requests.
+//! Client for the API server, with a metric for its requests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tower::layer::layer_fn;
 
 use crate::telemetry::metrics::Metrics;
 
-/// Creates a client with the configuration from a kubeconfig or from the pod's ServiceAccount.
+/// Creates a client that is configured by a kubeconfig or by the ServiceAccount of the pod.
 pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
     let config = Config::infer().await?;
     let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
@@ -21,7 +21,7 @@ pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&counted).build())
 }
 
-/// Error while creating a client.
+/// Error during the creation of a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("failed to find the API server: no ServiceAccount is mounted and no kubeconfig exists")]
@@ -30,7 +30,7 @@ pub enum ClientError {
     Client(#[from] kube::Error),
 }
 
-/// Middleware that counts requests by response code.
+/// Middleware that counts the requests by response code.
 struct Counted<S> {
     inner: S,
     host: Arc<str>,

@@ -1,4 +1,4 @@
-//! Common startup code of all controllers, in [`Start::run`].
+//! Startup code that all controllers share.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 use crate::runtime::writes::Writer;
 
-/// Components that every controller needs. `S` is the store of the controller's objects.
+/// Components that every controller needs. `S` is the store of the objects that the controller reconciles.
 pub struct Start<S> {
     pub client: Client,
     pub writer: Writer,
     pub events: Events,
     pub scope: Scope,
-    /// Receives all objects of the kind that are in `scope`.
+    /// Store that receives all objects in `scope`.
     pub store: S,
     pub runner: Arc<ReconcileRunner>,
-    /// When this token is canceled, no further reconcile starts, and the controller ends after the reconciles in progress.
+    /// When this token is canceled, no further reconcile starts. The controller ends after the reconciles in progress.
     pub end: CancellationToken,
 }
 
@@ -42,8 +42,8 @@ impl<S> Debug for Start<S> {
 impl<S> Start<S> {
     /// Runs the controller until `end` is canceled.
     ///
-    /// `strip` and `on_event` have the same meaning as in [`watch::changes`]. `triggers` adds watches and
-    /// wake-ups that trigger reconciles in addition to the changes of the objects themselves.
+    /// For `strip` and `on_event`, see [`watch::changes`]. `triggers` adds watches and wake-ups that also trigger
+    /// reconciles.
     pub async fn run<K, C, R>(
         self,
         strip: impl Fn(&mut K) + Send + 'static,
@@ -71,8 +71,8 @@ impl<S> Start<S> {
                 move |object, context| {
                     let runner = runner.clone();
                     let target = object.clone();
-                    // Boxed only when the reconcile starts: all due reconciles wait here for a slot, and a waiting future
-                    // must stay small.
+                    // The reconcile is boxed only when it starts. All due reconciles wait here for a slot, so a waiting
+                    // future must be small.
                     let work = async move { Box::pin(reconcile(target, context)).await };
                     async move { runner.run(object.as_ref(), work).await }
                 },
@@ -80,12 +80,12 @@ impl<S> Start<S> {
                 context,
             )
             .for_each(|result| async move {
-                // The object was deleted or belongs to another shard, or a watch failed, which is retried.
+                // The object was deleted or is part of another shard, or a watch failed and is retried.
                 if let Err(error) = result {
                     tracing::debug!(kind = %K::kind(&()), error = &error as &dyn std::error::Error, "controller");
                 }
             });
-        // The reports end with the controller, which closes their queue.
+        // The receiver of the reports ends with the controller, because the controller then drops the sender.
         tokio::join!(controller, reports);
     }
 }

@@ -1,6 +1,6 @@
-//! Events of objects, for the Kubernetes API and for Flux's notification-controller. Reconciles queue events without waiting,
-//! and one task delivers the events. Each destination has a separate bounded queue, so that a slow notification-controller
-//! does not delay or displace events in the API.
+//! Events of objects, which are sent to the Kubernetes API and to the notification-controller of Flux. Reconciles queue
+//! events without waiting, and one task delivers them. Each destination has a bounded queue, so that a slow
+//! notification-controller neither delays nor displaces events for the API.
 
 mod kubernetes;
 mod notifications;
@@ -17,27 +17,27 @@ use crate::telemetry::metrics::Metrics;
 pub use notifications::{NotificationController, RetryPolicy};
 pub use queue::{Event, EventKind};
 
-/// Queues of events. Cheap to clone; never blocks.
+/// Queues of events. Cheap to clone. Never blocks.
 #[derive(Clone, Debug)]
 pub struct Events {
     kubernetes: Queue,
     notifications: Option<Queue>,
 }
 
-/// Task that delivers queued events.
+/// Task that delivers the queued events.
 pub struct EventTask {
     kubernetes: Delivery<Kubernetes>,
     notifications: Option<Delivery<Notifications>>,
 }
 
 impl Events {
-    /// Creates the queue for the API and the task that delivers its events, which the caller must run. `component` is the
-    /// name of the controller; `instance` is the name of the controller's pod.
+    /// Creates the queue of the API and the task that delivers its events. The caller must run the task. `component` is
+    /// the name of the controller, and `instance` is the name of its pod.
     pub fn new(writer: Writer, component: &str, instance: &str, metrics: Metrics) -> (Events, EventTask) {
         Self::with_notifications(writer, None, component, instance, metrics)
     }
 
-    /// Like [`Events::new`], but also posts the events to a notification-controller.
+    /// Creates the same queue and task as [`Events::new`], and also posts the events to a notification-controller.
     pub fn with_notifications(
         writer: Writer,
         controller: Option<NotificationController>,
@@ -52,7 +52,7 @@ impl Events {
         (Events { kubernetes, notifications }, EventTask { kubernetes: writes, notifications: posts })
     }
 
-    /// Queues an event. If a queue is full, the event is dropped and counted.
+    /// Queues an event. If a queue is full, the event is dropped and counted as dropped.
     pub fn publish(&self, event: Event) {
         if let Some(notifications) = self.notifications.as_ref().filter(|_| notifications::is_posted(&event)) {
             notifications.add(event.clone());
@@ -62,7 +62,7 @@ impl Events {
 }
 
 impl EventTask {
-    /// Runs until `end` is canceled. The task then delivers queued and in-flight events for at most a few more seconds.
+    /// Runs until `end` is canceled. The task then delivers the remaining events for at most a few seconds.
     pub async fn run(self, end: CancellationToken) {
         let EventTask { kubernetes, notifications } = self;
         let posts = async {

@@ -1,8 +1,8 @@
-//! Failpoints for tests, which crash the process at a given point or make it report another version, as after an upgrade.
-//! Without the feature `failpoints`, they have no effect.
+//! Failpoints for tests. They crash the process at a given point, or make the process report another version, as after
+//! an upgrade. Without the feature `failpoints`, they have no effect.
 
-/// Aborts the process if the environment variable `FAILPOINTS` (comma-separated) contains `name`. The file
-/// `/tmp/failpoint-<name>` ensures that this happens only once.
+/// Aborts the process if the environment variable `FAILPOINTS` contains `name` in its comma-separated list. The file
+/// `/tmp/failpoint-<name>` prevents a second abort.
 #[cfg(feature = "failpoints")]
 pub fn hit(name: &str) {
     let desired = std::env::var("FAILPOINTS").unwrap_or_default();
@@ -10,20 +10,19 @@ pub fn hit(name: &str) {
         return;
     }
     let marker = std::path::Path::new("/tmp").join(format!("failpoint-{name}"));
-    // The marker file is created before the abort, and only a process that creates the file aborts, so that the restarted
-    // process continues.
+    // A process aborts only if it creates the marker file. The restarted process therefore continues.
     if std::fs::OpenOptions::new().write(true).create_new(true).open(&marker).is_ok() {
         tracing::error!(name, "aborting at failpoint");
         std::process::abort();
     }
 }
 
-/// Does nothing, because the feature `failpoints` is off.
+/// Does nothing, because the feature `failpoints` is disabled.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub fn hit(_name: &str) {}
 
-/// Returns the version of the controller, or the value of the environment variable `PRETENDED_VERSION` if it is set.
+/// Returns the value of the environment variable `PRETENDED_VERSION` or, by default, the version of the controller.
 #[cfg(feature = "failpoints")]
 pub fn version() -> &'static str {
     static VERSION: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {

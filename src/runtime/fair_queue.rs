@@ -1,15 +1,15 @@
-//! Decides which queued run starts next. The functions are pure: they use no clock and no lock, and the caller wakes the
+//! Selects the queued run that starts next. The functions are pure: they use no clock and no lock. The caller wakes the
 //! runs.
 //!
-//! A free slot is assigned to the namespace with the fewest open runs. Among namespaces with equally many open runs, it is
-//! assigned to the namespace that got a slot least recently. A namespace starts another run only while more slots are free
-//! than the namespace has open runs, on the node and in total. One namespace therefore uses at most half of the slots, a
-//! second namespace at most half of the others, and so on. This rule does not apply if the limits allow one namespace to use
-//! all slots.
+//! A free slot is assigned to the namespace with the fewest open runs. Among several such namespaces, the slot is
+//! assigned to the namespace that got a slot least recently. A namespace can start another run only if the number of
+//! free slots exceeds the number of its open runs, on the node and in total. One namespace therefore uses at most half
+//! of the slots, a second namespace at most half of the remaining slots, and so on. This rule does not apply if the
+//! limits allow one namespace to use all slots.
 //!
-//! Within a namespace, the run with the highest priority starts first. Among runs with the same priority, the run that has
-//! been pending longest starts first. Neither the priority nor the number of queued runs of a namespace delays the runs of
-//! another namespace.
+//! Within a namespace, the run with the highest priority starts first. Among runs with the same priority, the run that
+//! has been pending longest starts first. Neither the priority nor the number of queued runs of a namespace delays the
+//! runs of another namespace.
 
 mod queue;
 
@@ -24,10 +24,11 @@ use queue::{Queue, Taken};
 
 pub use queue::{Limits, Run};
 
-/// Time for which a slot is reserved for a run that was woken. The time is limited, because the run may no longer exist.
+/// Time for which a slot is reserved for a woken run. The time is limited, because the run may no longer exist.
 const RESERVATION: Duration = Duration::from_secs(30);
 
-/// Reason why a run has to wait. The text contains no numbers that change, because it is written to a status.
+/// Reason why a run must wait for a slot. The status contains the text, so the text contains no numbers that change
+/// often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {
     All {
@@ -71,19 +72,19 @@ impl fmt::Display for Full {
     }
 }
 
-/// An open run.
+/// Open run.
 struct Open {
     namespace: String,
     node: String,
     permits: usize,
 }
 
-/// A slot that is reserved for a run that may start.
+/// Slot that is reserved for a run that may start.
 struct Reserved<W> {
     run: Run,
-    /// Sequence number that orders the wake-ups.
+    /// Sequence number, which determines the order of the wake-ups.
     number: u64,
-    /// Waker of the run, or `None` if the run was woken.
+    /// Waker of the run, or `None` if the run was already woken.
     waker: Option<W>,
     until: Instant,
 }
@@ -103,15 +104,15 @@ impl<W> FairQueue<W> {
         FairQueue { limits, open, reserved, queue: Queue::default(), reservations: 0 }
     }
 
-    /// Opens a run if a slot is free for it. Otherwise, queues the run; [`FairQueue::next_wake`] returns `waker` when the run
-    /// may start.
+    /// Opens a run if a slot is free for it. Otherwise, queues the run. When the run may start,
+    /// [`FairQueue::next_wake`] returns `waker`.
     pub fn request(&mut self, run: &Run, waker: W, now: Instant) -> Result<(), Full> {
         let is_reserved = self.reserved.get(&run.uid).is_some_and(|reserved| reserved.run.node == run.node);
         if is_reserved || self.open.contains_key(&run.uid) {
             self.adopt(run, now);
             return Ok(());
         }
-        // A run that has moved to another node needs another slot.
+        // The run may have moved to another node. It then needs a slot on that node.
         self.reserved.remove(&run.uid);
         self.queue.insert(run.clone(), waker);
         self.reserve(now);
@@ -122,12 +123,12 @@ impl<W> FairQueue<W> {
         Err(self.full_reason(run))
     }
 
-    /// Opens a run that has a reserved slot or was opened before this process started, regardless of the limits.
+    /// Opens a run regardless of the limits. The run has a reserved slot, or it was opened before this process started.
     pub fn adopt(&mut self, run: &Run, now: Instant) {
         self.forget(&run.uid);
         let opened = || Open { namespace: run.namespace.clone(), node: run.node.clone(), permits: 0 };
         self.open.entry(run.uid.clone()).or_insert_with(opened).permits += 1;
-        // The slot that was reserved for the run may have been on another node, where it is now free.
+        // The reserved slot may be on another node, on which it is now free.
         self.reserve(now);
     }
 
@@ -148,7 +149,7 @@ impl<W> FairQueue<W> {
         self.reserve(now);
     }
 
-    /// Returns the waker of the next run that may start and has not been woken yet.
+    /// Returns the waker of the next run that may start and has not been woken.
     pub fn next_wake(&mut self, now: Instant) -> Option<W> {
         self.reserve(now);
         let unaware = self.reserved.values_mut().filter(|reserved| reserved.waker.is_some());
@@ -178,7 +179,7 @@ impl<W> FairQueue<W> {
         self.queue.remove(uid);
     }
 
-    /// Removes expired reservations and reserves the free slots for queued runs, in the order in which these runs start.
+    /// Removes expired reservations, and reserves the free slots for queued runs in the order in which the runs start.
     fn reserve(&mut self, now: Instant) {
         self.reserved.retain(|_, reserved| reserved.until > now);
         while self.taken() < self.limits.all {

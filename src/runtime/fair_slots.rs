@@ -1,54 +1,54 @@
-//! Slots that are shared fairly between keys, such as namespaces or pods, and limit work that uses memory, CPU or
+//! Slots that are shared fairly between keys, such as namespaces or pods. The slots limit work that uses memory, CPU or
 //! connections.
 //!
-//! At most `total` slots are in use at the same time, at most `per_key` of them by one key. A caller first waits for one of
-//! the slots of its key and then for one of the `total` slots. A free slot is granted to the waiting key that holds the fewest
-//! slots. Among keys that hold the same number, it is granted to the key that got a slot least recently, so keys with many or
-//! slow callers do not delay a key that needs a slot occasionally: its caller waits only until the next slot is free.
+//! At most `total` slots are in use at the same time, and at most `per_key` slots by one key. A caller first waits for
+//! a slot of its key and then for one of the `total` slots. A free slot is granted to the waiting key that holds the
+//! fewest slots. Among several such keys, the slot is granted to the key that got a slot least recently. A key that
+//! rarely needs a slot therefore waits only for the next free slot, even if other keys have many or slow callers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Minimum number of recent grants whose keys are recorded. At most twice as many keys are recorded.
+/// Minimum number of recent grants whose keys are recorded. The number of recorded keys is at most twice as large.
 const MIN_RECORDED: usize = 1024;
 
 /// Limits of the slots and their queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of slots in use.
+    /// Maximum number of slots in use at the same time.
     pub total: usize,
-    /// Maximum number of slots in use by one key.
+    /// Maximum number of slots in use by one key at the same time.
     pub per_key: usize,
-    /// Maximum number of waiting callers of one key. Further callers get [`Busy`].
+    /// Maximum number of waiting callers of one key. Further callers get the error [`Busy`].
     pub waiting_per_key: usize,
 }
 
-/// Error if too many callers of the same key are waiting.
+/// Error of a caller whose key already has the maximum number of waiting callers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{waiting} callers are already waiting for a slot")]
 pub struct Busy {
     pub waiting: usize,
 }
 
-/// A set of slots. Cheap to clone; all clones share the slots.
+/// Set of slots. Cheap to clone. All clones share the slots.
 #[derive(Clone, Debug)]
 pub struct FairSlots(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    /// The lock is held only briefly and never across an `await`.
+    /// The lock is held only for short sections and never across an `await`.
     queue: Mutex<Queue>,
 }
 
-/// The keys and the callers that wait for a common slot.
+/// Keys, and callers that wait for a common slot.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Keys with a caller that holds a slot or waits for one.
+    /// Keys with a caller that holds a slot or waits for a slot.
     keys: HashMap<String, Key>,
-    /// Callers that have a slot of their key and wait for a common slot, in order of arrival.
+    /// Callers that hold a slot of their key and wait for a common slot, in the order of arrival.
     waiting: BTreeMap<u64, Waiting>,
     /// Number of common slots in use.
     in_use: usize,
@@ -56,40 +56,40 @@ struct Queue {
     arrivals: u64,
     /// Number of common slots granted so far.
     grants: u64,
-    /// Value of `grants` at the last grant of each key. Keys without callers are included, so that a key that leaves and returns
-    /// has no advantage over a key that waits.
+    /// Value of `grants` at the last grant to each key. Keys without callers are included. Otherwise, a key that leaves
+    /// and returns would have an advantage over a key that waits.
     last_grants: HashMap<String, u64>,
 }
 
 #[derive(Debug)]
 struct Key {
     slots: Arc<Semaphore>,
-    /// Number of callers that hold a slot or wait for one.
+    /// Number of callers that hold a slot or wait for a slot.
     callers: usize,
     /// Number of common slots in use.
     in_use: usize,
 }
 
-/// A caller that waits for a common slot.
+/// Caller that waits for a common slot.
 #[derive(Debug)]
 struct Waiting {
     key: String,
     granted: Arc<Notify>,
 }
 
-/// A slot in use. Dropping it frees the slot.
+/// Slot in use. Dropping this value frees the slot.
 #[derive(Debug)]
 #[must_use = "the slot is free again when this is dropped"]
 pub struct Slot {
-    // The fields are dropped in this order, so that the common slot is free before the key's own slot.
+    // The fields are dropped in this order: the common slot is free before the slot of the key.
     common: Option<CommonSlot>,
     _own: OwnedSemaphorePermit,
     _caller: Caller,
 }
 
 impl Slot {
-    /// Releases the common slot and keeps the slot of the key, so that callers of other keys can continue while this caller
-    /// pauses.
+    /// Releases the common slot and keeps the slot of the key. Callers of other keys can then continue while this
+    /// caller pauses.
     pub fn release_common(&mut self) {
         self.common = None;
     }
@@ -100,10 +100,10 @@ impl FairSlots {
         Self(Arc::new(Shared { limits, queue: Mutex::default() }))
     }
 
-    /// Waits for a slot. The future may be dropped at any time without losing a slot.
+    /// Waits for a slot. Dropping the future at any time does not lose a slot.
     ///
     /// # Errors
-    /// Returns [`Busy`] if too many callers of this key are waiting.
+    /// Returns [`Busy`] if the key already has the maximum number of waiting callers.
     pub async fn acquire(&self, key: &str) -> Result<Slot, Busy> {
         let (caller, slots) = self.register(key)?;
         // The semaphore is never closed.
@@ -129,7 +129,7 @@ impl FairSlots {
         Ok((Caller { shared: Arc::clone(&self.0), key: key.to_owned() }, Arc::clone(&entry.slots)))
     }
 
-    /// Adds a caller to the callers that wait for a common slot. The returned `Notify` is notified when the slot is granted.
+    /// Adds a caller that waits for a common slot. The returned `Notify` is notified when the slot is granted.
     fn enqueue(&self, key: &str) -> (CommonSlot, Arc<Notify>) {
         let granted = Arc::new(Notify::new());
         let mut queue = self.0.lock();
@@ -148,7 +148,7 @@ impl Shared {
 }
 
 impl Queue {
-    /// Grants the free common slots to waiting callers.
+    /// Grants free common slots to waiting callers.
     fn grant(&mut self, total: usize) {
         while self.in_use < total {
             let precedence = |(id, waiting): &(&u64, &Waiting)| {
@@ -166,7 +166,7 @@ impl Queue {
         }
     }
 
-    /// Records the last grant of a key, and deletes the records of all but the latest [`MIN_RECORDED`] grants from time to time.
+    /// Records a grant to a key. Regularly deletes the records of all but the latest [`MIN_RECORDED`] grants.
     fn record_grant(&mut self, key: String) {
         self.grants += 1;
         self.last_grants.insert(key, self.grants);
@@ -176,7 +176,7 @@ impl Queue {
         }
     }
 
-    /// Releases the slot of a caller, or removes the caller from the queue if no slot was granted.
+    /// Releases the common slot of a caller, or removes the caller from the queue if it has no slot yet.
     fn release(&mut self, id: u64, key: &str) {
         if self.waiting.remove(&id).is_some() {
             return;
@@ -188,7 +188,8 @@ impl Queue {
     }
 }
 
-/// A common slot that is held or waited for. Dropping the value releases the slot or leaves the queue.
+/// Common slot that a caller holds or waits for. Dropping this value releases the slot or removes the caller from the
+/// queue.
 #[derive(Debug)]
 struct CommonSlot {
     shared: Arc<Shared>,
@@ -204,7 +205,7 @@ impl Drop for CommonSlot {
     }
 }
 
-/// Registration of a caller. Dropping the last registration of a key removes the key.
+/// Registration of a caller. When the last registration of a key is dropped, the key is removed.
 #[derive(Debug)]
 struct Caller {
     shared: Arc<Shared>,

@@ -1,4 +1,4 @@
-//! Fake API server for fault tests. It records each request and responds as the test specifies.
+//! Fake API server for tests of failures. It records each request and responds as the test specifies.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,32 +8,33 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// A recorded request.
+/// Recorded request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RecordedRequest {
     pub(crate) method: String,
     /// Path without the query.
     pub(crate) path: String,
     pub(crate) query: String,
-    /// `Accept` header, if any.
+    /// Value of the header `Accept`. Empty if the request has no such header.
     pub(crate) accept: String,
     pub(crate) body: Value,
 }
 
-/// Response of the server to a request.
+/// Response of the server.
 #[derive(Clone, Debug)]
 pub(crate) enum FakeResponse {
     Json(u16, Value),
-    /// Raw text, such as the lines of a watch.
+    /// Raw text, such as the lines of a watch response.
     Text(String),
-    /// The server never responds.
+    /// No response.
     Silence,
-    /// The server responds when the test releases the response.
+    /// Response that the server sends after the test releases it.
     Held(watch::Receiver<bool>, Box<FakeResponse>),
 }
 
 impl FakeResponse {
-    /// Returns the lines of a watch response. Each line has the event type before the object, as the API server writes it.
+    /// Returns the lines of a watch response. As in the real API server, the event type precedes the object on each
+    /// line.
     pub(crate) fn events<'e>(events: impl IntoIterator<Item = (&'e str, Value)>) -> Self {
         let line = |(kind, object): (&str, Value)| format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
         FakeResponse::Text(events.into_iter().map(line).collect())
@@ -82,7 +83,7 @@ impl Log {
     }
 }
 
-/// Returns a client that gets its responses from `respond`, and the log of the client's requests.
+/// Returns a client whose requests are answered by `respond`, and the log of these requests.
 pub(crate) fn client(respond: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'static) -> (Client, Log) {
     let log = Log::default();
     let (respond, recorded) = (Arc::new(respond), log.clone());
@@ -112,7 +113,7 @@ async fn read(request: Request<Body>) -> RecordedRequest {
     }
 }
 
-/// Applies a JSON merge patch (RFC 7386) like the API server.
+/// Applies a JSON merge patch (RFC 7386) in the same way as the API server.
 pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();

@@ -1,7 +1,7 @@
-//! Transfers the ownership of fields from the Pulumi Kubernetes Operator to this controller by renaming the field managers of
-//! an object. The functions are pure.
+//! Transfers the ownership of fields from the Pulumi Kubernetes Operator to this controller: the field managers of an
+//! object are renamed. The functions are pure.
 //!
-//! The next server-side apply then removes the fields that only the operator owned and that are not part of the apply.
+//! The next server-side apply then removes fields that only the operator owned, unless the apply contains them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::Resource;
@@ -12,19 +12,19 @@ use crate::api::names::{FIELD_MANAGER, OPERATOR_FIELD_MANAGER};
 const APPLY: &str = "Apply";
 const UPDATE: &str = "Update";
 
-/// Whether the operator still manages fields of an object.
+/// Returns whether the operator still manages fields of an object.
 pub fn is_due<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(is_operators)
 }
 
-/// Whether the operator has applied the object itself and not only its status, which means that the operator created and
-/// maintains it.
+/// Returns whether the operator has applied the object itself, and not only its status. If so, the operator has created
+/// the object and maintains it.
 pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(|entry| is_operators(entry) && is_apply(entry) && !is_of_subresource(entry))
 }
 
-/// Returns the managed fields with this controller as the manager instead of the operator, or `None` if the operator manages
-/// no field.
+/// Returns the managed fields with this controller instead of the operator as their manager. Returns `None` if the
+/// operator manages no field.
 pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     if !is_due(object) {
         return None;
@@ -57,7 +57,8 @@ fn is_of_subresource(entry: &ManagedFieldsEntry) -> bool {
     entry.subresource.as_deref().is_some_and(|subresource| !subresource.is_empty())
 }
 
-/// Returns the entry as if this controller had written the fields. The controller applies objects and patches their status.
+/// Returns the entry as if this controller had written its fields. The controller applies objects and patches their
+/// status.
 fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
     entry.manager = Some(FIELD_MANAGER.to_owned());
     if is_of_subresource(&entry) {
@@ -71,9 +72,9 @@ fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
     entry
 }
 
-/// Adds the defaults of a StatefulSet's update strategy to the managed fields. The operator applies an empty strategy, to
-/// which the API server adds defaults without an owner. An apply of another strategy removes these defaults only if this
-/// controller owns them.
+/// Adds the defaults of the update strategy of a StatefulSet to the managed fields. The operator applies an empty
+/// strategy, for which the API server adds defaults that have no owner. An apply with another strategy removes these
+/// defaults only if this controller owns them.
 fn own_defaults_of_strategy(fields: &mut Value) {
     let strategy = fields.get_mut("f:spec").and_then(|spec| spec.get_mut("f:updateStrategy"));
     if let Some(strategy) = strategy.and_then(Value::as_object_mut) {
@@ -81,7 +82,7 @@ fn own_defaults_of_strategy(fields: &mut Value) {
     }
 }
 
-/// Whether two entries belong to the same manager according to the API server, which would then drop one of them.
+/// Returns whether the API server treats two entries as entries of the same manager. It would drop one of them.
 fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool {
     let version = |entry: &ManagedFieldsEntry| if is_apply(entry) { None } else { entry.api_version.clone() };
     one.manager == other.manager
@@ -97,7 +98,7 @@ fn merge_fields(into: &mut ManagedFieldsEntry, from: ManagedFieldsEntry) {
     }
 }
 
-/// Merges the set of fields `from` into the set `into`. A set of fields is a tree of field names.
+/// Merges the set of fields `from` into the set `into`. Both sets are trees of field names.
 fn union(into: &mut Map<String, Value>, from: Map<String, Value>) {
     for (name, below) in from {
         match (into.get_mut(&name), below) {
@@ -120,10 +121,10 @@ mod tests {
     use crate::api::auto::{Update, Workspace};
     use crate::api::pulumi::{Program, Stack};
 
-    /// Parses a list of objects that version 2.9 of the operator created in a cluster.
+    /// Parses a list of objects that version 2.9 of the operator has created in a cluster.
     fn left<K: DeserializeOwned>(list: &str) -> Vec<K> {
         let list: Value = serde_saphyr::from_str(list).expect("valid YAML");
-        let items = list["items"].as_array().expect("a list").clone();
+        let items = list["items"].as_array().expect("is a list").clone();
         items.into_iter().map(|item| serde_json::from_value(item).expect("valid field manager entry")).collect()
     }
 
@@ -168,7 +169,7 @@ mod tests {
             let status = "kube-controller-manager Update status".to_owned();
             assert_eq!(managers(&stateful_set), [format!("{ours} Apply "), status]);
             let managed = managed_fields(&stateful_set).expect("due");
-            let fields = &managed[0].fields_v1.as_ref().expect("fields").0;
+            let fields = &managed[0].fields_v1.as_ref().expect("fields are set").0;
             assert_eq!(
                 fields["f:spec"]["f:updateStrategy"],
                 json!({"f:rollingUpdate": {".": {}, "f:partition": {}}}),
@@ -188,7 +189,7 @@ mod tests {
             entry("other", json!({"f:spec": {"f:type": {}}})),
             entry("pulumi-kubernetes-operator", json!({"f:spec": {"f:ports": {"f:x": {}}}, "f:metadata": {"f:labels": {}}})),
         ]}}))
-        .expect("a service");
+        .expect("valid Service");
         let managed = managed_fields(&service).expect("due");
         let fields: Vec<&Value> = managed.iter().filter_map(|e| e.fields_v1.as_ref().map(|f| &f.0)).collect();
         let ours = json!({"f:spec": {"f:ports": {"f:x": {}}, "f:selector": {}}, "f:metadata": {"f:labels": {}}});
@@ -199,7 +200,7 @@ mod tests {
     fn objects_without_operator_field_managers_are_unchanged() {
         let with = |manager: &str| -> Service {
             let managed = json!([{"manager": manager, "operation": "Apply"}]);
-            serde_json::from_value(json!({"metadata": {"managedFields": managed}})).expect("a service")
+            serde_json::from_value(json!({"metadata": {"managedFields": managed}})).expect("valid Service")
         };
         for manager in ["pulumi-controller", "pulumi-kubernetes-operator-fork", "kubectl", ""] {
             assert!(!is_due(&with(manager)) && managed_fields(&with(manager)).is_none(), "{manager}");

@@ -1,7 +1,8 @@
-//! Store of watched objects with an index by group, such as the Updates of a Workspace or the Stacks of a source. A scan of all
-//! objects on each change would take quadratic time.
+//! Store of watched objects with an index by group. Examples of groups are the Updates of a Workspace and the Stacks of
+//! a source. Without the index, each change would require a scan of all objects.
 //!
-//! [`CacheSync`] waits until stores are synced, because an object that is missing from an incomplete store may still exist.
+//! [`CacheSync`] waits until stores contain a complete list. An object that is missing from an incomplete store may
+//! exist.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -18,15 +19,15 @@ use tokio::sync::watch;
 
 use crate::runtime::reconcile::ReconcileError;
 
-/// Maximum time for which a reconcile waits for the caches before it releases its slot.
+/// Maximum time for which a reconcile waits for the caches. The reconcile then ends and releases its slot.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Requeue interval of a reconcile that has waited for [`WAIT_TIMEOUT`].
+/// Requeue interval after a reconcile has waited for [`WAIT_TIMEOUT`].
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Returns the groups of an object; an object may be in any number of groups.
+/// Function that returns the groups of an object. An object can be in any number of groups.
 type GroupsOf<K, G> = fn(&K) -> Vec<G>;
 
-/// Read side of an indexed store. Cheap to clone; all clones share the objects.
+/// Read side of an indexed store. Cheap to clone. All clones share the objects.
 pub struct Indexed<K: Resource<DynamicType = ()> + Clone + 'static, G> {
     store: Store<K>,
     groups: Groups<K, G>,
@@ -42,7 +43,7 @@ pub struct IndexWriter<K: Resource<DynamicType = ()> + Clone + 'static, G> {
     is_listed: watch::Sender<bool>,
 }
 
-/// Members of each group. The lock is held only briefly and never across an `await`.
+/// Members of each group. The lock is held only for short sections and never across an `await`.
 type Groups<K, G> = Arc<RwLock<HashMap<G, HashSet<Member<K>>>>>;
 
 /// Creates both sides of an empty store. `groups_of` returns the groups of an object.
@@ -58,13 +59,13 @@ where
 }
 
 impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G> {
-    /// Returns the objects of a group, in no particular order.
+    /// Returns the objects of a group in any order.
     pub fn in_group(&self, group: &G) -> Vec<Arc<K>> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         groups.get(group).into_iter().flatten().map(|member| member.0.clone()).collect()
     }
 
-    /// Whether a group has any objects.
+    /// Returns whether a group has any objects.
     pub fn has_group(&self, group: &G) -> bool {
         self.groups.read().unwrap_or_else(PoisonError::into_inner).contains_key(group)
     }
@@ -74,8 +75,8 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
         &self.store
     }
 
-    /// Returns a channel whose value becomes `true` with the first complete list. `Store::wait_until_ready` does not suffice:
-    /// it wakes only the last of several waiters, and it does so before the groups are built.
+    /// Returns a channel whose value becomes `true` after the first complete list. `Store::wait_until_ready` is not
+    /// sufficient: it wakes only the last of several waiters, and it wakes that waiter before the groups are built.
     pub fn is_listed(&self) -> watch::Receiver<bool> {
         self.is_listed.clone()
     }
@@ -83,7 +84,8 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
 
 /// Write side of a store.
 pub trait StoreWriter<K: Resource<DynamicType = ()> + Clone + 'static>: Send + 'static {
-    /// Applies a watch event before consumers receive it, so that they find at least this version of the object in the store.
+    /// Applies a watch event. The store is updated before consumers receive the event, so they find at least this
+    /// version of the object.
     fn apply(&mut self, event: &Event<K>);
 
     fn reader(&self) -> Store<K>;
@@ -116,7 +118,7 @@ where
         self.writer.apply_watcher_event(event);
         match (reference, event) {
             (Some(reference), _) => self.replace(before, &reference),
-            // At the end of a list, the listed objects replace all objects in the store.
+            // After a list, the listed objects replace all objects in the store.
             (None, Event::InitDone) => {
                 self.rebuild();
                 self.is_listed.send_replace(true);
@@ -180,8 +182,8 @@ impl<K: Resource<DynamicType = ()> + Clone, G> fmt::Debug for IndexWriter<K, G> 
     }
 }
 
-/// An object in a group. Two versions of the same object are equal. The object is shared with the store, so that an entry
-/// needs only the memory of a pointer.
+/// Member of a group. All versions of an object are equal. The object is shared with the store, so a member needs only
+/// the memory of a pointer.
 struct Member<K>(Arc<K>);
 
 impl<K: Resource> Member<K> {
@@ -205,7 +207,7 @@ impl<K: Resource> Hash for Member<K> {
     }
 }
 
-/// Caches on which the decisions of a reconciler depend.
+/// Caches on which a reconciler depends.
 #[derive(Default)]
 pub struct CacheSync {
     caches: Vec<Cache>,
@@ -221,7 +223,8 @@ struct Cache {
 impl Cache {
     /// Waits until the cache contains the first complete list.
     async fn synced(&self) {
-        // A cache whose writer was dropped is never synced. Writers are dropped only when the controller ends.
+        // If the writer of a cache was dropped, the cache never becomes complete. Writers are dropped only when the
+        // controller ends.
         if self.is_listed.clone().wait_for(|is_listed| *is_listed).await.is_err() {
             std::future::pending().await
         }
@@ -246,10 +249,10 @@ impl CacheSync {
         self
     }
 
-    /// Waits until all caches are synced or a timeout has elapsed.
+    /// Waits until all caches are complete, or until the timeout.
     ///
     /// # Errors
-    /// Returns an error if a cache is still not synced. The object is then requeued.
+    /// Returns an error if a cache is not complete after the timeout. The object is then requeued.
     pub async fn wait(&self) -> Result<(), ReconcileError> {
         if self.is_synced.load(Ordering::Acquire) {
             return Ok(());

@@ -1,12 +1,12 @@
 //! Leader election with a Lease, as in client-go.
 //!
-//! Clocks of different machines are never compared. A candidate treats the holder as dead if it has observed the Lease
-//! unchanged for the lease duration, measured with the candidate's own monotonic clock. The holder stops writing before that:
-//! its deadline counts from the start of its last successful renewal request, and no candidate can have observed this renewal
-//! earlier.
+//! The clocks of different machines are never compared. A candidate considers the holder dead if the Lease has not
+//! changed for the lease duration, measured with the monotonic clock of the candidate. The holder stops writing
+//! earlier: its deadline counts from the start of its last successful renewal request, and a candidate can observe this
+//! renewal only later.
 //!
-//! Unlike client-go, a candidate takes the Lease immediately if the holder was an earlier process of the same container,
-//! because a container is restarted only after its process has ended.
+//! Unlike client-go, a candidate immediately takes a Lease whose holder was an earlier process of the same container. A
+//! container is restarted only after its process has ended.
 
 mod state;
 
@@ -46,7 +46,7 @@ pub enum LeaseError {
     Write(#[from] WriteError),
 }
 
-/// Reason why a leader has lost the Lease.
+/// Reason for which a leader has lost the Lease.
 #[derive(Debug, Error)]
 pub enum LeaseLost {
     #[error("lost Lease {lease} to {holder}; restarting as a follower")]
@@ -57,10 +57,10 @@ pub enum LeaseLost {
     Task(#[from] JoinError),
 }
 
-/// A candidate for the Lease.
+/// Candidate for the Lease.
 pub struct Elector {
     reader: Reader,
-    /// This writer does not require leadership, because a process becomes the leader only by writing the Lease.
+    /// Writer that does not require leadership, because a process becomes the leader by writing the Lease.
     writer: Writer,
     namespace: String,
     name: String,
@@ -68,14 +68,13 @@ pub struct Elector {
     times: LeaderElection,
     until: watch::Sender<Option<Instant>>,
     seen: Option<Observation>,
-    /// Whether the Lease must be read before it is written. `false` only after this process has written the Lease
-    /// successfully.
+    /// Whether the Lease must be read before it is written. `false` only after a successful write of this process.
     must_read: bool,
     metrics: Metrics,
 }
 
 impl Elector {
-    /// Creates a candidate for the Lease of this name. All writes except those of the Lease require the returned
+    /// Creates a candidate for the Lease with this name. All writes except the writes of the Lease require the returned
     /// [`Leadership`].
     pub fn new(
         client: Client,
@@ -84,7 +83,7 @@ impl Elector {
         times: LeaderElection,
         metrics: Metrics,
     ) -> (Self, Leadership) {
-        // If a request hangs, there must be time for another request.
+        // If a request hangs, the deadline must leave time for another request.
         let limit = times.renew_deadline / 2;
         let (until, leadership) = Leadership::elected();
         metrics.leads(name, false);
@@ -131,7 +130,7 @@ impl Elector {
         }
     }
 
-    /// Renews the Lease until `stop` is canceled. Returns an error when the Lease is lost; from then on, this process writes
+    /// Renews the Lease until `stop` is canceled. Returns an error if the Lease is lost. This process then writes
     /// nothing.
     pub async fn hold(mut self, stop: CancellationToken) -> Result<Self, LeaseLost> {
         let mut cause = "this process was suspended".to_owned();
@@ -160,7 +159,7 @@ impl Elector {
         }
     }
 
-    /// Releases the Lease, so that no candidate has to wait until it expires. The caller applies a timeout.
+    /// Releases the Lease, so that other candidates do not have to wait until it expires. The caller sets a timeout.
     pub async fn release(mut self) -> Result<(), LeaseError> {
         self.stop_writing();
         let free = json!({
@@ -175,26 +174,26 @@ impl Elector {
                 return Ok(());
             };
             match self.write(&seen, &free).await {
-                // The Lease was changed by an interrupted renewal or by another client.
+                // An interrupted renewal or another client has changed the Lease.
                 Err(error) if error.is_conflict() => self.must_read = true,
                 other => return Ok(other.map(|_| ())?),
             }
         }
     }
 
-    /// Makes one attempt to acquire or renew the Lease. Returns the start time of the request, or `None` if another candidate
-    /// holds the Lease.
+    /// Makes one attempt to acquire or renew the Lease. Returns the start time of the request, or `None` if another
+    /// candidate holds the Lease.
     pub(super) async fn attempt(&mut self) -> Result<Option<Instant>, LeaseError> {
         if !self.must_read {
             match self.step().await {
-                // Another client has changed or deleted the Lease. This candidate may still be the holder.
+                // Another client has changed or deleted the Lease. This candidate may still hold it.
                 Err(error) if error.is_conflict() || error.is_not_found() => {}
                 other => return Ok(other?),
             }
         }
         self.read().await?;
         match self.step().await {
-            // Another candidate acquired the Lease first. The next attempt reads the new holder.
+            // Another candidate has acquired the Lease. The next attempt reads the new holder.
             Err(error) if error.is_conflict() && !self.is_ours() => Ok(None),
             other => Ok(other?),
         }
@@ -207,7 +206,7 @@ impl Elector {
             self.must_read = true;
             return Ok(None);
         }
-        // Set before the request, because the caller may drop this future before the response arrives.
+        // The caller can drop this future before the response arrives, so the flag is set before the request.
         self.must_read = true;
         let before = self.seen.as_ref().map(Observation::spec).unwrap_or_default();
         let spec = desired(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
@@ -226,7 +225,7 @@ impl Elector {
         Ok(Some(started))
     }
 
-    /// Writes the spec of the Lease if the Lease is still in the observed state; otherwise, returns a conflict.
+    /// Writes the spec of the Lease. Returns a conflict if the Lease has changed since it was observed.
     async fn write(&self, seen: &Observation, spec: &impl serde::Serialize) -> Result<Lease, WriteError> {
         let patch = json!({ "metadata": { "resourceVersion": seen.lease.resource_version() }, "spec": spec });
         self.writer.merge(&self.namespace, &self.name, &patch).await
@@ -238,7 +237,7 @@ impl Elector {
         Ok(())
     }
 
-    /// Records the observed Lease. The time of the first observation is kept if the spec is unchanged.
+    /// Records the observed Lease. If the spec is unchanged, the time of its first observation is kept.
     fn observe(&mut self, lease: Option<Lease>) {
         let before = self.seen.take();
         self.seen = lease.map(|lease| {
@@ -281,7 +280,7 @@ impl Elector {
     }
 }
 
-/// Period of leadership, during which a task renews the Lease.
+/// Period of leadership, in which a task renews the Lease.
 pub struct Term {
     renewing: JoinHandle<Result<Elector, LeaseLost>>,
     stop: CancellationToken,
@@ -291,7 +290,7 @@ impl Term {
     /// Starts the term of an elector that has acquired the Lease.
     pub fn begin(elector: Elector) -> Self {
         let stop = CancellationToken::new();
-        // Renewals run in a separate task, so that they do not wait for reconciles.
+        // A separate task renews the Lease, so that renewals do not wait for reconciles.
         let renewing = tokio::spawn(elector.hold(stop.clone()));
         Term { renewing, stop }
     }
@@ -306,8 +305,8 @@ impl Term {
         }
     }
 
-    /// Ends the term. All writes must be complete. `release` releases the Lease, so that another candidate can acquire it
-    /// immediately.
+    /// Ends the term. The caller must have completed all writes. If `release` is set, the Lease is released and another
+    /// candidate can acquire it immediately.
     pub async fn end(self, release: bool) {
         self.stop.cancel();
         let elector = match self.renewing.await {

@@ -1,7 +1,8 @@
-//! Extensions of kube-rs: writes that require leadership, a limiter for runs, fair slots, backoff per object, a panic guard,
-//! timeouts, leader election, events in the API and notifications for Flux.
+//! Extensions of kube-rs: writes that require leadership, limits for runs, fair slots, backoff per object, panic guard,
+//! timeouts, leader election, events in the API, and notifications for Flux.
 //!
-//! The controllers depend on this module, which does not depend on them. All writes to the API go through [`writes`].
+//! The controllers depend on this module, and this module does not depend on controllers. Only [`writes`] writes to the
+//! API.
 
 pub mod backoff;
 pub mod client;

@@ -1,4 +1,4 @@
-//! Reads from the API that bypass the caches. Each request has a timeout, and each error message contains the object.
+//! Reads from the API without the caches. Each request has a timeout, and each error message contains the object.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -22,7 +22,7 @@ use crate::runtime::tolerant_watcher::{ParseError, Tolerant};
 /// Maximum number of objects in one list response.
 const MAX_LIST: u32 = 500;
 
-/// Error of a read. A missing object is not an error.
+/// Error of a read. A read of a missing object does not fail.
 #[derive(Debug, Error)]
 pub enum ReadError {
     #[error("failed to {request}: API server did not respond within {} s", limit.as_secs())]
@@ -32,7 +32,7 @@ pub enum ReadError {
     Refused { request: String, code: u16, reason: String, message: String },
     #[error("failed to {request}")]
     Request { request: String, source: Box<kube::Error> },
-    /// The object has too many values or is not valid.
+    /// The object is not valid, or it contains more values than the parser accepts.
     #[error("failed to {request}")]
     Parse { request: String, source: ParseError },
 }
@@ -43,7 +43,7 @@ impl ReadError {
     }
 }
 
-/// Reader with a timeout. Cheap to clone.
+/// Client for reads with a timeout. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
     client: Client,
@@ -87,8 +87,8 @@ impl Reader {
         self.call(what, api.get_metadata_opt(name)).await
     }
 
-    /// Returns the row of an object in the `Table` representation of the API server, or `None` if the object does not exist.
-    /// The row contains no content of the object.
+    /// Returns the row of an object in the `Table` representation of the API server, or `None` if the object does not
+    /// exist. The row contains only the metadata and the columns of the object.
     pub async fn get_row_opt<K>(&self, namespace: &str, name: &str) -> Result<Option<Row>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
@@ -109,7 +109,7 @@ impl Reader {
         self.call(|| format!("read {} {name}", K::kind(&())), api.get_opt(name)).await
     }
 
-    /// Lists at most 500 objects of a namespace that match a label selector.
+    /// Returns the objects in a namespace that match a label selector, at most 500.
     pub async fn list<K>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -121,7 +121,7 @@ impl Reader {
         page.items.iter().map(|object| parse(object, what)).collect()
     }
 
-    /// Returns the first object of a namespace that satisfies `is_desired`. Reads the list page by page.
+    /// Returns the first object in a namespace that satisfies `is_desired`. Reads the list in pages.
     pub async fn find<K>(&self, namespace: &str, is_desired: impl Fn(&K) -> bool) -> Result<Option<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -144,7 +144,7 @@ impl Reader {
         }
     }
 
-    /// Lists the metadata of all objects of a namespace that match a label selector, page by page.
+    /// Returns the metadata of all objects in a namespace that match a label selector. Reads the list in pages.
     pub async fn list_metadata<K>(&self, namespace: &str, labels: &str) -> Result<Vec<PartialObjectMeta<K>>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -186,14 +186,14 @@ fn parse<K: DeserializeOwned>(object: &Tolerant<K>, what: impl Fn() -> String) -
     object.parse().map_err(|source| ReadError::Parse { request: what(), source })
 }
 
-/// Whether the namespace and the name are valid. Other text could change the path of the request to that of another resource,
-/// or add query parameters.
+/// Returns whether the namespace and the name are valid. Other text could select another resource, or add parameters to
+/// the request.
 fn may_exist(namespace: &str, name: &str) -> bool {
     names::is_object_name(namespace) && names::is_object_name(name)
 }
 
-/// `Accept` header of a table request. It contains no alternative media type, so the API server never responds with the
-/// object itself.
+/// Header `Accept` of a request for a table. It contains no other media type, so that the API server never responds
+/// with the object itself.
 const TABLE: HeaderValue = HeaderValue::from_static("application/json;as=Table;g=meta.k8s.io;v=v1");
 
 /// Row of an object in the `Table` representation.

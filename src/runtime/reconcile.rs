@@ -1,5 +1,5 @@
-//! Runs reconciles with fair slots per namespace, a log span, a timeout, a panic guard and metrics, and converts their results
-//! to requeues.
+//! Executes reconciles with fair slots for namespaces, a log span, a timeout, a panic guard and metrics, and converts
+//! their results to requeues.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -26,30 +26,30 @@ use crate::telemetry::logging::panic_message;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::reconciles::ReconcileResult;
 
-/// Limit that is never reached in practice.
+/// Limit that is not reached in practice.
 const UNLIMITED: usize = 1 << 20;
-/// Requeue interval of an object if too many reconciles of its namespace wait for a slot.
+/// Requeue interval of an object if too many reconciles of its namespace already wait for a slot.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
 
 /// Result of a successful reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The object is not requeued; the next change triggers a reconcile.
+    /// The object is not requeued. The next change triggers a reconcile.
     Settled,
-    /// The object is requeued after this time, unless a change triggers a reconcile earlier.
+    /// The object is requeued after this time. A change can trigger a reconcile earlier.
     After(Duration),
 }
 
-/// Reason why a reconcile did not succeed, which determines when the object is reconciled again.
+/// Reason why a reconcile did not succeed. The reason determines when the object is requeued.
 #[derive(Debug, Error)]
 pub enum ReconcileError {
-    /// No progress is possible until the object changes.
+    /// No progress is possible until the object changes. The object is not requeued.
     #[error("stalled: {reason}")]
     Stalled { reason: String },
-    /// A precondition is not met yet. This is not a failure.
+    /// A requirement is not met yet, which is not a failure. The object is requeued after this time.
     #[error("waiting for {on}")]
     Waiting { on: String, after: Duration },
-    /// The error is temporary; the reconcile is retried with backoff.
+    /// The error is temporary. The object is requeued with backoff.
     #[error(transparent)]
     Transient(Box<dyn StdError + Send + Sync>),
 }
@@ -80,7 +80,7 @@ impl From<ReadError> for ReconcileError {
     }
 }
 
-/// Result of a reconcile, including panic and timeout.
+/// Result of a reconcile. It includes a panic and a timeout.
 enum End {
     Outcome(Outcome),
     Error(ReconcileError),
@@ -88,7 +88,7 @@ enum End {
     Timeout,
 }
 
-/// Runs the reconciles of one controller.
+/// Executes the reconciles of one controller.
 pub struct ReconcileRunner {
     controller: &'static str,
     kind: &'static str,
@@ -96,10 +96,10 @@ pub struct ReconcileRunner {
     timeout: Duration,
     metrics: Metrics,
     slots: FairSlots,
-    /// When this token is canceled, reconciles that wait for a slot do not start.
+    /// When this token is canceled, reconciles that wait for a slot no longer start.
     end: CancellationToken,
     backoff: Backoff,
-    /// Objects that have been reconciled. The lock is held only briefly and never across an `await`.
+    /// Objects that were reconciled. The lock is held only for short sections and never across an `await`.
     reconciled: Mutex<HashSet<ObjectKey>>,
     on_deleted: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
@@ -111,7 +111,8 @@ impl fmt::Debug for ReconcileRunner {
 }
 
 impl ReconcileRunner {
-    /// Creates a runner. `controller` is the name in logs and metrics; `timeout` applies to each reconcile.
+    /// Creates a runner. `controller` is the name of the controller in logs and metrics. `timeout` applies to each
+    /// reconcile.
     pub fn new<K>(controller: &'static str, timeout: Duration, metrics: Metrics) -> Self
     where
         K: Resource<DynamicType = ()>,
@@ -130,18 +131,18 @@ impl ReconcileRunner {
         }
     }
 
-    /// Sets a callback for deleted objects. The runner holds no lock during the call, and it may make several calls for the same
-    /// object.
+    /// Sets a callback for deleted objects. The runner holds no lock during a call. It can call the callback more than
+    /// once for an object.
     #[must_use]
     pub fn on_deleted(self, callback: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
         ReconcileRunner { on_deleted: Box::new(callback), ..self }
     }
 
-    /// Limits concurrent reconciles in total and per namespace, so that a namespace with slow reconciles does not delay other
-    /// namespaces. After `end` is canceled, no reconcile starts.
+    /// Limits the number of concurrent reconciles in total and per namespace, so that slow reconciles of a namespace do
+    /// not delay other namespaces. After `end` is canceled, no reconcile starts.
     #[must_use]
     pub fn with_slots(self, total: usize, per_namespace: usize, end: CancellationToken) -> Self {
-        // Each object waits for at most one slot, so the number of waiting callers needs no limit.
+        // Each object waits for at most one slot, so the number of waiting callers is already limited.
         let limits = Limits { total, per_key: per_namespace, waiting_per_key: UNLIMITED };
         ReconcileRunner { slots: FairSlots::new(limits), end, ..self }
     }
@@ -152,7 +153,8 @@ impl ReconcileRunner {
         ReconcileRunner { backoff, ..self }
     }
 
-    /// Runs one reconcile of `object` and returns the resulting action. Errors, panics and timeouts also result in an action.
+    /// Executes one reconcile of `object` and returns the next action. Errors, panics and timeouts also result in an
+    /// action.
     pub async fn run<K: Resource>(
         &self,
         object: &K,
@@ -177,7 +179,7 @@ impl ReconcileRunner {
         self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
         self.metrics.reconciles().started(self.controller, &key);
         let started = Instant::now();
-        // The future is on the heap, because reconciles are large and a single task holds the futures of all reconciles.
+        // The future is boxed, because reconciles are large and one task holds the futures of all reconciles.
         let work = Box::pin(tokio::time::timeout(self.timeout, work).instrument(span.clone()));
         let end = match AssertUnwindSafe(work).catch_unwind().await {
             Ok(Ok(Ok(outcome))) => End::Outcome(outcome),
@@ -187,7 +189,7 @@ impl ReconcileRunner {
         };
         let (action, result) = span.in_scope(|| self.conclude(&key, end));
         self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, started.elapsed());
-        // The object was deleted in the meantime, possibly by this reconcile.
+        // The object was deleted during the reconcile, possibly by the reconcile.
         if !self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
             self.forget_key(&key);
         }
@@ -201,7 +203,7 @@ impl ReconcileRunner {
         self.forget_key(&key);
     }
 
-    /// Removes all objects for which `exists` is false, because they were deleted without an event.
+    /// Removes the state of all objects for which `exists` is false. These objects were deleted without an event.
     pub fn retain(&self, exists: impl Fn(&str, &str) -> bool) {
         let mut reconciled = self.reconciled.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<ObjectKey> = reconciled.extract_if(|(namespace, name)| !exists(namespace, name)).collect();
@@ -256,7 +258,8 @@ impl ReconcileRunner {
             }
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);
-                // A conflict or the loss of leadership is retried with backoff, but it is not reported as a failure.
+                // A conflict and a loss of leadership are expected. They are retried with backoff, and are not reported
+                // as failures.
                 if is_expected(&**source) {
                     tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconcile");
                     return (Action::requeue(delay), ReconcileResult::RequeueAfter);
@@ -268,7 +271,7 @@ impl ReconcileRunner {
     }
 }
 
-/// Error policy for `Controller::run`. It is never called, because [`ReconcileRunner::run`] does not fail.
+/// Error policy for `Controller::run`. It is never used, because [`ReconcileRunner::run`] does not fail.
 pub(super) fn no_errors<K, C>(_object: Arc<K>, error: &Infallible, _context: Arc<C>) -> Action {
     match *error {}
 }
@@ -283,7 +286,7 @@ fn is_expected(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
     write.is_some_and(|error| error.is_conflict() || error.is_not_leader())
 }
 
-/// Leaks a name. There are few kinds, and their names are needed until the process exits.
+/// Leaks the name of a kind. There are few kinds, and their names are used until the process exits.
 fn leak(name: std::borrow::Cow<'static, str>) -> &'static str {
     match name {
         std::borrow::Cow::Borrowed(name) => name,

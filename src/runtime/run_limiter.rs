@@ -1,5 +1,5 @@
-//! Limits the number of open runs in total, on each node and in each namespace. [`FairQueue`] decides which queued run starts
-//! next.
+//! Limits the number of open runs in total, in each namespace and on each node. [`FairQueue`] selects the queued run
+//! that starts next.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::runtime::fair_queue::FairQueue;
 pub use crate::runtime::fair_queue::{Full, Limits, Run};
 use crate::telemetry::metrics::Metrics;
 
-/// Grants slots for runs. `W` identifies the run to wake, for example a reference to its object. Cheap to clone.
+/// Grants slots to runs. `W` identifies a run, for example by a reference to its object. Cheap to clone.
 pub struct RunLimiter<W> {
     shared: Arc<Shared<W>>,
 }
@@ -24,13 +24,13 @@ impl<W> Clone for RunLimiter<W> {
 
 struct Shared<W> {
     metrics: Metrics,
-    /// Signals a change that may allow the next run to start.
+    /// Signals that the next run may be able to start.
     changed: Notify,
-    /// Open and queued runs. The lock is held only briefly and never across an `await`.
+    /// Open and queued runs. The lock is held only for short sections and never across an `await`.
     queue: Mutex<FairQueue<W>>,
 }
 
-/// Permit that keeps the slot of a run. Dropping the last permit of a run frees the slot.
+/// Permit for an open run. When the last permit of a run is dropped, the slot of the run is free.
 #[must_use = "the slot becomes free when the permit is dropped"]
 pub struct Permit<W> {
     uid: String,
@@ -58,8 +58,8 @@ impl<W> RunLimiter<W> {
         }
     }
 
-    /// Acquires a slot for a run. If no slot is free, queues the run; [`RunLimiter::wakes`] returns `waker` when the run may
-    /// start.
+    /// Acquires a slot for a run. If no slot is free, queues the run. When the run may start, [`RunLimiter::wakes`]
+    /// returns `waker`.
     pub fn acquire(&self, run: &Run, waker: W) -> Result<Permit<W>, Full> {
         let mut queue = self.shared.lock();
         let granted = queue.request(run, waker, Instant::now());
@@ -67,7 +67,8 @@ impl<W> RunLimiter<W> {
         granted.map(|()| self.permit(run))
     }
 
-    /// Acquires a slot for a run that was opened before a restart. The run counts toward the limits, but it is never refused.
+    /// Acquires a slot for a run that was opened before a restart. The run counts toward the limits, but is never
+    /// rejected.
     pub fn adopt(&self, run: &Run) -> Permit<W> {
         let mut queue = self.shared.lock();
         queue.adopt(run, Instant::now());
@@ -82,7 +83,7 @@ impl<W> RunLimiter<W> {
         self.shared.update(queue);
     }
 
-    /// Returns a stream of the wakers of queued runs that may start. There must be only one consumer.
+    /// Returns a stream with the wakers of queued runs that may start. The stream must have only one consumer.
     pub fn wakes(&self) -> impl Stream<Item = W> + Send + 'static
     where
         W: Send + 'static,

@@ -1,4 +1,4 @@
-//! Scope of the watches: all namespaces or one, and only the objects of this controller's shard.
+//! Scope of the watches: one namespace or all namespaces, and the shard of this controller.
 
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ApiResource;
@@ -16,23 +16,23 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Creates a scope. Without a namespace, the scope includes all namespaces. The label selector applies only to the
-    /// controller's own kinds.
+    /// Creates a scope. Without a namespace, the scope contains all namespaces. The label selector applies only to the
+    /// kinds that the controller owns.
     pub fn new(namespace: Option<String>, selector: Option<String>) -> Self {
         Scope { namespace, selector }
     }
 
-    /// Returns the namespace if the scope is limited to one.
+    /// Returns the namespace if the scope contains only one namespace.
     pub fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
     }
 
-    /// Whether a watch of one of the controller's own kinds includes all objects of that kind in a namespace.
+    /// Returns whether the watch of a kind that the controller owns contains all objects of the kind in a namespace.
     pub fn watches_all_of(&self, namespace: &str) -> bool {
         self.selector.is_none() && self.namespace().is_none_or(|watched| watched == namespace)
     }
 
-    /// Returns the API for watching a kind.
+    /// Returns the API for a watch of a kind.
     pub fn api<K>(&self, client: Client) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -43,7 +43,7 @@ impl Scope {
         }
     }
 
-    /// Returns the API for watching the metadata of a kind that is known only at run time.
+    /// Returns the API for a watch of the metadata of a kind that is known only at run time.
     pub fn metadata_api(&self, client: Client, kind: &ApiResource) -> Api<Tolerant<PartialObjectMeta>> {
         match &self.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, kind),
@@ -51,7 +51,7 @@ impl Scope {
         }
     }
 
-    /// Returns the watch configuration for the controller's own kinds, limited to the controller's shard.
+    /// Returns the watch configuration for the kinds that the controller owns, limited to the shard of the controller.
     pub fn own_kinds(&self) -> watcher::Config {
         match &self.selector {
             Some(selector) => self.other_kinds().labels(selector),
@@ -59,7 +59,7 @@ impl Scope {
         }
     }
 
-    /// Returns the watch configuration for kinds without shards, such as sources.
+    /// Returns the watch configuration for all other kinds, such as sources. These kinds have no shards.
     pub fn other_kinds(&self) -> watcher::Config {
         watcher::Config::default().any_semantic()
     }

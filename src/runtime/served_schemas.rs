@@ -1,5 +1,6 @@
-//! Compares the CustomResourceDefinitions that the API server serves with those of this version. The API server silently drops
-//! fields that an older definition does not have, and the controller would lose the record of runs that it has started.
+//! Compares the CustomResourceDefinitions that the API server serves with the definitions of this version. The API
+//! server silently drops fields that an older definition does not contain. The controller would then lose the record of
+//! runs that it has started.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -14,15 +15,15 @@ use crate::api::definitions::{api_versions, custom_resource_definitions};
 use crate::runtime::reads::ReadError;
 use crate::subprocess::{self, Limits, Subprocess};
 
-/// Interval at which the served schemas are read until they are complete.
+/// Interval between two reads of the served schemas, until they are complete.
 const INTERVAL: Duration = Duration::from_secs(3);
 /// Minimum interval between two log messages about the same problem.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of missing fields that a message contains for each CustomResourceDefinition.
+/// Maximum number of missing fields in a message, for each CustomResourceDefinition.
 const MAX_FIELDS: usize = 5;
-/// Schema keyword that makes the API server keep fields that are not in the schema.
+/// Schema keyword with which the API server keeps fields that are not in the schema.
 const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";
-/// Role of the child process, as its command-line argument.
+/// Command-line argument that selects the role of the child process.
 const ROLE: &str = "compare-schemas";
 /// Limits of the child process.
 const LIMITS: Limits = Limits {
@@ -47,11 +48,12 @@ struct Served {
     document: Option<String>,
 }
 
-/// Waits until the API server serves every field of the definitions of this version, and logs missing fields. This requires
-/// only the permissions of `system:discovery`, which all ServiceAccounts have by default. Without them, nothing is compared.
+/// Waits until the API server serves all fields of the definitions of this version, and logs missing fields. The reads
+/// require only the permissions of `system:discovery`, which all ServiceAccounts have by default. Without these
+/// permissions, the comparison is skipped.
 ///
-/// A child process does the comparison, because the definitions and documents take megabytes of memory, which the allocator
-/// would not return to the operating system.
+/// A child process compares the definitions. The definitions and documents need megabytes of memory, which the
+/// allocator would not return to the operating system.
 pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Subprocess) {
     let compare = async |served: &[Served]| {
         let request = serde_json::to_vec(served).map_err(|error| error.to_string())?;
@@ -61,8 +63,8 @@ pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Sub
     until_complete_by(client, timeout, compare).await;
 }
 
-/// Compares the served documents on stdin with the definitions of this version and writes the problems to stdout. Runs in the
-/// child process.
+/// Compares the served documents on stdin with the definitions of this version, and writes the problems to stdout. This
+/// function runs in the child process.
 ///
 /// # Errors
 /// Returns an error if the limits cannot be applied or the documents cannot be read.
@@ -111,7 +113,7 @@ async fn until_complete_by(
     }
 }
 
-/// Returns a message for each definition that is not served completely.
+/// Returns a message for each definition that is not served or lacks fields.
 fn problems(served: &[Served]) -> io::Result<Vec<String>> {
     let mut documents = Vec::new();
     for Served { group, version, document } in served {
@@ -143,7 +145,7 @@ fn problems(served: &[Served]) -> io::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Reads the OpenAPI documents of the versions that this controller stores.
+/// Returns the OpenAPI documents of the versions that this controller uses for storage.
 async fn served(client: &Client, timeout: Duration) -> Result<Vec<Served>, ReadError> {
     let mut all = Vec::new();
     for (group, version) in api_versions() {
@@ -153,7 +155,7 @@ async fn served(client: &Client, timeout: Duration) -> Result<Vec<Served>, ReadE
     Ok(all)
 }
 
-/// Reads the OpenAPI document of a version. Returns `None` if the version is not served.
+/// Returns the OpenAPI document of a version, or `None` if the version is not served.
 async fn document(client: &Client, timeout: Duration, group: &str, version: &str) -> Result<Option<String>, ReadError> {
     let what = || format!("read the OpenAPI schemas of {group}/{version}");
     let request = async {
@@ -189,7 +191,7 @@ fn named(missing: &[String]) -> String {
     if more == 0 { named } else { format!("{named} and {more} more fields") }
 }
 
-/// Returns the paths of the fields in `spec` and `status` that the served schema does not have.
+/// Returns the paths of the fields in `spec` and `status` that the served schema does not contain.
 fn missing_fields(ours: &Value, served: &Value) -> Vec<String> {
     let mut missing = Vec::new();
     for part in ["spec", "status"] {

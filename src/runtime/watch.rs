@@ -1,8 +1,8 @@
-//! Changes in watches that trigger a reconcile.
+//! Changes of watched objects that trigger a reconcile.
 //!
-//! For the controller's own kinds, these are changes of the spec, the finalizers, the deletion timestamp and the request annotations.
-//! Status changes do not trigger a reconcile, because the controller writes the status itself. For other kinds, such as pods, a filter
-//! compares the relevant state of each object.
+//! For the kinds that the controller owns, changes of the spec, the finalizers, the deletion timestamp and the request
+//! annotations trigger a reconcile. Changes of the status do not, because the controller writes the status itself. For
+//! other kinds, such as pods, a filter compares the relevant state of each object.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -50,12 +50,13 @@ const CACHED_LABELS: [&str; 7] = [
     LABEL_UPDATE_NAME,
 ];
 
-/// Returns the objects whose change triggers a reconcile, for `Controller::for_stream`. `store` receives all objects, and `runner`
-/// removes the state of deleted objects.
+/// Returns a stream of the objects whose change triggers a reconcile, for `Controller::for_stream`. `store` receives
+/// all objects. `runner` removes the state of deleted objects.
 ///
-/// A reconcile reads its object from the API, so the store needs only the fields that lookups use. `strip` removes the other fields of
-/// spec and status, which would use most of the controller's memory with thousands of objects. `on_invalid` receives each object that
-/// cannot be parsed. `on_event` receives every event after the store has applied it.
+/// A reconcile reads its object from the API, so the store needs only the fields that lookups use. `strip` removes all
+/// other fields of the spec and the status. With thousands of objects, these fields would use most of the memory of the
+/// controller. `on_invalid` receives each object that cannot be parsed. `on_event` receives each event after the store
+/// has applied it.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
@@ -83,7 +84,7 @@ where
         .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {
             Event::Delete(object) => runner.forget(object),
-            // Objects that were deleted while the watch was interrupted are missing from the list.
+            // If an object was deleted while the watch was interrupted, the list does not contain the object.
             Event::InitDone => {
                 runner.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
             }
@@ -95,7 +96,7 @@ where
 }
 
 /// Removes the managed fields, all annotations except `REQUEST_ANNOTATIONS`, and all labels except `CACHED_LABELS`. The
-/// annotation of `kubectl apply` contains the whole object, and the number of labels has no limit.
+/// annotation of `kubectl apply` contains the complete object, and an object can have any number of labels.
 pub fn strip_metadata<K: Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
     object.labels_mut().retain(|name, _| CACHED_LABELS.contains(&name.as_str()));
@@ -108,11 +109,11 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
     }
 }
 
-/// Removes everything from an Update except the progress of its run and the data that identify the locks of the run.
+/// Removes the fields from the status of an Update that show neither the state of its run nor the locks of its run.
 pub fn strip_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
-        // Without `status.run`, this condition shows that the operator started the run, or that the run waits for references
-        // and requires an agent that supports them.
+        // Without `status.run`, this condition shows that the operator started the run, or that the run waits for
+        // references. In the latter case, the agent must support such a wait.
         let is_kept = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
             PROGRESSING => {
@@ -153,7 +154,7 @@ fn hash(state: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Drops events of objects whose `state` has not changed since their last event. Deletions always pass.
+/// Drops the events of an object whose `state` has not changed since the last event. Deletions are never dropped.
 pub fn only_changes<K, S>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
     state: impl Fn(&K) -> S,
@@ -170,7 +171,7 @@ where
 #[derive(Default)]
 struct LastStates {
     states: HashMap<String, u64>,
-    /// States in the list of a restarted watch. Objects that are missing from this list were deleted.
+    /// States of the objects in the list of a restarted watch. Objects that are not in this list were deleted.
     listed: HashMap<String, u64>,
 }
 

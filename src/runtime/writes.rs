@@ -1,4 +1,4 @@
-//! The only module that writes to the API. Each request has a timeout and requires leadership, and each error message
+//! The only module that writes to the API. Each request requires leadership and has a timeout, and each error message
 //! contains the object.
 
 mod error;
@@ -24,7 +24,7 @@ use crate::telemetry::metrics::Metrics;
 
 pub use error::{Attempt, WriteError};
 
-/// A kind whose objects can be written. It is namespaced, and its type is known at compile time.
+/// Kind whose objects can be written. The kind is namespaced, and its type is known at compile time.
 pub trait Object:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync
 {
@@ -41,12 +41,12 @@ impl<K> Object for K where
 {
 }
 
-/// Result of creating an object.
+/// Result of the creation of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Created<K> {
     /// The object was created.
     New(K),
-    /// An object of that name already exists, possibly created by another client.
+    /// An object with this name already exists. Another client may have created it.
     Existing(K),
 }
 
@@ -61,26 +61,26 @@ impl<K> Created<K> {
 /// Leadership of this process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    /// Channel with the time until which this process may write, or with `None` if it may not write. `None` without leader
-    /// election.
+    /// Channel with the time until which this process may write. The channel contains `None` if the process may not
+    /// write. The field is `None` without leader election.
     until: Option<watch::Receiver<Option<Instant>>>,
 }
 
 impl Leadership {
-    /// Returns the leadership of a process without leader election, which may always write.
+    /// Returns the leadership of a process without leader election. Such a process may always write.
     pub fn sole() -> Self {
         Leadership { until: None }
     }
 
-    /// Returns the leadership of a candidate, which initially may not write, and the channel that sets the time until which
-    /// it may write.
+    /// Returns the leadership of a candidate, and the channel that sets the time until which the candidate may write.
+    /// Initially, the candidate may not write.
     pub fn elected() -> (watch::Sender<Option<Instant>>, Self) {
         let (sender, until) = watch::channel(None);
         (sender, Leadership { until: Some(until) })
     }
 
-    /// Whether this process may write. This compares the clock with the deadline and does not depend on a task: a process
-    /// that was suspended may resume at any point, and the first check after that must already fail.
+    /// Returns whether this process may write. The clock is compared with the deadline, and no task is required for the
+    /// result: a suspended process can resume at any point, and the first check after that must fail.
     pub fn is_held(&self) -> bool {
         match &self.until {
             None => true,
@@ -89,7 +89,7 @@ impl Leadership {
     }
 }
 
-/// Writer for objects in the API. Cheap to clone.
+/// Client for writes to the API. Cheap to clone.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -99,13 +99,14 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer. `timeout` applies to each request. While this process does not hold `leadership`, every write fails.
+    /// Creates a writer. `timeout` applies to each request. All writes fail while this process does not hold
+    /// `leadership`.
     pub fn new(client: Client, timeout: Duration, leadership: Leadership, metrics: Metrics) -> Self {
         Writer { client, timeout, leadership, metrics }
     }
 
-    /// Sets the status of an object with a merge patch. Makes no request and returns `None` if the object already has this
-    /// status. Returns a conflict if the object has changed since it was read.
+    /// Sets the status of an object with a merge patch. If the object already has this status, makes no request and
+    /// returns `None`. Returns a conflict if the object has changed since it was read.
     pub async fn status<K: Object>(&self, object: &K, status: &impl Serialize) -> Result<Option<K>, WriteError> {
         let attempt = attempt("write the status of", object);
         let encode = |source| WriteError::Encode { attempt: Box::new(attempt.clone()), source };
@@ -124,8 +125,8 @@ impl Writer {
         self.call(&attempt, request).await.map(Some)
     }
 
-    /// Sets fields of the status of an object that cannot be parsed. Returns an error if the object was replaced by another
-    /// object of the same name.
+    /// Sets fields in the status of an object that cannot be parsed. Returns an error if another object with the same
+    /// name has replaced the object.
     pub async fn status_of_invalid<K: Object>(&self, metadata: &ObjectMeta, status: &Value) -> Result<(), WriteError> {
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         let (namespace, name) = (text(&metadata.namespace), text(&metadata.name));
@@ -137,13 +138,14 @@ impl Writer {
         self.call(&attempt, request).await.map(|_| ())
     }
 
-    /// Applies an object with forced server-side apply. `object` is the fully specified intent, including metadata.
+    /// Applies an object with forced server-side apply. `object` contains all fields that the controller sets,
+    /// including metadata.
     pub async fn apply<K: Object>(&self, object: &impl Serialize) -> Result<K, WriteError> {
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         self.apply_with("apply", object, &parameters).await
     }
 
-    /// Validates an apply with a dry run. Unknown fields are errors.
+    /// Validates an apply with a dry run. Unknown fields are rejected.
     pub async fn check<K: Object>(&self, object: &impl Serialize) -> Result<K, WriteError> {
         let mut parameters = PatchParams::apply(FIELD_MANAGER).force();
         parameters.dry_run = true;
@@ -151,7 +153,7 @@ impl Writer {
         self.apply_with("validate", object, &parameters).await
     }
 
-    /// Creates an object. If an object of this name already exists, returns it as [`Created::Existing`].
+    /// Creates an object. If an object with this name already exists, returns this object as [`Created::Existing`].
     pub async fn create<K: Object>(&self, object: &K) -> Result<Created<K>, WriteError> {
         let attempt = attempt("create", object);
         let (api, name) = self.target::<K>(&attempt)?;
@@ -166,8 +168,8 @@ impl Writer {
         }
     }
 
-    /// Deletes an object. A missing object is not an error. If `uid` is set, returns a conflict if the object has another
-    /// UID.
+    /// Deletes an object. A missing object is not an error. If `uid` is set and the object has another UID, returns a
+    /// conflict.
     pub async fn delete<K: Object>(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<(), WriteError> {
         let attempt = Attempt {
             verb: "delete",
@@ -197,7 +199,7 @@ impl Writer {
         self.delete_if::<K>(&attempt, Some(preconditions), Some(grace_seconds)).await
     }
 
-    /// Deletes an object if it has not changed since it was read; otherwise returns a conflict.
+    /// Deletes an object. Returns a conflict if the object has changed since it was read.
     pub async fn delete_if_unchanged<K: Object>(&self, object: &K) -> Result<(), WriteError> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
         self.delete_if::<K>(&attempt("delete", object), Some(preconditions), None).await
@@ -218,7 +220,7 @@ impl Writer {
         }
     }
 
-    /// Adds a finalizer. Makes no request if it is present.
+    /// Adds a finalizer. Makes no request if the object already has the finalizer.
     pub async fn add_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
         let present = object.finalizers();
         if present.iter().any(|name| name == finalizer) {
@@ -239,7 +241,8 @@ impl Writer {
         self.patch_metadata::<K>(&attempt, with_uid_test(object, patch)).await
     }
 
-    /// Removes a finalizer. Makes no request if it is absent. A missing object is not an error.
+    /// Removes a finalizer. Makes no request if the object does not have the finalizer. A missing object is not an
+    /// error.
     pub async fn remove_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
         let Some(index) = object.finalizers().iter().position(|name| name == finalizer) else {
             return Ok(());
@@ -256,8 +259,8 @@ impl Writer {
         }
     }
 
-    /// Sets annotations, and removes annotations that have no value in the argument. Makes no request if nothing changes.
-    /// Returns a conflict if the object was replaced by another object of the same name.
+    /// Sets annotations. An annotation without a value is removed. Makes no request if nothing changes. Returns a
+    /// conflict if another object with the same name has replaced the object.
     pub async fn annotate<K: Object>(
         &self,
         object: &K,
@@ -277,8 +280,9 @@ impl Writer {
         self.call(&attempt, request).await.map(|_| ())
     }
 
-    /// Replaces the Pulumi Kubernetes Operator by this controller as a field manager of an object. Makes no request and
-    /// returns `None` if the operator manages no field. Returns a conflict if the object has changed since it was read.
+    /// Replaces the Pulumi Kubernetes Operator with this controller as a field manager of an object. If the operator
+    /// manages no field, makes no request and returns `None`. Returns a conflict if the object has changed since it was
+    /// read.
     pub async fn take_over<K: Object>(&self, object: &K) -> Result<Option<K>, WriteError> {
         let Some(managed_fields) = field_managers::managed_fields(object) else { return Ok(None) };
         let attempt = attempt("take over", object);
@@ -290,7 +294,7 @@ impl Writer {
         self.call(&attempt, request).await.map(Some)
     }
 
-    /// Sends a JSON merge patch for an object by its name.
+    /// Sends a JSON merge patch for the object with this name.
     pub async fn merge<K: Object>(&self, namespace: &str, name: &str, patch: &Value) -> Result<K, WriteError> {
         let attempt = Attempt {
             verb: "patch",
@@ -368,7 +372,7 @@ fn attempt<K: Object>(verb: &'static str, object: &K) -> Attempt {
     }
 }
 
-/// Adds a test of the UID, so that the patch is not applied to a later object of the same name.
+/// Adds a test of the UID, so that the patch does not apply to a later object with the same name.
 fn with_uid_test<K: Object>(object: &K, operations: Value) -> Value {
     let test = object.uid().map(|uid| json!({ "op": "test", "path": "/metadata/uid", "value": uid }));
     let rest = match operations {
@@ -378,7 +382,7 @@ fn with_uid_test<K: Object>(object: &K, operations: Value) -> Value {
     Value::Array(test.into_iter().chain(rest).collect())
 }
 
-/// Returns the JSON merge patch that turns `present` into `desired`, or `None` if they are equal. Null is treated like a
+/// Returns the JSON merge patch that changes `present` to `desired`, or `None` if they are equal. A null is equal to a
 /// missing value.
 fn difference(present: &Value, desired: &Value) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (present, desired) else {
@@ -396,7 +400,7 @@ fn difference(present: &Value, desired: &Value) -> Option<Value> {
     if patch.is_empty() { None } else { Some(Value::Object(patch)) }
 }
 
-/// Removes nulls from a new value, because a null in a merge patch deletes a field.
+/// Removes nulls from a new value, because a null in a merge patch deletes the field.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -156,7 +156,7 @@ fn an_abandoned_run_is_retried_only_after_a_new_request() {
         main.annotate(ANNOTATION_RESOLVE, &resolution).await;
         main.until("to have recorded it", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref()) == Some(&resolution)
-                && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("abandoned by user"))
+                && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("a user abandoned"))
         })
         .await;
         assert_eq!(main.updates().await.len(), runs);

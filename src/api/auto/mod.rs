@@ -1,4 +1,4 @@
-//! The API group `auto.pulumi.com`.
+//! API group `auto.pulumi.com`.
 
 mod update;
 mod update_status;

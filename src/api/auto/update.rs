@@ -9,7 +9,7 @@ use crate::api::auto::{ArtifactReference, UpdateStatus};
 use crate::api::pulumi::PulumiStack;
 use crate::api::{bounds, conditions, schema};
 
-/// Specification of one run of the Pulumi CLI in a Workspace.
+/// Specification of a run of the Pulumi CLI in a Workspace.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[kube(
     group = "auto.pulumi.com",
@@ -35,8 +35,8 @@ use crate::api::{bounds, conditions, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateSpec {
-    /// Name of the Workspace of the run, in the namespace of the Update. Required.
-    // Objects of other controllers can lack this field, and one object that cannot be parsed would break the watch of all objects.
+    /// Name of the Workspace in which the run takes place, in the namespace of the Update. Required.
+    // Objects of other controllers can lack this field. A required field would break the watch of all Updates.
     #[serde(default)]
     #[schemars(!default)]
     pub workspace_name: String,
@@ -51,55 +51,57 @@ pub struct UpdateSpec {
     #[schemars(!default)]
     pub kind: UpdateKind,
 
-    /// Artifact of the run. The run never uses another artifact. Default: the artifact that is in the pod when the run starts, which is
-    /// recorded in `status.run`.
+    /// Artifact of the run. The run uses no other artifact. Default: the artifact that is in the pod at the start of
+    /// the run. `status.run` contains this artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
-    /// Time after the end of the run at which the controller deletes this object, as a duration such as `24h`. Default: a Stack keeps its
-    /// five newest Updates, and other Updates are kept until a user deletes them.
+    /// Time from the end of the run to the deletion of this object by the controller, as a duration such as `24h`.
+    /// Default: the controller keeps the five newest Updates of each Stack, and does not delete other Updates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub ttl_after_completed: Option<String>,
 
-    /// Message of the update in the history of the backend (`--message`).
+    /// Message of the run in the update history of the backend (`--message`). Default: no message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 
-    /// Whether to refresh the state first (`--refresh`), for `up`, `preview` and `destroy`. Default: `false`.
+    /// Whether an `up`, `preview` or `destroy` first refreshes the state (`--refresh`). Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
-    /// Whether an `up` checks for drift first, and fails before it changes any resource if it finds drift. Default: `false`.
+    /// Whether an `up` fails, without a change of any resource, if the resources have drifted from the state. Default:
+    /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
-    /// URNs of the only resources that the run processes (`--target`). In a URN, `*` matches a part of a name, and `**` matches any number
-    /// of parts. Default: all resources.
+    /// URNs of the resources to which the run is limited (`--target`). In a URN, `*` matches a part of a name, and `**`
+    /// matches any number of parts. Default: all resources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub target: Vec<String>,
 
-    /// Whether the run also processes resources that depend on those in `target` (`--target-dependents`), for `up`, `preview` and
-    /// `destroy`. Default: `false`.
+    /// Whether an `up`, `preview` or `destroy` also processes the resources that depend on `target`
+    /// (`--target-dependents`). Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_dependents: Option<bool>,
 
-    /// URNs of the resources to replace (`--replace`), for `up` and `preview`.
+    /// URNs of the resources that an `up` or `preview` replaces (`--replace`). Default: no resources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub replace: Vec<String>,
 
-    /// Maximum number of parallel resource operations (`--parallel`). Default: the default of the CLI.
+    /// Maximum number of concurrent resource operations (`--parallel`). Default: the default of the CLI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub parallel: Option<u32>,
 
-    /// Whether the run fails if it changes anything (`--expect-no-changes`), for `up`, `preview` and `refresh`. Default: `false`.
+    /// Whether an `up`, `preview` or `refresh` fails if it changes anything (`--expect-no-changes`). Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_changes: Option<bool>,
 
-    /// Whether to continue when a resource operation fails (`--continue-on-error`), for `up` and `destroy`. Default: `false`.
+    /// Whether an `up` or `destroy` continues after a resource operation fails (`--continue-on-error`). Default:
+    /// `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continue_on_error: Option<bool>,
 
@@ -107,14 +109,14 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove: Option<bool>,
 
-    /// Whether to run the program (`--run-program`), for `destroy` and `refresh`, so that the program can configure its providers. Default:
-    /// `false`.
+    /// Whether a `destroy` or `refresh` runs the program (`--run-program`), for example to configure providers.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 
-    /// Pulumi stack to which a destroy is restricted. If the name, the project or the backend of the Pulumi stack to destroy differs from
-    /// this field, the destroy fails with the reason `StackNotFound` and deletes nothing. Absent fields are not compared. A Stack sets this
-    /// field to its `status.appliedStack`. Default: no comparison.
+    /// The only Pulumi stack on which a `destroy` can operate. If the name, the project or the backend of the Pulumi
+    /// stack differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing. Absent
+    /// parts are not compared. A Stack sets this field to its `status.appliedStack`. Default: no restriction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 
@@ -123,34 +125,36 @@ pub struct UpdateSpec {
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Time since which the run has been pending. Among the queued runs of a namespace with equal priority, the run with the oldest time
-    /// starts first. A Stack sets this field to its `status.pendingSince`. Default: the creation time of this object or, if later, the last
-    /// start time of a run in the same Workspace.
+    /// Time since which the run is pending. Among the queued runs of a namespace with equal priority, the run that has
+    /// been pending longest starts first. A Stack sets this field to its `status.pendingSince`. Default: the creation
+    /// time of this object or, if later, the last start of a run in the same Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
-    /// Maximum duration of the run, such as `1h30m`. A run that takes longer is canceled gracefully. `0s` disables this limit. Default: the
-    /// flag `--default-run-timeout` of the controller. The flag `--max-run-timeout` is the upper limit.
+    /// Maximum duration of the run, such as `1h30m`. A longer run is canceled gracefully. `0s` disables this limit.
+    /// Default: the flag `--default-run-timeout` of the controller. The flag `--max-run-timeout` is the upper limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time for which the run can have neither progress nor output, as a duration such as `10m`. A run that exceeds this time is
-    /// canceled gracefully. By default, or with `0s`, there is no idle timeout.
+    /// Maximum time without progress and output of the run, as a duration such as `10m`. A run that exceeds this time
+    /// is canceled gracefully. If the field is absent or `0s`, the run has no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Handling of a lock of an earlier run of the controller that is proven to have ended. Default: `Automatic`.
+    /// Policy for a lock that an earlier run of the controller left, if it is proven that this run has ended:
+    /// `Automatic` or `Manual`. Default: `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
-    /// Handling of resources that an interrupted run was creating. Default: the run does not check the state for such resources.
+    /// Policy for the pending creates of an interrupted run: `Stop`, `Keep` or `Clear`. Default: the run does not check
+    /// the state for pending creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
 }
 
-/// Handling of the lock that an earlier, ended run has left.
+/// Policy for a lock that an earlier run left, after this run has ended.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum LockRecovery {
     /// Remove the lock if the Pulumi stack has no other lock.
@@ -160,25 +164,26 @@ pub enum LockRecovery {
     Manual,
 }
 
-/// Handling of resources that an interrupted run was creating. It is unknown whether these resources exist.
+/// Policy for pending creates: resources that an interrupted run was creating. It is unknown whether these resources
+/// exist.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum PendingCreates {
-    /// Do not run if the state contains a record of such resources.
+    /// Do not start the run if the state contains pending creates.
     Stop,
-    /// Run, and leave the record of these resources in the state.
+    /// Start the run, and keep the pending creates in the state.
     Keep,
-    /// Remove the record of these resources from the state, then run.
+    /// Remove the pending creates from the state, then start the run.
     Clear,
 }
 
 impl Update {
-    /// Returns whether the status contains the result of the run.
+    /// Returns whether the run has ended and its result is in the status.
     pub fn is_complete(&self) -> bool {
         self.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::COMPLETE))
     }
 
-    /// Returns whether the Pulumi Kubernetes Operator has started this run and the run has not ended. Unlike the operator, this controller
-    /// records `status.run` before a run starts.
+    /// Returns whether the Pulumi Kubernetes Operator started this run and the run has not ended. Unlike the operator,
+    /// this controller sets `status.run` before a run starts.
     pub fn is_started_by_operator(&self) -> bool {
         let is_started = |status: &UpdateStatus| {
             status.run.is_none() && conditions::is_true(&status.conditions, conditions::PROGRESSING)
@@ -186,8 +191,8 @@ impl Update {
         !self.is_complete() && self.status.as_ref().is_some_and(is_started)
     }
 
-    /// Returns the artifact of the started run, or else the artifact in the spec. `None` if the run will use the artifact that is in the
-    /// pod when the run starts.
+    /// Returns the artifact of a started run, or else the artifact in the spec. Returns `None` if a pending run uses
+    /// the artifact that is in the pod at its start.
     pub fn artifact(&self) -> Option<&ArtifactReference> {
         let started = self.status.as_ref().and_then(|status| status.run.as_ref()?.artifact.as_ref());
         started.or(self.spec.artifact.as_ref())
@@ -203,11 +208,11 @@ pub enum UpdateKind {
     Up,
     /// `pulumi destroy`
     Destroy,
-    /// `pulumi preview`, which shows the changes of an `up`
+    /// `pulumi preview`, which shows the changes that an `up` would make
     Preview,
     /// `pulumi refresh`
     Refresh,
-    /// Absent or unknown value of an object that was stored before this schema.
+    /// Absent or unknown value in an object that was created with an older schema.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,

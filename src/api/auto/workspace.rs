@@ -31,77 +31,83 @@ use crate::artifact::Digest;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceSpec {
-    /// ServiceAccount of the pod, in the namespace of the Workspace. Default: the flag `--default-service-account` of the controller, or
-    /// else `default`.
+    /// Name of the ServiceAccount of the pod, in the namespace of the Workspace. Default: the flag
+    /// `--default-service-account` of the controller, or else `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
-    /// Image of the `pulumi` container, with the Pulumi CLI and the language runtime of the program. Default: the flag
-    /// `--default-workspace-image` of the controller.
+    /// Image of the `pulumi` container. It must contain the Pulumi CLI and the language runtime of the program.
+    /// Default: the flag `--default-workspace-image` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 
-    /// Pull policy of the image: `Always`, `IfNotPresent` or `Never`. Default: the default of Kubernetes.
+    /// Pull policy of the image: `Always`, `IfNotPresent` or `Never`. Default: the default of Kubernetes, which depends
+    /// on the tag of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
     pub image_pull_policy: Option<String>,
 
-    /// Environment variables of the `pulumi` container. The agent reads values from Secrets and ConfigMaps when a run starts.
+    /// Environment variables of the `pulumi` container. At the start of each run, the agent reads the current values
+    /// from Secrets and ConfigMaps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment")]
     pub env: Vec<Value>,
 
-    /// Secrets and ConfigMaps whose keys become environment variables of the `pulumi` container. The agent reads the values when a run
-    /// starts. `env` takes precedence.
+    /// Secrets and ConfigMaps whose keys become environment variables of the `pulumi` container. At the start of each
+    /// run, the agent reads the current values. `env` takes precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::environment_sources")]
     pub env_from: Vec<Value>,
 
-    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. The log of the pod contains these logs. Default: 0,
-    /// which disables them.
+    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the log
+    /// of the pod. Default: 0, which disables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,
 
-    /// Resources of the `pulumi` container, as core/v1 ResourceRequirements. Default: a memory request of 16Mi, no CPU request and no
-    /// limits.
+    /// Resources of the `pulumi` container, as ResourceRequirements (core/v1). Default: a memory request of 16Mi, no
+    /// CPU request and no limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub resources: Option<Value>,
 
-    /// Pod template that is merged into the generated pod template, with the semantics of `kubectl patch --type=strategic`.
+    /// Pod template that is merged into the generated pod template, with the semantics of
+    /// `kubectl patch --type=strategic`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub pod_template: Option<Value>,
 
-    /// Labels and annotations of the Service of the pod, in `metadata`. They are merged like `podTemplate`.
+    /// Labels and annotations of the Service of the pod, in the field `metadata`. They are merged in the same way as
+    /// `podTemplate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub service_template: Option<Value>,
 
-    /// Security profile of the pod. With `restricted`, the pod meets the Pod Security Standard `restricted` and runs as user 1000. With
-    /// `baseline`, it runs as the user of the image, which can be root. Default: `restricted`.
+    /// Security profile of the pod: `restricted` or `baseline`. With `restricted`, the pod meets the Pod Security
+    /// Standard `restricted` and runs as user 1000. With `baseline`, the pod runs as the user of the image, which can
+    /// be root. Default: `restricted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_profile: Option<String>,
 
-    /// Artifact of the source of a Stack, set by the Stack. A Workspace has at most one source. Without a source, init containers in
-    /// `podTemplate` must provide the project in `/share/workspace`.
+    /// Artifact as the source. The controller sets this field for the Workspace of a Stack. A Workspace has at most one
+    /// source. Without a source, init containers in `podTemplate` must provide the project in `/share/workspace`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
-    /// Git repository as the source. The controller polls a branch and delivers new commits to the existing pod.
+    /// Git repository as the source. The controller polls the repository and delivers new commits to the existing pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitRepository>,
 
-    /// Archive as the source.
+    /// Archive on an HTTP server as the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux: Option<FluxArtifact>,
 
-    /// Directory of the image as the source.
+    /// Directory in the image as the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalDirectory>,
 
-    /// Project without a program as the source. Only `refresh` and `destroy` are useful with such a project.
+    /// Name and runtime of a project without a program as the source. Such a project is useful only for `refresh` and
+    /// `destroy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<ProjectInfo>,
 
@@ -112,7 +118,7 @@ pub struct WorkspaceSpec {
     pub stacks: Vec<WorkspaceStack>,
 }
 
-/// Reference to an artifact by its digest, and the directory of the project in it.
+/// Reference to an artifact by its digest, and the directory of the Pulumi project in the artifact.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactReference {
@@ -121,23 +127,23 @@ pub struct ArtifactReference {
     /// Revision of the source, such as `main@sha1:…`.
     #[serde(default)]
     pub revision: String,
-    /// Directory of the Pulumi project in the archive. Default: the root of the archive.
+    /// Directory of the Pulumi project, relative to the root of the archive. Default: the root of the archive.
     #[serde(default)]
     pub dir: String,
 }
 
-/// Archive (`.tar.gz`) on an HTTP server, such as source-controller.
+/// Archive (`.tar.gz`) on an HTTP server, such as the server of source-controller.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FluxArtifact {
-    /// URL of the archive. The host must be a Service in the namespace of the controller, or be listed in the flag `--artifact-hosts`.
-    /// Required.
+    /// URL of the archive. The host must be a Service in the namespace of the controller, or an entry of the flag
+    /// `--artifact-hosts`. Required.
     #[serde(default)]
     pub url: String,
     /// Digest of the archive, in the form `algorithm:hex`. An archive with another digest is rejected. Required.
     #[serde(default)]
     pub digest: String,
-    /// Directory of the Pulumi project in the archive. Default: the root of the archive.
+    /// Directory of the Pulumi project, relative to the root of the archive. Default: the root of the archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
 }
@@ -145,7 +151,7 @@ pub struct FluxArtifact {
 /// Pulumi project in the image of the `pulumi` container.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct LocalDirectory {
-    /// Directory of the project, relative to the root of the image. Required.
+    /// Directory of the Pulumi project, relative to the root of the image. Required.
     #[serde(default)]
     pub dir: String,
 }
@@ -166,20 +172,21 @@ pub struct WorkspaceStack {
     /// Name of the Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     #[schemars(length(max = bounds::STACK))]
     pub name: String,
-    /// Whether an `up` or `preview` creates the Pulumi stack if the backend does not have it. Default: `true`.
+    /// Whether an `up` or `preview` creates the Pulumi stack if the backend does not contain it. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<bool>,
-    /// Secrets provider of a created Pulumi stack (`--secrets-provider`): `passphrase`, `awskms://…`, `azurekeyvault://…`, `gcpkms://…` or
-    /// `hashivault://…`. Default: the default of the backend.
+    /// Secrets provider of a Pulumi stack that a run creates (`--secrets-provider`): `passphrase`, `awskms://…`,
+    /// `azurekeyvault://…`, `gcpkms://…` or `hashivault://…`. Default: the default of the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub secrets_provider: Option<String>,
-    /// Configuration values. They override values of the same keys in the settings file of the source.
+    /// Configuration values. They override the values of the same keys in the settings file of the source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     #[schemars(length(max = bounds::WORKSPACE_CONFIG))]
     pub config: Vec<ConfigItem>,
-    /// Pulumi ESC environments that the Pulumi stack imports, after those in the settings file of the source.
+    /// Pulumi ESC environments that the Pulumi stack imports, in addition to the environments in the settings file of
+    /// the source, and after them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::WORKSPACE_ENVIRONMENTS), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
@@ -189,44 +196,45 @@ pub struct WorkspaceStack {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigItem {
-    /// Configuration key. A key without a namespace belongs to the project.
+    /// Configuration key. A key without a namespace has the namespace of the project.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
-    /// Value: any JSON except null.
+    /// Value, which can be any JSON value except null. Exactly one of `value` and `valueFrom` must be set.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "schema::any_value")]
     pub value: Value,
-    /// Reference to the value, instead of `value`.
+    /// Reference to the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ConfigValueFrom>,
-    /// Whether the key is a path into a structured value, such as `names[0]` or `web.port`. Default: `false`.
+    /// Whether the key is a path into an object or a list, such as `names[0]` or `web.port`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<bool>,
-    /// Whether the value is a secret. The CLI encrypts a secret in the settings file, and logs do not contain it. Default: `false`.
+    /// Whether the value is a secret. The CLI encrypts secrets in the settings file, and logs do not contain them.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<bool>,
 }
 
-/// Reference to a configuration value, in one of `env`, `path`, `secretKeyRef` and `configMapKeyRef`. The agent reads the value when a run
-/// starts.
+/// Reference to a configuration value. Exactly one of `env`, `path`, `secretKeyRef` and `configMapKeyRef` must be set.
+/// The agent reads the value at the start of each run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigValueFrom {
-    /// Environment variable of the run.
+    /// Name of an environment variable of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::KEY))]
     pub env: Option<String>,
-    /// Path of a file in the `pulumi` container.
+    /// Path of a file in the `pulumi` container that contains the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub path: Option<String>,
-    /// Key of a Secret in the namespace of the Workspace.
+    /// Reference to a key of a Secret in the namespace of the Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<KeyReference>,
-    /// Key of a ConfigMap in the namespace of the Workspace.
+    /// Reference to a key of a ConfigMap in the namespace of the Workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyReference>,
-    /// Whether to parse the value as JSON. Otherwise, the value is a string. Default: `false`.
+    /// Whether the value is parsed as JSON. If `false`, the value is a string. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json: Option<bool>,
 }
@@ -235,40 +243,42 @@ pub struct ConfigValueFrom {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceStatus {
-    /// Last observed generation. `-1` before the first reconciliation.
+    /// Last observed generation of the object. `-1` before the first reconciliation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Conditions `Ready`, `Reconciling` and `Stalled`.
+    /// Conditions of the Workspace: `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Revision of `artifact` for `kubectl get`, with a short digest, at most 24 characters.
+    /// Revision of `artifact`, for `kubectl get`. Digests are shortened. At most 24 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_revision: Option<String>,
 
-    /// First line of the message of `Ready` for `kubectl get`, with short digests, at most 56 characters.
+    /// First line of the message of the condition `Ready`, for `kubectl get`. Digests are shortened. At most 56
+    /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
-    /// Address of the agent.
+    /// Address of the agent: the host name of the Service and the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
 
-    /// Version of the Pulumi CLI in the pod.
+    /// Version of the Pulumi CLI in the pod. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_version: Option<String>,
 
-    /// Artifact in the pod.
+    /// Artifact that is installed in the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
-    /// Name of the Pulumi project in the pod.
+    /// Name of the Pulumi project in the pod. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_name: Option<String>,
 
-    /// Protocol version of the agent in the pod, which determines the options of a run that the agent supports.
+    /// Protocol version of the agent in the pod. The controller starts a run only if the version supports all options
+    /// of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_protocol_version: Option<u32>,
 
@@ -276,36 +286,36 @@ pub struct WorkspaceStatus {
     #[serde(default, rename = "podUID", skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
 
-    /// ID of the agent process in the pod. It changes when the container restarts.
+    /// ID of the agent process in the pod. The ID changes when the container restarts.
     #[serde(default, rename = "agentStartID", skip_serializing_if = "Option::is_none")]
     pub agent_start_id: Option<String>,
 
-    /// Keyed hash of the configuration values in Secrets and ConfigMaps, as mounted in the pod. The hash changes when the pod has received
-    /// a changed value. The hash does not reveal the values.
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps, as mounted in the pod. The hash changes when
+    /// the kubelet has mounted a changed value, and does not reveal the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
-    /// Keyed hash of each Secret and ConfigMap that the pod mounts, such as `Secret/aws`.
+    /// Keyed hash of each Secret and ConfigMap that the pod mounts, by object, such as `Secret/aws`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
 }
 
-/// A Git repository that the controller polls and fetches.
+/// Git repository that the controller polls and fetches.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRepository {
     /// URL of the repository: `https://…`, `http://…`, `ssh://…` or `user@host:path`, without a password. Required.
     #[serde(default)]
     pub url: String,
-    /// Branch or tag, by its short or full name, or full hash of a commit. Default: `HEAD` of the server.
+    /// Branch or tag, as a short or full name, or full hash of a commit. Default: `HEAD` of the server.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// Directory of the Pulumi project in the repository. Default: the root of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
-    /// Whether to fetch only one commit, without its history. Set the field to `false` for a server that cannot send a single commit.
-    /// Default: `true`.
+    /// Whether to fetch only the selected commit, without its history. Set this field to `false` if the Git server does
+    /// not support the fetch of a single commit. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shallow: Option<bool>,
     /// Credentials for the repository. Default: no credentials.
@@ -313,51 +323,51 @@ pub struct GitRepository {
     pub auth: Option<GitRepositoryAuth>,
 }
 
-/// Credentials of a Git repository: one of `sshPrivateKey` with an optional `password`, `token`, `username` with `password`, and
-/// `githubApp`. The values are in Secrets in the namespace of the Workspace. These Secrets can also contain `known_hosts` and `ca.crt`,
-/// with the trusted SSH host keys and CA certificates.
+/// Credentials of a Git repository: `sshPrivateKey` with an optional `password`, `token`, `username` with `password`,
+/// or `githubApp`. The values are in Secrets in the namespace of the Workspace. These Secrets can also contain trusted
+/// SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRepositoryAuth {
-    /// Private key in the OpenSSH or PEM format.
+    /// Reference to the private key in the OpenSSH or PEM format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_private_key: Option<SecretKeySelector>,
-    /// User name.
+    /// Reference to the user name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<SecretKeySelector>,
-    /// Password of the user, or passphrase of `sshPrivateKey`.
+    /// Reference to the password of the user, or to the passphrase of `sshPrivateKey`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<SecretKeySelector>,
-    /// Personal access token.
+    /// Reference to the personal access token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<SecretKeySelector>,
-    /// Credentials of a GitHub App installation.
+    /// References to the credentials of a GitHub App installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub github_app: Option<GitHubAppKeys>,
 }
 
-/// Credentials of a GitHub App installation.
+/// References to the credentials of a GitHub App installation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitHubAppKeys {
-    /// App ID or client ID of the GitHub App.
+    /// Reference to the app ID or client ID of the GitHub App.
     #[serde(rename = "appID")]
     pub app_id: SecretKeySelector,
-    /// Installation ID of the GitHub App.
+    /// Reference to the installation ID of the GitHub App.
     #[serde(rename = "installationID")]
     pub installation_id: SecretKeySelector,
-    /// Private key of the GitHub App in the PEM format.
+    /// Reference to the private key of the GitHub App in the PEM format.
     pub private_key: SecretKeySelector,
 }
 
-/// Reference to a key of a Secret, which can be optional.
+/// Reference to a key of a Secret. The reference can be optional.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct SecretKeySelector {
     /// Name of the Secret.
     pub name: String,
     /// Key in the Secret.
     pub key: String,
-    /// Whether to ignore the reference if the Secret or its key does not exist. Default: `false`.
+    /// Whether the reference is ignored if the Secret or its key does not exist. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }

@@ -31,8 +31,8 @@ fn every_crd_follows_flux_conventions() {
     }
 }
 
-/// Fields that accept any JSON value. The controller limits the size of templates when it reads them. Only the maximum size of an object
-/// limits the other values.
+/// Fields that accept any JSON value. The controller limits the size of templates when it reads them. The other values
+/// are limited only by the maximum size of an object.
 const ANY_JSON: [&str; 10] = [
     "Stack.spec.workspaceTemplate",
     "Stack.spec.updateTemplate",
@@ -46,7 +46,7 @@ const ANY_JSON: [&str; 10] = [
     "Workspace.spec.stacks[].config[].value",
 ];
 
-/// Adds the paths in a schema that have no limit to `found`. `repeated` is true inside lists.
+/// Adds the paths of fields without a size limit to `found`. `repeated` is true for the items of lists.
 fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>) {
     let is_any = schema["x-kubernetes-preserve-unknown-fields"] == true;
     if is_any && !path.starts_with("Program.program.") && !ANY_JSON.contains(&path) {
@@ -62,7 +62,7 @@ fn unbounded(path: &str, schema: &Value, repeated: bool, found: &mut Vec<String>
         if !schema["maxProperties"].is_u64() {
             found.push(format!("{path} has no maxProperties"));
         }
-        // The values of a map can be long, such as certificates and scripts.
+        // The values of a map, such as certificates and scripts, can be long.
         unbounded(&format!("{path}{{}}"), values, false, found);
     }
     let is_bounded = ["maxLength", "enum", "format", "pattern"].iter().any(|limit| !schema[limit].is_null());

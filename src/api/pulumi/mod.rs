@@ -1,4 +1,4 @@
-//! The API group `pulumi.com`.
+//! API group `pulumi.com`.
 
 mod program;
 mod receiver;

@@ -1,7 +1,7 @@
 //! `pulumi.com/v1` Program: a Pulumi YAML program as a Kubernetes object.
 //!
-//! The fields have the names of the Pulumi YAML language, and the controller copies them to the project file. A field that accepts
-//! expressions has the schema of any JSON value.
+//! The fields have the names of the Pulumi YAML language. The controller copies their values to the project file. The
+//! schema of a field that accepts expressions permits any JSON value.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,15 @@ use serde_json::Value;
 use crate::api::{bounds, schema};
 use crate::artifact::Digest;
 
-/// A Pulumi YAML program as a Kubernetes object.
+/// Pulumi YAML program as a Kubernetes object.
 #[derive(Clone, Debug, Resource, Serialize, Deserialize)]
 #[resource(inherit = ProgramDefinition)]
 pub struct Program {
     #[serde(flatten, default)]
     pub types: Option<TypeMeta>,
     pub metadata: ObjectMeta,
-    /// Specification of the program. For compatibility, this field is not named `spec`.
+    /// Specification of the program. The field is not named `spec`, for compatibility with the Pulumi Kubernetes
+    /// Operator.
     #[serde(default)]
     pub program: ProgramSpec,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,13 +37,13 @@ impl Program {
         Program { types: Some(TypeMeta::resource::<Program>()), metadata, program, status: None }
     }
 
-    /// Returns the CustomResourceDefinition of the kind.
+    /// Returns the CustomResourceDefinition of Programs.
     pub fn crd() -> CustomResourceDefinition {
         let mut crd = ProgramDefinition::crd();
         for version in &mut crd.spec.versions {
             let root = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
             let Some(root) = root else { continue };
-            // The derive macro generates a required field `spec`, which a Program does not have.
+            // The derive macro generates a required field `spec`. In a Program, the field is named `program`.
             root.title = Some(Self::kind(&()).into_owned());
             root.required = None;
             if let Some(properties) = &mut root.properties
@@ -55,7 +56,7 @@ impl Program {
     }
 }
 
-/// Specification of a Pulumi YAML program. The project has the name of the object.
+/// Specification of a Pulumi YAML program. The name of the Program is the name of the Pulumi project.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[kube(
     group = "pulumi.com",
@@ -72,52 +73,53 @@ impl Program {
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 pub struct ProgramSpec {
-    /// Description of the project.
+    /// Description of the Pulumi project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 
-    /// Requirements for the Pulumi CLI.
+    /// Version requirements for the Pulumi CLI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi: Option<PulumiRequirements>,
 
-    /// Sources of packages that are not in the Pulumi registry, by name of the package. Each value is a string such as `source@version`, or
-    /// an object with `source`, `version` and `parameters`.
+    /// Packages that are not in the Pulumi registry, by name. Each value is the source of the package, such as
+    /// `source@version`, or an object with `source`, `version` and `parameters`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::REFERENCES))]
     pub packages: BTreeMap<String, Value>,
 
-    /// Plugins in the workspace image.
+    /// Plugins that are installed in the workspace image, by kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugins: Option<Plugins>,
 
-    /// Project configuration by key. Each entry is a default value, or an object with `type` (`string`, `integer`, `boolean`, `array`,
-    /// `object`), `items`, `default`, `description` and `secret`. A key of another namespace, such as `aws:region`, has a `value`.
+    /// Project configuration by key. A value is a default value, or an object with `type` (`string`, `integer`,
+    /// `boolean`, `array` or `object`), `items`, `default`, `description` and `secret`. If the key has the namespace of
+    /// another package, such as `aws:region`, the object has the field `value`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
 
-    /// Configuration with the types of the Pulumi YAML language, by key. `config` takes precedence.
+    /// Configuration by key, with the types of the Pulumi YAML language. `config` takes precedence.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub configuration: BTreeMap<String, Configuration>,
 
-    /// Named values for use in expressions. The values are expressions.
+    /// Named expressions, which other expressions can refer to.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub variables: BTreeMap<String, Value>,
 
-    /// Resources by logical name.
+    /// Resources of the program by logical name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub resources: BTreeMap<String, ProgramResource>,
 
-    /// Stack outputs by name. The values are expressions.
+    /// Outputs of the Pulumi stack by name. The values are expressions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub outputs: BTreeMap<String, Value>,
 }
 
-/// Requirements for the Pulumi CLI.
+/// Version requirements for the Pulumi CLI.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PulumiRequirements {
@@ -152,19 +154,20 @@ pub struct Plugin {
     /// Directory of the plugin in the workspace image.
     #[schemars(length(max = bounds::PATH))]
     pub path: String,
-    /// Version of the plugin. Default: any version.
+    /// Version of the plugin, such as `1.2.3`. Default: any version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub version: Option<String>,
 }
 
-/// Configuration value of the program.
+/// Configuration variable of the program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct Configuration {
-    /// `String`, `Number`, `Integer`, `Boolean`, `Object`, or a list of one of these types, such as `List<String>`.
+    /// Type of the value: `String`, `Number`, `Integer`, `Boolean`, `Object`, or a list of one of these types, such as
+    /// `List<String>`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Default value, used if the Stack does not set the key.
+    /// Default value for a Stack that does not set the key. The value can be any JSON value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub default: Option<Value>,
@@ -176,7 +179,7 @@ pub struct Configuration {
     pub name: Option<String>,
 }
 
-/// Resource that Pulumi manages (`properties`), or existing resource that the program reads (`get`).
+/// Resource that Pulumi manages (`properties`), or existing resource that the program only reads (`get`).
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramResource {
@@ -187,74 +190,77 @@ pub struct ProgramResource {
     /// Name of the resource in the Pulumi state. Default: the logical name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether all resources of the package of this provider that specify no provider use this provider. Default: `false`.
+    /// Whether this provider is the default provider of its package, which the resources of the package without
+    /// `options.provider` use. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_provider: Option<bool>,
     /// Input properties: an object of expressions, or an expression that evaluates to an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub properties: Option<Value>,
-    /// Resource options.
+    /// Options of the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<ResourceOptions>,
-    /// Reads an existing resource, which Pulumi does not manage. Cannot be combined with `properties`.
+    /// Existing resource that the program reads and Pulumi does not manage. Cannot be combined with `properties`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub get: Option<ResourceGetter>,
 }
 
-/// Resource options. A reference to a resource has the form `${name}`.
+/// Options of a resource. A reference to another resource has the form `${name}`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceOptions {
-    /// Output properties to store as secrets.
+    /// Names of the output properties that Pulumi stores as secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub additional_secret_outputs: Option<Vec<String>>,
-    /// Previous identities of the resource: URNs, or objects with `name`, `type`, `parent`, `noParent`, `stack` and `project`.
+    /// Previous identities of the resource: URNs, or objects with `name`, `type`, `parent`, `noParent`, `stack` and
+    /// `project`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub aliases: Option<Value>,
-    /// Timeouts of the resource operations.
+    /// Timeouts of the operations on the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub custom_timeouts: Option<CustomTimeouts>,
-    /// Whether to delete the old resource before its replacement is created. Default: `false`.
+    /// Whether Pulumi deletes the old resource before it creates a replacement. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_before_replace: Option<bool>,
-    /// Reference to another resource. If that resource is deleted too, Pulumi does not call the provider to delete this resource.
+    /// Reference to another resource. If Pulumi deletes that resource too, it does not call the provider to delete this
+    /// resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub deleted_with: Option<Value>,
-    /// List of references to resources that must be created first.
+    /// List of references to resources that Pulumi must create before this resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub depends_on: Option<Value>,
-    /// Object that maps environment variables to other names. Only for providers.
+    /// For providers only: object that maps environment variables to other names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub env_var_mappings: Option<Value>,
-    /// Properties whose changes are hidden in the diff.
+    /// Names of the properties whose changes Pulumi does not show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub hide_diffs: Option<Vec<String>>,
-    /// Properties whose changes are ignored.
+    /// Names of the properties whose changes Pulumi ignores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub ignore_changes: Option<Vec<String>>,
-    /// ID of an existing resource to import.
+    /// ID of an existing resource that Pulumi imports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<String>,
-    /// Reference to the parent resource.
+    /// Reference to the parent resource. Default: the stack resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub parent: Option<Value>,
-    /// Download URL of the provider plugin.
+    /// Download URL of the provider plugin. Default: the URL that Pulumi selects.
     #[serde(default, rename = "pluginDownloadURL", skip_serializing_if = "Option::is_none")]
     pub plugin_download_url: Option<String>,
-    /// Whether to prevent the deletion of the resource: a boolean or an expression.
+    /// Whether Pulumi refuses to delete the resource: a boolean or an expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub protect: Option<Value>,
-    /// Reference to the provider of the resource.
+    /// Reference to the provider of the resource. Default: the default provider of the package.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub provider: Option<Value>,
@@ -262,27 +268,27 @@ pub struct ResourceOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub providers: Option<Value>,
-    /// Properties whose changes replace the resource.
+    /// Names of the properties whose changes require a replacement of the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::WORD)))]
     pub replace_on_changes: Option<Vec<String>>,
-    /// List of references to other resources. If one of these resources is replaced, this resource is replaced too.
+    /// List of references to other resources. If one of them is replaced, this resource is replaced too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub replace_with: Option<Value>,
-    /// Expression. The resource is replaced when its value changes.
+    /// Expression. If its value changes, the resource is replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub replacement_trigger: Option<Value>,
-    /// Whether to keep the resource at the provider when Pulumi deletes it from the stack. Default: `false`.
+    /// Whether the resource continues to exist at the provider when Pulumi deletes it from the state. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain_on_delete: Option<bool>,
-    /// Version of the provider plugin.
+    /// Version of the provider plugin. Default: the version that Pulumi selects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 }
 
-/// Timeouts of the operations on a resource, as durations such as `30m`.
+/// Timeouts of the operations on a resource, as durations such as `30m`. Default: the timeouts of the provider.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct CustomTimeouts {
     /// Timeout of a create operation.
@@ -299,13 +305,13 @@ pub struct CustomTimeouts {
     pub read: Option<String>,
 }
 
-/// Existing resource to read.
+/// Existing resource that the program reads.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 pub struct ResourceGetter {
     /// ID of the resource at the provider.
     #[schemars(length(min = 1))]
     pub id: String,
-    /// Known properties, which some providers need to find the resource. The values are expressions.
+    /// Known properties of the resource, which some providers require to find it. The values are expressions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub state: BTreeMap<String, Value>,
@@ -315,20 +321,22 @@ pub struct ResourceGetter {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramStatus {
-    /// Last validated generation. `-1` before the first validation.
+    /// Last observed generation of the object. `-1` before the first validation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Condition `Ready`, and the condition `Stalled` while the program is not valid.
+    /// Conditions of the Program: `Ready`, and `Stalled` while the Program is invalid.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// First line of the message of `Ready` for `kubectl get`, with short digests, at most 56 characters.
+    /// First line of the message of the condition `Ready`, for `kubectl get`. Digests are shortened. At most 56
+    /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
-    /// Artifact of the last valid generation. The controller delivers it to the workspace pods and does not serve it over HTTP.
+    /// Artifact of the last valid generation. The controller delivers it to workspace pods and does not serve it over
+    /// HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ProgramArtifact>,
 }
@@ -337,9 +345,9 @@ pub struct ProgramStatus {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramArtifact {
-    /// Identifier of the artifact, which contains the namespace, the name and the generation of the Program.
+    /// Identifier of the artifact, which consists of the namespace, the name and the generation of the Program.
     pub path: String,
-    /// Generation of the Program, which Stacks report as their revision.
+    /// Revision of the artifact: the generation of the Program.
     pub revision: String,
     /// Digest of the archive, in the form `sha256:…`.
     pub digest: Digest,

@@ -1,4 +1,4 @@
-//! `pulumi.com/v1alpha1` StackReceiver: a webhook that runs Stacks. The kind has the fields of the Flux Receiver.
+//! `pulumi.com/v1alpha1` StackReceiver: a webhook that runs Stacks. The spec has the fields of a Flux Receiver.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,31 +36,33 @@ const TOKEN: &str = "token";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverSpec {
-    /// Sender of the webhook, which determines the authentication: `github` (also for Gitea and Forgejo), `gitlab`, `generic-hmac`, or
-    /// `generic`. Requests of the type `generic` are authenticated only by the path, which must be kept secret.
+    /// Sender of the webhook, which determines how requests are authenticated: `github` (also for Gitea and Forgejo),
+    /// `gitlab`, `generic-hmac` or `generic`. For `generic`, only the path authenticates a request, so the path must be
+    /// kept secret.
     #[serde(rename = "type")]
     pub kind: ReceiverType,
 
-    /// Events that run the Stacks, such as `push` for GitHub or `Push Hook` for GitLab. Not case-sensitive. Only for the types `github` and
-    /// `gitlab`. Default: all events.
+    /// Types of events that run the Stacks, such as `push` for GitHub or `Push Hook` for GitLab. Not case-sensitive.
+    /// Only for `github` and `gitlab`. Default: all events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 64), inner(length(max = bounds::WORD)))]
     pub events: Vec<String>,
 
-    /// Interval at which the controller reads the Secret to update the path, as a duration such as `10m`. The minimum is `10s`. Default:
-    /// `10m`.
+    /// Interval at which the controller reads the Secret and updates the path, as a duration such as `10m`. Minimum:
+    /// `10s`. Default: `10m`.
     #[serde(default = "default_interval")]
     #[schemars(schema_with = "schema::duration")]
     pub interval: String,
 
-    /// Secret in the namespace of the StackReceiver with the token in the key `token`.
+    /// Reference to the Secret with the token, in the namespace of the StackReceiver. The Secret must have the key
+    /// `token`.
     pub secret_ref: TokenReference,
 
-    /// Stacks to run, in the namespace of the StackReceiver.
+    /// Stacks that a valid request runs, in the namespace of the StackReceiver.
     #[schemars(length(min = 1, max = 64))]
     pub resources: Vec<ReceiverResource>,
 
-    /// Whether to reject all requests. The path does not change. Default: `false`.
+    /// Whether the controller rejects all requests. The path does not change while it does so. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 }
@@ -73,13 +75,13 @@ fn default_interval() -> String {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReceiverType {
-    /// Authenticated by `X-Hub-Signature-256`. The event is in `X-GitHub-Event`.
+    /// Requests are authenticated by `X-Hub-Signature-256`. The event is in `X-GitHub-Event`.
     Github,
-    /// Authenticated by the token in `X-Gitlab-Token`. The event is in `X-Gitlab-Event`.
+    /// Requests are authenticated by the token in `X-Gitlab-Token`. The event is in `X-Gitlab-Event`.
     Gitlab,
-    /// Authenticated only by the path.
+    /// Requests are authenticated only by the path.
     Generic,
-    /// Authenticated by `X-Signature`.
+    /// Requests are authenticated by `X-Signature`.
     GenericHmac,
 }
 
@@ -91,7 +93,7 @@ pub struct TokenReference {
     pub name: String,
 }
 
-/// Selection of one Stack by name, or of all Stacks with certain labels.
+/// Selection of one Stack by name, or of all Stacks with the given labels.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -99,24 +101,24 @@ pub struct TokenReference {
     "message": "must set either name or matchLabels; with matchLabels, name must be absent or \"*\""
 }]))]
 pub struct ReceiverResource {
-    /// Kind of the objects. The only value is `Stack`. Default: `Stack`.
+    /// Kind of the objects, which must be `Stack`. Default: `Stack`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Stack"]))]
     pub kind: Option<String>,
 
-    /// Name of the Stack. With `matchLabels`, the only value is `*`.
+    /// Name of the Stack. If `matchLabels` is set, the name must be absent or `*`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
 
-    /// Labels that the selected Stacks must have.
+    /// Labels of the Stacks to select. Default: selection by `name`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("minProperties" = 1, "maxProperties" = 64))]
     pub match_labels: BTreeMap<String, String>,
 }
 
 impl ReceiverResource {
-    /// Returns the name if this entry selects a single Stack.
+    /// Returns the name, if this entry selects a Stack by its name.
     pub fn one(&self) -> Option<&str> {
         self.name.as_deref().filter(|name| *name != "*")
     }
@@ -126,12 +128,13 @@ impl ReceiverResource {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverStatus {
-    /// Conditions `Ready`, `Reconciling` and `Stalled`.
+    /// Conditions of the StackReceiver: `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// First line of the message of `Ready` for `kubectl get`, with short digests, at most 56 characters.
+    /// First line of the message of the condition `Ready`, for `kubectl get`. Digests are shortened. At most 56
+    /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
@@ -139,11 +142,12 @@ pub struct StackReceiverStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
 
-    /// Last observed generation. `-1` before the first reconciliation.
+    /// Last observed generation of the object. `-1` before the first reconciliation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Path of the webhook: `/hook/` and the SHA-256 hash of the token, the name and the namespace. Absent if there is no token.
+    /// Path of the webhook: `/hook/` followed by the SHA-256 hash of the token, the name and the namespace. Absent if
+    /// no token is available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_path: Option<String>,
 }
@@ -153,12 +157,12 @@ impl StackReceiver {
         self.spec.suspend == Some(true)
     }
 
-    /// Returns the path of the webhook for a token.
+    /// Returns the path of the webhook for `token`.
     pub fn path(&self, token: &ReceiverToken) -> String {
         names::webhook_path(token.bytes(), &self.name_any(), &self.namespace().unwrap_or_default())
     }
 
-    /// Returns the token in the Secret.
+    /// Returns the token in `secret`, or the reason for which it is not available.
     pub fn token(&self, secret: Option<Secret>) -> Result<ReceiverToken, NoToken> {
         let name = || format!("{}/{}", self.namespace().unwrap_or_default(), self.spec.secret_ref.name);
         let mut data = secret.ok_or_else(|| NoToken::NoSecret { secret: name() })?.data.unwrap_or_default();
@@ -171,7 +175,7 @@ impl StackReceiver {
     }
 }
 
-/// Token that authenticates requests. `Debug` does not reveal it.
+/// Token that authenticates requests. The `Debug` output does not contain the token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReceiverToken(Zeroizing<Vec<u8>>);
 

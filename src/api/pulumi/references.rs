@@ -15,29 +15,30 @@ pub struct ProgramReference {
     pub name: String,
 }
 
-/// Flux source and the directory of the project in it.
+/// Reference to a Flux source, and the directory of the Pulumi project in its artifact.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FluxSource {
     /// Reference to the source object.
     pub source_ref: SourceReference,
 
-    /// Directory of the Pulumi project in the artifact. Default: the root of the artifact.
+    /// Directory of the Pulumi project, relative to the root of the artifact. Default: the root of the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
 }
 
-/// Reference to a source object of any kind with `status.artifact`.
+/// Reference to an object of any kind that has the field `status.artifact`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceReference {
-    /// API group and version, such as `source.toolkit.fluxcd.io/v1`. Only the group has an effect, because the controller reads the source
-    /// in the version that the API server prefers. Optional for the Flux kinds `GitRepository`, `OCIRepository`, `Bucket` and
-    /// `ExternalArtifact`.
+    /// API group and version of the source, such as `source.toolkit.fluxcd.io/v1`. The controller uses only the group,
+    /// and reads the source in the version that the API server prefers. Required, except for the Flux kinds
+    /// `GitRepository`, `OCIRepository`, `Bucket` and `ExternalArtifact`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_version: Option<String>,
 
-    /// Kind of the source: `GitRepository`, `OCIRepository`, `Bucket`, `ExternalArtifact`, or a kind of the group in `apiVersion`.
+    /// Kind of the source: `GitRepository`, `OCIRepository`, `Bucket`, `ExternalArtifact`, or another kind of the group
+    /// in `apiVersion`.
     #[schemars(length(min = 1))]
     pub kind: String,
 
@@ -45,8 +46,8 @@ pub struct SourceReference {
     #[schemars(length(min = 1))]
     pub name: String,
 
-    /// Namespace of the source. Default: the namespace of the Stack. Another namespace requires the flag `--no-cross-namespace-refs=false`
-    /// of the controller.
+    /// Namespace of the source. Default: the namespace of the Stack. Another namespace requires the flag
+    /// `--no-cross-namespace-refs=false` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
@@ -55,30 +56,31 @@ pub struct SourceReference {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRef {
-    /// `Literal`, `Secret` or `ConfigMap`. A Stack with the type `Env` or `FS` is `Stalled`, because these types refer to the environment
-    /// and the files of the controller.
+    /// Type of the value: `Literal`, `Secret` or `ConfigMap`. The types `Env` and `FS` refer to environment variables
+    /// and files of the controller and are not supported. A Stack that uses one of them is `Stalled`.
     #[serde(rename = "type")]
     #[schemars(extend("enum" = ["Literal", "Secret", "ConfigMap", "Env", "FS"]))]
     pub kind: String,
 
-    /// Reference to the Secret, for the type `Secret`.
+    /// Key of the Secret that contains the value. Required for the type `Secret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretSelector>,
 
-    /// Reference to the ConfigMap, for the type `ConfigMap`.
+    /// Key of the ConfigMap that contains the value. Required for the type `ConfigMap`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<ConfigMapSelector>,
 
-    /// Value, for the type `Literal`.
+    /// Value in plain text. Required for the type `Literal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub literal: Option<LiteralRef>,
 
-    /// Environment variable, for the type `Env`. Not supported. The API accepts the field so that the conditions of the Stack
-    /// can report the error.
+    /// Environment variable of the controller, for the type `Env`. Not supported. The schema contains this field only
+    /// so that the conditions of the Stack can report the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<EnvironmentSelector>,
 
-    /// File, for the type `FS`. Not supported. The API accepts the field so that the conditions of the Stack can report the error.
+    /// File of the controller, for the type `FS`. Not supported. The schema contains this field only so that the
+    /// conditions of the Stack can report the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<FileSelector>,
 }
@@ -108,7 +110,7 @@ pub struct ConfigReference {
     /// Key in the ConfigMap.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
-    /// Whether to parse the value as JSON. Otherwise, the value is a string. Default: `false`.
+    /// Whether the value is parsed as JSON. If `false`, the value is a string. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json: Option<bool>,
 }
@@ -127,7 +129,7 @@ pub struct ConfigMapSelector {
 /// Reference to a key of a Secret in the namespace of the Stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct SecretSelector {
-    /// Namespace of the Secret. It must be the namespace of the Stack, which is the default.
+    /// Namespace of the Secret, which must be the namespace of the Stack. Default: the namespace of the Stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,
@@ -146,23 +148,25 @@ pub struct LiteralRef {
     pub value: String,
 }
 
-/// Selection of a Git reference.
+/// Selection of a tag in a Git repository.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct GitReference {
-    /// Range of semantic versions, such as `>=1.2.0 <2.0.0` or `1.x`. The controller selects the highest tag in the range.
+    /// Range of semantic versions, such as `>=1.2.0 <2.0.0` or `1.x`. The controller selects the tag with the highest
+    /// version in the range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semver: Option<String>,
 }
 
-/// Credentials of a Git repository. Exactly one field must be set. Each value is of the type `Literal`, or is in a Secret in the namespace
-/// of the Stack. The keys `known_hosts` and `ca.crt` of such a Secret contain the trusted SSH host keys and CA certificates.
+/// Credentials of a Git repository. Exactly one field must be set. Each value has the type `Literal`, or the type
+/// `Secret` with a Secret in the namespace of the Stack. The Secret can also contain trusted SSH host keys in
+/// `known_hosts` and trusted CA certificates in `ca.crt`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitAuth {
     /// Personal access token, for HTTP and HTTPS URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_token: Option<ResourceRef>,
-    /// SSH key, for SSH URLs.
+    /// Private key and its passphrase, for SSH URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_auth: Option<SshAuth>,
     /// User name and password, for HTTP and HTTPS URLs.
@@ -173,7 +177,7 @@ pub struct GitAuth {
     pub github_app: Option<GitHubAppAuth>,
 }
 
-/// SSH key.
+/// Private key and its passphrase, for SSH.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SshAuth {
@@ -188,9 +192,9 @@ pub struct SshAuth {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct BasicAuth {
-    /// User name.
+    /// User name of the account.
     pub user_name: ResourceRef,
-    /// Password.
+    /// Password or access token of the account.
     pub password: ResourceRef,
 }
 
@@ -206,7 +210,8 @@ pub struct GitHubAppAuth {
     pub installation_id: ResourceRef,
     /// Private key of the GitHub App in the PEM format, PKCS#1 or PKCS#8.
     pub private_key: ResourceRef,
-    /// URL of the GitHub API. Default: `https://api.github.com` for repositories on github.com, otherwise `https://HOST/api/v3`.
+    /// URL of the GitHub API. Default: `https://api.github.com` for repositories on github.com, otherwise
+    /// `https://HOST/api/v3`.
     #[serde(default, rename = "baseURL", skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
 }
@@ -216,10 +221,10 @@ pub struct GitHubAppAuth {
 pub struct PulumiStack {
     /// Name of the Pulumi stack, as in `spec.stack`.
     pub name: String,
-    /// Name of the project, if known.
+    /// Name of the Pulumi project. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
-    /// URL of the backend without credentials, if known.
+    /// URL of the state backend, without credentials. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 }
@@ -237,7 +242,7 @@ impl fmt::Display for PulumiStack {
     }
 }
 
-/// Fields that the controller reads from `status.artifact` of a Flux source. Any kind with `status.artifact` is supported.
+/// Fields of `status.artifact` of a source that the controller reads.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceArtifact {

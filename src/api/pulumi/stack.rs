@@ -42,20 +42,21 @@ pub struct StackSpec {
     #[schemars(length(min = 1))]
     pub stack: String,
 
-    /// Flux source of the program. A Stack has exactly one source: `fluxSource`, `programRef` or `projectRepo`.
+    /// Flux source of the program. A Stack must have exactly one source: `fluxSource`, `programRef` or `projectRepo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_source: Option<FluxSource>,
 
-    /// URL of a Git repository that the controller polls and fetches: `https://…`, `http://…`, `ssh://user@host/…` or `user@host:path`,
-    /// without a password. Requires one of `branch`, `commit` and `gitRef`.
+    /// URL of a Git repository that the controller polls and fetches: `https://…`, `http://…`, `ssh://user@host/…` or
+    /// `user@host:path`, without a password. Requires one of `branch`, `commit` and `gitRef`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_repo: Option<String>,
 
-    /// Branch or tag of `projectRepo`, by its short or full name: `main`, `refs/heads/main`, `refs/tags/v1`.
+    /// Branch or tag of `projectRepo`, as a short or full name, such as `main`, `refs/heads/main` or `refs/tags/v1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
 
-    /// Full hash of a commit of `projectRepo`, which the controller fetches only once, or a branch or tag as in `branch`.
+    /// Full hash of a commit of `projectRepo`, which the controller fetches only once. A branch or a tag is also
+    /// accepted, as in `branch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 
@@ -67,36 +68,40 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo_dir: Option<String>,
 
-    /// Whether to fetch only one commit of `projectRepo`, without its history. Set the field to `false` for a server that cannot send a
-    /// single commit. Default: `true`.
+    /// Whether to fetch only the selected commit of `projectRepo`, without its history. Set this field to `false` if
+    /// the Git server does not support the fetch of a single commit. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shallow: Option<bool>,
 
-    /// Credentials for `projectRepo`. Takes precedence over `gitAuthSecret`.
+    /// Credentials for `projectRepo`, which take precedence over `gitAuthSecret`. Default: the credentials in
+    /// `gitAuthSecret`, or else no credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth: Option<GitAuth>,
 
-    /// Name of a Secret with the credentials for `projectRepo`: `sshPrivateKey` with an optional `password`, `accessToken`, or `username`
-    /// with `password`. It can also contain `known_hosts` and `ca.crt`, with the trusted SSH host keys and CA certificates.
+    /// Name of a Secret with the credentials for `projectRepo` in these keys: `sshPrivateKey` with an optional
+    /// `password`, `accessToken`, or `username` with `password`. The Secret can also contain trusted SSH host keys in
+    /// `known_hosts` and trusted CA certificates in `ca.crt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth_secret: Option<String>,
 
-    /// Patterns of files. A commit of `projectRepo` starts a run only if it changes a matching file. The patterns have the format of
-    /// `.gitignore`: `/apps/web/` matches a directory, and `*.ts` matches files in all directories. Default: all files.
+    /// Patterns of files in `projectRepo`, in the format of `.gitignore`: `/apps/web/` matches a directory, and `*.ts`
+    /// matches files in all directories. A new commit starts a run only if it changes a matching file. Default: all
+    /// files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::PATH)))]
     pub paths: Vec<String>,
 
-    /// Program in the namespace of the Stack. A change of the Program starts a run.
+    /// Reference to a Program in the namespace of the Stack. A change of the Program starts a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_ref: Option<ProgramReference>,
 
-    /// URL of the state backend (`PULUMI_BACKEND_URL`). Default: the backend in the environment or in the project file, or else Pulumi
-    /// Cloud.
+    /// URL of the state backend (`PULUMI_BACKEND_URL`). Default: the backend in the environment or in the project file,
+    /// or else Pulumi Cloud.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
-    /// Name of a Secret with the access token for Pulumi Cloud in the key `accessToken` (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`.
+    /// Name of a Secret that contains the access token for Pulumi Cloud in the key `accessToken`
+    /// (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_token_secret: Option<String>,
 
@@ -110,14 +115,15 @@ pub struct StackSpec {
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::NAME)))]
     pub env_secrets: Vec<String>,
 
-    /// Environment variables of the Pulumi CLI, by name. They take precedence over `envs`, `envSecrets`, `accessTokenSecret` and `backend`.
+    /// Environment variables of the Pulumi CLI, by name. They take precedence over `envs`, `envSecrets`,
+    /// `accessTokenSecret` and `backend`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub env_refs: BTreeMap<String, ResourceRef>,
 
-    /// Configuration of the Pulumi stack: strings, numbers, booleans, objects and lists. A key is literal unless `pathKeys` contains it. A
-    /// key without a namespace belongs to the project. If a key is removed from this field, the settings of the Pulumi stack for the next
-    /// run do not contain it.
+    /// Configuration of the Pulumi stack by key. The values are strings, numbers, booleans, objects or lists. A key is
+    /// literal unless `pathKeys` contains it. A key without a namespace has the namespace of the project. After a key
+    /// is removed from this field, the next run no longer uses it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
@@ -132,25 +138,25 @@ pub struct StackSpec {
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets: BTreeMap<String, String>,
 
-    /// Secret configuration values, by key. They are encrypted in the settings of the Pulumi stack, and do not appear in logs, conditions
-    /// or outputs.
+    /// Secret configuration values, by key. The CLI encrypts them in the settings of the Pulumi stack. Logs, conditions
+    /// and outputs do not contain the values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub secrets_ref: BTreeMap<String, ResourceRef>,
 
-    /// Keys of `config`, `configRef`, `secrets` and `secretsRef` that are paths into objects and lists, such as `web.password` or
-    /// `names[0]`.
+    /// Keys of `config`, `configRef`, `secrets` and `secretsRef` that are paths into objects and lists, such as
+    /// `web.password` or `names[0]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::KEY)))]
     pub path_keys: Vec<String>,
 
-    /// Pulumi ESC environments that the Pulumi stack imports. They require Pulumi Cloud as the backend.
+    /// Pulumi ESC environments that the Pulumi stack imports. Requires Pulumi Cloud as the state backend.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
 
-    /// ServiceAccount of the workspace pod, in the namespace of the Stack. Default: the flag `--default-service-account` of the controller,
-    /// or else `default`.
+    /// Name of the ServiceAccount of the workspace pod, in the namespace of the Stack. Default: the flag
+    /// `--default-service-account` of the controller, or else `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
@@ -159,136 +165,150 @@ pub struct StackSpec {
     pub destroy_on_finalize: Option<bool>,
 
     /// Whether the destroy also removes the Pulumi stack from the backend, with its history and configuration. Requires
-    /// `destroyOnFinalize`, because the controller never removes a Pulumi stack that still has resources. Default: `false`.
+    /// `destroyOnFinalize`, because the controller removes a Pulumi stack only after its resources are destroyed.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove_stack: Option<bool>,
 
-    /// Whether each update and each preview refreshes the state first (`--refresh`). Default: `false`.
+    /// Whether each update and each preview first refreshes the state (`--refresh`). Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
 
-    /// Whether an update in which the refresh finds drift fails before it changes any resource. Requires `refresh`. Default: `false`.
+    /// Whether an update fails, without a change of any resource, if the refresh finds drift. Requires `refresh`.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
-    /// Whether to run `pulumi preview` instead of `pulumi up`. If `true`, the deletion of the Stack destroys nothing. Default: `false`.
+    /// Whether to run `pulumi preview` instead of `pulumi up`. If `true`, no resources are destroyed when the Stack is
+    /// deleted. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<bool>,
 
-    /// Whether the Pulumi stack must exist in the backend. If `false`, the controller creates the Pulumi stack if it does not exist.
-    /// Default: `false`.
+    /// Whether the Pulumi stack must exist in the backend. If `false`, the first run creates a Pulumi stack that does
+    /// not exist. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub use_local_stack_only: Option<bool>,
 
-    /// Older name of `useLocalStackOnly`, with the inverse meaning: `false` is equivalent to `useLocalStackOnly: true`. Default: `true`.
+    /// Older field with the opposite meaning: `initOnCreate: false` is equivalent to `useLocalStackOnly: true`.
+    /// Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_on_create: Option<bool>,
 
-    /// Secrets provider of a Pulumi stack that the controller creates: `passphrase`, `awskms://…`, `azurekeyvault://…`, `gcpkms://…` or
-    /// `hashivault://…`. An existing Pulumi stack keeps its secrets provider. Default: the default of the backend.
+    /// Secrets provider of a Pulumi stack that the first run creates: `passphrase`, `awskms://…`, `azurekeyvault://…`,
+    /// `gcpkms://…` or `hashivault://…`. An existing Pulumi stack keeps its secrets provider. Default: the default of
+    /// the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets_provider: Option<String>,
 
-    /// URNs of the only resources that updates and previews process (`--target`). In a URN, `*` matches a part of a name, and `**` matches
-    /// any number of parts. A destroy always processes all resources. Default: all resources.
+    /// URNs of the resources to which updates and previews are limited (`--target`). In a URN, `*` matches a part of a
+    /// name, and `**` matches any number of parts. A destroy always processes all resources. Default: all resources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub targets: Vec<String>,
 
-    /// Whether to also process the resources that depend on those in `targets` (`--target-dependents`). Default: `false`.
+    /// Whether updates and previews also process the resources that depend on `targets` (`--target-dependents`).
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_dependents: Option<bool>,
 
-    /// Whether a destroy runs the program (`--run-program`), so that the program can configure its providers. Default: `false`.
+    /// Whether a destroy runs the program (`--run-program`), for example to configure providers. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 
-    /// Whether the Stack is suspended. A suspended Stack starts no new runs. An open run continues, and the controller records its result.
-    /// Default: `false`.
+    /// Whether the Stack is suspended. A suspended Stack starts no new runs. An open run continues, and the controller
+    /// records its result. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
-    /// Time after the end of the last run at which the controller starts another run to correct drift, even if nothing has changed. A
-    /// duration such as `1h`. By default, or with `0s`, `continueResyncOnCommitMatch` applies.
+    /// Time from the end of a run to the next run, which corrects drift even if no input has changed. A duration such
+    /// as `1h`. If the field is absent or `0s`, `continueResyncOnCommitMatch` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub interval: Option<String>,
 
-    /// Whether to run the Stack again at the interval `resyncFrequencySeconds`, even if nothing has changed. `interval` takes precedence.
-    /// Default: `false`.
+    /// Whether a run starts at the interval `resyncFrequencySeconds` even if no input has changed. `interval` takes
+    /// precedence. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continue_resync_on_commit_match: Option<bool>,
 
-    /// Interval for `continueResyncOnCommitMatch`, and poll interval of `projectRepo`, in seconds. Default and minimum: 60.
+    /// Interval of `continueResyncOnCommitMatch` and poll interval of `projectRepo`, in seconds. Minimum: 60.
+    /// Default: 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resync_frequency_seconds: Option<i64>,
 
-    /// Constant delay between a failed run and its retry, as a duration such as `5m`. By default, or with `0s`, the delay starts at 10
-    /// seconds and triples with each failure, up to `retryMaxBackoffDurationSeconds`.
+    /// Constant delay between a failed run and its retry, as a duration such as `5m`. If the field is absent or `0s`,
+    /// the delay starts at 10 seconds and triples with each failure, up to `retryMaxBackoffDurationSeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub retry_interval: Option<String>,
 
-    /// Maximum delay between a failed run and its retry without `retryInterval`, in seconds. Default: 86400 (one day). Minimum: 10.
+    /// Maximum delay between a failed run and its retry, in seconds. Has no effect if `retryInterval` is set.
+    /// Minimum: 10. Default: 86400 (one day).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_max_backoff_duration_seconds: Option<i64>,
 
-    /// Whether a run that finds a lock of another update does not count as failed. The controller then retries the run after 30 seconds,
-    /// with backoff up to 5 minutes. If `false`, such a run counts as failed. Default: `true`.
+    /// Whether a run that finds the Pulumi stack locked by another update is retried without counting as failed. The
+    /// delay of the retry is 30 seconds and doubles up to 5 minutes. If `false`, such a run counts as failed. Default:
+    /// `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_on_update_conflict: Option<bool>,
 
-    /// Stacks in the same namespace whose last run must have succeeded before a run starts.
+    /// Stacks in the same namespace. A run starts only after the last run of each of these Stacks has succeeded.
+    /// Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub prerequisites: Vec<PrerequisiteReference>,
 
-    /// Stacks that must be Ready before a run starts. A listed Stack with the same source as this Stack must also have applied the same
-    /// revision.
+    /// Stacks that must be Ready before a run starts. If a listed Stack has the same source as this Stack, it must also
+    /// have applied the same revision. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES))]
     pub depends_on: Vec<DependencyReference>,
 
-    /// Handling of the Workspace and its pod after a successful run. Default: `Retain`.
+    /// Policy for the Workspace and its pod after a successful run: `Retain` or `Delete`. Default: `Retain`.
     #[serde(default)]
     pub workspace_reclaim_policy: WorkspaceReclaimPolicy,
 
-    /// Priority of the runs of this Stack among the queued runs of its namespace. Runs with a higher priority start first. Runs of other
-    /// namespaces are not affected. Default: 0.
+    /// Priority of the runs of this Stack among the queued runs of its namespace. Runs with a higher priority start
+    /// first. The priority does not affect runs of other namespaces. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Maximum duration of a run, such as `1h30m`. A run that takes longer is canceled gracefully and counts as failed. `0s` disables this
-    /// limit. Default: the flag `--default-run-timeout` of the controller. The flag `--max-run-timeout` is the upper limit.
+    /// Maximum duration of a run, such as `1h30m`. A longer run is canceled gracefully and counts as failed. `0s`
+    /// disables this limit. Default: the flag `--default-run-timeout` of the controller. The flag `--max-run-timeout`
+    /// is the upper limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum time for which a run can have neither progress nor output, as a duration such as `10m`. A run that exceeds this time is
-    /// canceled gracefully and counts as failed. By default, or with `0s`, there is no idle timeout.
+    /// Maximum time without progress and output of a run, as a duration such as `10m`. A run that exceeds this time is
+    /// canceled gracefully and counts as failed. If the field is absent or `0s`, runs have no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Handling of a lock of an earlier run of this Stack that is proven to have ended. Default: `Automatic`.
+    /// Policy for a lock that an earlier run of this Stack left, if it is proven that this run has ended: `Automatic`
+    /// or `Manual`. Default: `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
-    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. The log of the workspace pod contains these logs.
-    /// Default: 0, which disables them.
+    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the log
+    /// of the workspace pod. Default: 0, which disables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,
 
-    /// Template that is merged into the generated Update of each run, with the semantics of `kubectl patch --type=strategic`. It has
-    /// `metadata`, and a `spec` with `ttlAfterCompleted`, `parallel`, `continueOnError` and the other options of an Update.
+    /// Template with `metadata` and `spec` that is merged into the Update of each run, with the semantics of
+    /// `kubectl patch --type=strategic`. The `spec` contains fields of an Update, such as `ttlAfterCompleted`,
+    /// `parallel` and `continueOnError`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub update_template: Option<Value>,
 
-    /// Template that is merged into the generated Workspace, with the semantics of `kubectl patch --type=strategic`. It has `metadata`, and
-    /// a `spec` with `image`, `resources`, `podTemplate` and the other fields of a Workspace.
+    /// Template with `metadata` and `spec` that is merged into the Workspace of this Stack, with the semantics of
+    /// `kubectl patch --type=strategic`. The `spec` contains fields of a Workspace, such as `image`, `resources` and
+    /// `podTemplate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub workspace_template: Option<Value>,
@@ -300,7 +320,7 @@ pub struct PrerequisiteReference {
     /// Name of the Stack.
     #[schemars(length(max = bounds::NAME))]
     pub name: String,
-    /// Additional requirement for the last run. Default: none.
+    /// Additional requirement for the last run. Default: no requirement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requirement: Option<Requirement>,
 }
@@ -309,8 +329,8 @@ pub struct PrerequisiteReference {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Requirement {
-    /// Maximum age of the successful run, as a duration such as `1h`. If the run is older, the controller requests a new run of that Stack
-    /// and waits for it. Default: no limit.
+    /// Maximum age of the last successful run, as a duration such as `1h`. If the run is older, the controller requests
+    /// a new run of the referenced Stack and waits for it. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub succeeded_within_duration: Option<String>,
@@ -323,24 +343,25 @@ pub struct DependencyReference {
     /// Name of the Stack.
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
-    /// Namespace of the Stack. Default: the namespace of this Stack. Another namespace requires the flag `--no-cross-namespace-refs=false`
-    /// of the controller.
+    /// Namespace of the Stack. Default: the namespace of this Stack. Another namespace requires the flag
+    /// `--no-cross-namespace-refs=false` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,
-    /// CEL expression that replaces the built-in check and must evaluate to `true`, such as `dep.status.outputs.size() > 0`. The variable
-    /// `self` is this Stack, and the variable `dep` is the listed Stack. Default: the built-in check.
+    /// CEL expression that replaces the built-in readiness check and must evaluate to `true`, such as
+    /// `dep.status.outputs.size() > 0`. The variable `self` is this Stack, and the variable `dep` is the referenced
+    /// Stack. Default: the built-in check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub ready_expr: Option<String>,
 }
 
-/// Handling of the Workspace after a successful run.
+/// Policy for the Workspace after a successful run.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum WorkspaceReclaimPolicy {
-    /// Keep the Workspace. The next run uses the existing pod.
+    /// Keep the Workspace. The next run uses the same pod.
     #[default]
     Retain,
-    /// Delete the Workspace, its pod and the installed dependencies. The next run creates a new Workspace.
+    /// Delete the Workspace with its pod and the installed dependencies. The next run creates a new Workspace.
     Delete,
 }

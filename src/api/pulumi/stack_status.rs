@@ -1,4 +1,4 @@
-//! The status of a Stack.
+//! Status of a Stack.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::artifact::Digest;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct StackStatus {
-    /// Last observed generation. `-1` before the first reconciliation.
+    /// Last observed generation of the object. `-1` before the first reconciliation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
@@ -40,8 +40,8 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_resolve: Option<String>,
 
-    /// Time at which the pending or open run became due. It determines the position of the Stack in the queue for run slots. A newer
-    /// revision of the source does not change it. Absent if no run is due.
+    /// Time since which a run is due. It determines the position of the run in the queue for run slots and does not
+    /// change with a newer revision of the source. Absent if no run is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
@@ -49,42 +49,45 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handled_cancel: Option<String>,
 
-    /// Conditions `Ready`, `Reconciling` and `Stalled`.
+    /// Conditions of the Stack: `Ready`, `Reconciling` and `Stalled`.
     #[serde(default)]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Shortened `lastAppliedRevision` for `kubectl get`, with a short digest, at most 24 characters.
+    /// Revision of the last successful `up`, for `kubectl get`. Digests are shortened. At most 24 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_revision: Option<String>,
 
-    /// First line of the message of `Ready` for `kubectl get`, with short digests, at most 56 characters.
+    /// First line of the message of the condition `Ready`, for `kubectl get`. Digests are shortened. At most 56
+    /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
-    /// Outputs of the last successful `up`. Secret outputs are masked as `[secret]`.
+    /// Outputs of the last successful `up`, by name. The value of a secret output is `[secret]`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub outputs: BTreeMap<String, Value>,
 
-    /// Source revision of the last started run.
+    /// Revision of the source of the last requested run. Absent if no run was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempted_revision: Option<String>,
 
-    /// Source revision of the last successful `up`.
+    /// Revision of the source of the last successful `up`. Absent if no `up` has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_revision: Option<String>,
 
-    /// Origin revision of the artifact of the last successful `up`, if the source provides it.
+    /// Revision of the source from which the artifact of the last successful `up` was built. Absent if the source does
+    /// not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_origin_revision: Option<String>,
 
-    /// Recent combinations of artifact and outcome, the newest first.
+    /// Recent combinations of artifact and result, newest first. At most five entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::HISTORY))]
     pub history: Vec<Snapshot>,
 
-    /// Number of runs that the Stack has requested. The name of an Update is derived from this number and the UID of the Stack.
+    /// Number of runs that this Stack has requested. The controller derives the names of Updates from this number and
+    /// the UID of the Stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<i64>,
 
@@ -92,30 +95,32 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
 
-    /// Open run, if any.
+    /// Open run and its inputs. Absent if no run is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_update: Option<CurrentUpdate>,
 
-    /// Last run that has ended.
+    /// Last completed run and its inputs. Absent if no run has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update: Option<LastUpdate>,
 
-    /// Project of the last run. A destroy without a source uses the name of this project and the Pulumi state.
+    /// Pulumi project of the last run. A destroy without a source requires only the name of this project and the state
+    /// of the Pulumi stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
 
-    /// Pulumi stack that can contain resources of this Stack. The controller sets the field after a successful `up`, and after a failed
-    /// `up` that could have changed resources. The controller removes the field after a successful destroy.
+    /// Pulumi stack that can contain resources of this Stack. Set after a successful `up`, and after a failed `up` that
+    /// can have changed resources. Absent after a successful destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 }
 
-/// Inputs of a run, without the source revision, which has different field names in `currentUpdate` and `lastUpdate` for compatibility with
-/// the Pulumi Kubernetes Operator. A run starts if an input differs from that of the last run.
+/// Inputs of a run. A run starts if one of its inputs differs from the last run. The source revision is not part of
+/// this type, because `currentUpdate` and `lastUpdate` have different names for it, as in the Pulumi Kubernetes
+/// Operator.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunInputs {
-    /// Generation of the Stack for which the run was requested.
+    /// Generation of the Stack at the request of the run.
     #[serde(default)]
     pub generation: i64,
     /// Value of the annotation `pulumi.com/reconciliation-request` that the run handles.
@@ -130,21 +135,22 @@ pub struct RunInputs {
     /// Value of the annotation `reconcile.fluxcd.io/resetAt` that the run handles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_at: Option<String>,
-    /// Digest of the artifact. After the run, the digest of a newer artifact with the same content, if there is one.
+    /// Digest of the artifact. If the source later produces another artifact with the same content, the controller
+    /// replaces the digest of a completed run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Identifier of the content of the artifact. It is equal for artifacts of one revision with the same files. Absent if the source kind
-    /// does not support it.
+    /// Identifier of the content of the artifact. Artifacts of one revision with the same files have the same
+    /// identifier. Absent if the source kind does not support it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_id: Option<String>,
-    /// Digest of the files that match `spec.paths`. If it is set, changes of other files do not start a run.
+    /// Digest of the files that match `spec.paths`. If this field is set, changes of other files do not start a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paths_digest: Option<String>,
-    /// Keyed hash of the configuration values in Secrets and ConfigMaps when the run was requested. Absent if unknown.
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps at the request of the run. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
-    /// Keyed hash of each Secret and ConfigMap that the pod mounts. If an object without the label of watched objects changes, its previous
-    /// hash remains.
+    /// Keyed hash of each Secret and ConfigMap that the workspace pod mounts, by object. If the controller does not
+    /// watch an object and the object changes, its previous hash remains.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::MOUNTED_INPUTS))]
     pub mounted_inputs: BTreeMap<String, String>,
@@ -158,88 +164,90 @@ pub struct CurrentUpdate {
     pub name: String,
     #[serde(flatten)]
     pub inputs: RunInputs,
-    /// Source revision of the run.
+    /// Revision of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Origin revision of the artifact, if the source provides it.
+    /// Revision of the source from which the artifact was built. Absent if the source does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_revision: Option<String>,
-    /// Directory of the project in the artifact.
+    /// Directory of the Pulumi project in the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
-    /// `up`, `preview` or `destroy`.
+    /// Pulumi command: `up`, `preview` or `destroy`.
     #[serde(default, rename = "type")]
     pub kind: UpdateKind,
-    /// Cause of the run.
+    /// Reason for which the run was requested.
     #[serde(default)]
     pub message: String,
-    /// Handling of resources that an interrupted run was creating.
+    /// Policy for the pending creates of an interrupted run: `Stop`, `Keep` or `Clear`. Absent if the run does not
+    /// check the state for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
-    /// Pulumi stack of the run.
+    /// Pulumi stack of the run. Parts that are unknown before the run are absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_stack: Option<PulumiStack>,
 }
 
-/// Last run of a Stack that has ended.
+/// Last completed run of a Stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct LastUpdate {
     /// Name of the Update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// `up`, `preview` or `destroy`.
+    /// Pulumi command: `up`, `preview` or `destroy`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// `succeeded` or `failed`.
+    /// Result: `succeeded` or `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Reason of a failure, such as `UpdateFailed` or `UpdateConflict`.
+    /// Reason of a failure, such as `UpdateFailed` or `UpdateConflict`. Absent after a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Whether a user canceled the run. The controller does not retry such a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canceled_by_user: Option<bool>,
-    /// Cause of the failure, or a warning about a successful run.
+    /// Cause of the failure, or a warning about a successful run. Absent after a success without a warning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(flatten)]
     pub inputs: RunInputs,
-    /// Source revision of the run.
+    /// Revision of the source of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempted_commit: Option<String>,
-    /// Source revision of the last successful `up` or destroy.
+    /// Revision of the source of the last successful `up` or destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_successful_commit: Option<String>,
-    /// Keyed hash of the configuration values in Secrets and ConfigMaps that the run has read. Set only if a value changed between the
-    /// request and the start of the run.
+    /// Keyed hash of the configuration values that the run read from Secrets and ConfigMaps. Set only if a value
+    /// changed between the request and the start of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_config_inputs: Option<String>,
-    /// Link to the update in Pulumi Cloud.
+    /// URL of the update in Pulumi Cloud.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,
-    /// Number of resources by operation of the Pulumi engine, such as `create`, `update`, `replace`, `delete` and `same`. For a preview,
-    /// the number of planned operations.
+    /// Number of resources by operation of the Pulumi engine, such as `create`, `update`, `replace`, `delete` and
+    /// `same`. A preview reports the planned operations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,
     /// Time at which the controller recorded the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_resync_time: Option<Time>,
-    /// Number of consecutive failures since the last change of an input, including the last run. 0 after a success.
+    /// Number of consecutive failures with the current inputs, including this run. 0 after a success.
     #[serde(default)]
     pub failures: i64,
-    /// Number of consecutive runs that were interrupted or ended with their pod.
+    /// Number of consecutive runs that were interrupted or whose pod ended during the run.
     #[serde(default)]
     pub interruptions: i64,
-    /// Number of consecutive runs that found the same lock of another update. The delay before the next run increases with this number.
+    /// Number of consecutive runs that found the same lock of another update. The delay before the retry increases with
+    /// this number.
     #[serde(default)]
     pub conflicts: i64,
-    /// Whether an interrupted destroy could have removed the Pulumi stack from the backend. If the next destroy does not find the Pulumi
-    /// stack, it succeeds.
+    /// Whether an interrupted destroy can have removed the Pulumi stack from the backend. If so, the next destroy
+    /// succeeds even if the Pulumi stack does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack_may_be_removed: Option<bool>,
-    /// Handling, in the next run, of resources that an interrupted run was creating. Absent after a successful run.
+    /// Policy of the next run for the pending creates of an interrupted run. Absent after a successful run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
     /// Pulumi stack of the run.
@@ -247,25 +255,25 @@ pub struct LastUpdate {
     pub pulumi_stack: Option<PulumiStack>,
 }
 
-/// Runs of the same artifact with the same outcome.
+/// Runs of one artifact that had the same result.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     /// Digest of the artifact.
     pub digest: Digest,
-    /// Time at which the first of these runs ended.
+    /// Time at which the first of the runs ended.
     pub first_reconciled: Time,
-    /// Time at which the last of these runs ended.
+    /// Time at which the last of the runs ended.
     pub last_reconciled: Time,
-    /// Duration of the last of these runs, such as `1m3s`.
+    /// Duration of the last of the runs, such as `1m3s`.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_duration: String,
-    /// Outcome of these runs: the reason of the condition `Ready` after each of them.
+    /// Result of these runs: the reason of the condition `Ready` after each run.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_status: String,
-    /// Number of these runs.
+    /// Number of runs of the artifact with this result.
     pub total_reconciliations: i64,
-    /// `revision` of the artifact, and `originRevision` if the source provides it.
+    /// `revision` of the artifact, and `originRevision` if the source reports it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::CONDITIONS))]
     pub metadata: BTreeMap<String, String>,

@@ -7,17 +7,18 @@ use jiff::Timestamp;
 use super::generations::{Generations, Pending};
 use crate::rpc::identity::LEAF_VALIDITY;
 
-/// Time for which the next CA is trusted before it signs certificates. Workspaces receive the next CA within minutes, and
-/// their pods a few minutes later.
+/// Time for which the next CA is trusted before it signs certificates. Workspaces receive the next CA within minutes,
+/// and pods a few minutes later.
 pub(super) const TRUSTED_BEFORE_IT_SIGNS: Duration = Duration::from_secs(60 * 60);
-/// Time for which a replaced CA stays trusted: the validity of the certificates that it issued, plus one day for clock skew.
+/// Time for which a replaced CA stays trusted: the validity of the certificates that it issued, and one day for clock
+/// skew.
 pub(super) const TRUSTED_AFTER_IT_SIGNED: Duration = Duration::from_secs(LEAF_VALIDITY.as_secs() + 24 * 60 * 60);
 
 /// Content of the Secret.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
     Nothing,
-    /// The Secret exists but contains no usable CA, for this reason.
+    /// The Secret exists but contains no usable CA. Contains the reason.
     Unusable(String),
     Usable {
         generations: Box<Generations>,
@@ -26,30 +27,31 @@ pub(super) enum Found {
     },
 }
 
-/// Next step. All steps except `Use`, `KeepKnown` and `Refuse` write the Secret, and the Secret is then read again.
+/// Next step. All steps except `Use`, `KeepKnown` and `Refuse` write the Secret. The Secret is then read again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     /// Create the first CA.
     Make,
     /// Create the Secret again with the known CA, because the Secret was deleted.
     WriteAgain,
-    /// Keep the known CA, because the Secret is unusable for this reason.
+    /// Keep the known CA, because the Secret is unusable. Contains the reason.
     KeepKnown(String),
-    /// Fail, because the Secret is unusable for this reason and no CA is known.
+    /// Fail, because the Secret is unusable and no CA is known. Contains the reason.
     Refuse(String),
     /// Trust the known CA until `retire_at`, because a user or another process replaced it in the Secret.
     TrustReplaced { retire_at: Timestamp },
     /// Create the next CA, which signs from `promote_at` on.
     AddNext { promote_at: Timestamp },
-    /// Promote the next CA to the current CA, and trust the replaced CA until `retire_at`.
+    /// Promote the next CA to the current CA. Trust the replaced CA until `retire_at`.
     Promote { retire_at: Timestamp },
-    /// Remove the previous CA, which is then no longer trusted.
+    /// Remove the previous CA. It is then no longer trusted.
     Retire,
     /// No change is due.
     Use,
 }
 
-/// Returns the next step for the content of the Secret. `known` is the active CA of this process, or `None` at startup.
+/// Returns the next step for the content of the Secret. `known` is the active CA of this process, or `None` at the
+/// start.
 pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp) -> Action {
     let (generations, rotation_requested) = match (found, known) {
         (Found::Nothing, None) => return Action::Make,
@@ -66,7 +68,7 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     let is_due = |pending: &Pending| pending.until.is_some_and(|until| until <= now);
     match generations.next() {
         Some(next) if is_due(next) => return Action::Promote { retire_at },
-        // Only a CA that the controller generated is renewed. The user who provides a CA renews it.
+        // Only a CA that the controller generated is renewed. A user who provides a CA must renew it.
         None if rotation_requested || (current.is_generated() && current.renewal_due(now)) => {
             return Action::AddNext { promote_at: now + TRUSTED_BEFORE_IT_SIGNS };
         }
@@ -75,8 +77,8 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     if generations.previous().is_some_and(is_due) { Action::Retire } else { Action::Use }
 }
 
-/// Returns whether the CA in the Secret replaced the known CA without trusting it. The removal of a previous CA is not a
-/// replacement, because that CA no longer signs certificates.
+/// Returns whether the CA in the Secret has replaced the known CA and does not trust it. The removal of a previous CA
+/// is not a replacement, because this CA no longer signs certificates.
 fn was_replaced(known: &Generations, found: &Generations) -> bool {
     !found.trusts(known.current().certificate())
 }

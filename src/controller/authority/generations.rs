@@ -1,4 +1,4 @@
-//! CA generations: the current CA, which signs certificates, and the next and the previous CA, which are only trusted.
+//! CA generations: the current CA, which signs certificates, and the next and previous CAs, which are only trusted.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ pub struct Generations {
     bundle: String,
 }
 
-/// Next or previous CA, and the time at which it is promoted or removed. Without a time, only a user promotes or removes the
-/// CA.
+/// Next or previous CA, and the time at which it is promoted or removed. Without a time, only a user promotes or
+/// removes the CA.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub authority: Arc<Authority>,
@@ -36,18 +36,18 @@ impl Generations {
         Generations { current, next, previous, bundle }
     }
 
-    /// Returns the CA that signs.
+    /// Returns the CA that signs certificates.
     pub fn current(&self) -> &Authority {
         &self.current
     }
 
-    /// Returns the certificates of all generations. Both peers of a connection must trust all of them.
+    /// Returns the certificates of all generations. Both sides of a connection must trust all of them.
     pub fn bundle_pem(&self) -> &str {
         &self.bundle
     }
 
-    /// Issues the client certificates of the controller: one from the current CA, and one from the previous CA for pods that
-    /// do not trust the current CA yet.
+    /// Issues the client certificates of the controller: one from the current CA and one from the previous CA. The
+    /// latter is for pods that do not trust the current CA yet.
     pub(super) fn issue_clients(&self, now: Timestamp) -> Result<Vec<Issued>, IdentityError> {
         let previous = self.previous.as_ref().map(|pending| pending.authority.as_ref());
         std::iter::once(self.current.as_ref()).chain(previous).map(|authority| authority.issue_client(now)).collect()
@@ -67,14 +67,14 @@ impl Generations {
         std::iter::once(&self.current).chain(others).any(|authority| authority.certificate() == certificate)
     }
 
-    /// Returns the generations with a next CA, which is promoted at `promote_at`.
+    /// Returns the generations with `next` as the next CA, which is promoted at `promote_at`.
     pub(super) fn with_next(&self, next: Authority, promote_at: Timestamp) -> Self {
         let next = Pending { authority: Arc::new(next), until: Some(promote_at) };
         Self::new(self.current.clone(), Some(next), self.previous.clone())
     }
 
-    /// Returns the generations after the promotion of the next CA. The replaced CA stays trusted until `retire_at`. Without
-    /// a next CA, the generations are unchanged.
+    /// Returns the generations after the promotion of the next CA. The replaced CA stays trusted until `retire_at`. If
+    /// there is no next CA, returns the same generations.
     pub(super) fn promoted(&self, retire_at: Timestamp) -> Self {
         match &self.next {
             Some(next) => Self::new(next.authority.clone(), None, Some(self.outgoing(retire_at))),
@@ -87,7 +87,8 @@ impl Generations {
         Self::new(self.current.clone(), self.next.clone(), None)
     }
 
-    /// Returns the generations with the current CA of `replaced` as the previous CA, which stays trusted until `retire_at`.
+    /// Returns the generations with the current CA of `replaced` as the previous CA. This CA stays trusted until
+    /// `retire_at`.
     pub(super) fn succeeding(&self, replaced: &Generations, retire_at: Timestamp) -> Self {
         Self::new(self.current.clone(), None, Some(replaced.outgoing(retire_at)))
     }
@@ -98,7 +99,7 @@ impl Generations {
 }
 
 impl PartialEq for Generations {
-    /// Returns whether both values trust the same certificates and sign with the same CA.
+    /// Returns whether both generations trust the same certificates and sign with the same CA.
     fn eq(&self, other: &Self) -> bool {
         self.bundle == other.bundle && self.current.certificate() == other.current.certificate()
     }

@@ -1,4 +1,4 @@
-//! Format of the CA Secret: three pairs of a certificate and a private key, and two times in annotations.
+//! Format of the Secret of the CA: three pairs of a certificate and a private key, and two times in annotations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::rpc::identity::Authority;
 /// Name of the Secret.
 pub const SECRET: &str = "pulumi-controller-authority";
 
-/// Data keys of the Secret for a certificate and its private key. `ca.crt` may contain further certificates, which are also
-/// trusted.
+/// Keys in the Secret of a certificate and its private key. `ca.crt` can contain additional certificates, which are
+/// also trusted.
 type Pair = [&'static str; 2];
 const CURRENT: Pair = ["ca.crt", "ca.key"];
 const NEXT: Pair = ["next.crt", "next.key"];
@@ -32,7 +32,7 @@ const RETIRE_AT: &str = "pulumi.com/retire-at";
 /// Annotation with which a user requests a new CA.
 const ROTATE: &str = "pulumi.com/rotate";
 
-/// Parses the Secret. An unreadable next or previous CA is ignored.
+/// Parses the Secret. A next or previous CA that cannot be read is ignored.
 pub(super) fn read(secret: Option<&Secret>) -> Found {
     let Some(secret) = secret else {
         return Found::Nothing;
@@ -88,8 +88,8 @@ pub(super) fn new(generations: &Generations, namespace: &str) -> Secret {
     }
 }
 
-/// Returns the merge patch that stores these generations. The API server rejects the patch if the Secret has changed since
-/// it was read. The patch also removes a rotation request.
+/// Returns the merge patch that stores these generations and removes a rotation request. The API server rejects the
+/// patch if the Secret has changed since it was read.
 pub(super) fn patch(generations: &Generations, found: &Secret) -> Value {
     let bytes = |pem: Option<Zeroizing<String>>| pem.map(|pem| ByteString(pem.as_bytes().to_vec()));
     let data: BTreeMap<_, _> = data(generations).into_iter().map(|(key, pem)| (key, bytes(pem))).collect();
@@ -118,7 +118,7 @@ fn annotations(generations: &Generations) -> BTreeMap<&'static str, Option<Strin
     [(PROMOTE_AT, time(generations.next())), (RETIRE_AT, time(generations.previous())), (ROTATE, None)].into()
 }
 
-/// Formats a time without fractional seconds, for readability.
+/// Formats a time without fractional seconds.
 fn in_seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }

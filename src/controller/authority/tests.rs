@@ -1,4 +1,4 @@
-//! Tests of changes to the CA Secret by users and other processes. A fake API server stores the Secret.
+//! Tests of changes of the Secret by users and other processes. A fake API server stores the Secret.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::telemetry::metrics::Metrics;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-/// Stored Secret, and the number of writes to it.
+/// Stored Secret, and the number of its writes.
 #[derive(Clone, Default)]
 struct Api(Arc<Mutex<(Option<Value>, u64)>>);
 
@@ -42,7 +42,7 @@ impl Api {
         }
     }
 
-    /// Changes the Secret like another client.
+    /// Changes the Secret in the same way as another client.
     fn change(&self, change: impl FnOnce(&mut Option<Value>)) {
         let mut api = self.0.lock().unwrap();
         let mut secret = api.0.take();

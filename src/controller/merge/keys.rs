@@ -1,7 +1,7 @@
 //! Merge rules for the Kubernetes pod template and for the objects of `auto.pulumi.com`.
 
-/// Merge rules for the fields of one kind of object. A field without a rule is merged if its value in the patch is a map,
-/// and replaced otherwise.
+/// Merge rules for the fields of an object. A field without a rule is merged if its value in the patch is a map.
+/// Otherwise, it is replaced.
 #[derive(Debug)]
 pub struct KeyTable(pub &'static [(&'static str, Rule)]);
 
@@ -10,22 +10,22 @@ pub struct KeyTable(pub &'static [(&'static str, Rule)]);
 pub enum Rule {
     /// Map that is merged field by field.
     Map(&'static KeyTable),
-    /// List of maps. Items of the base and the patch with the same value of `key` are merged.
+    /// List of maps. Items with the same value of `key` in the base and in the patch are merged.
     List { key: &'static str, items: &'static KeyTable },
-    /// List of scalars that is merged as a union.
+    /// List of scalars. The result is the union of both lists.
     Set,
-    /// Value that is replaced as a whole, even if it is a map.
+    /// Value that is completely replaced, even if it is a map.
     Whole,
 }
 
 impl KeyTable {
-    /// Returns the rule for a field, or `None` if the table has no rule for the field.
+    /// Returns the rule of a field, or `None` if the field has no rule.
     pub fn rule(&self, field: &str) -> Option<&'static Rule> {
         self.0.iter().find(|(name, _)| *name == field).map(|(_, rule)| rule)
     }
 }
 
-/// Rules for an object whose maps are merged and whose lists are replaced.
+/// Rules of an object whose maps are merged and whose lists are replaced.
 pub static PLAIN: KeyTable = KeyTable(&[]);
 
 static METADATA: KeyTable =
@@ -50,10 +50,10 @@ static POD_SPEC: KeyTable = KeyTable(&[
     ("volumes", Rule::List { key: "name", items: &PLAIN }),
 ]);
 
-/// Rules for `PodTemplateSpec` of core/v1, with the `patchMergeKey`s of Kubernetes.
+/// Rules of `PodTemplateSpec` (core/v1), with the `patchMergeKey` of each list in Kubernetes.
 pub static POD_TEMPLATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA)), ("spec", Rule::Map(&POD_SPEC))]);
 
-/// Rules for `Service` of core/v1, limited to the fields of `serviceTemplate`.
+/// Rules of `Service` (core/v1), limited to the fields of `serviceTemplate`.
 pub static SERVICE_TEMPLATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA))]);
 
 static CONFIG_ITEM: KeyTable = KeyTable(&[("value", Rule::Whole)]);
@@ -66,8 +66,8 @@ static WORKSPACE_SPEC: KeyTable = KeyTable(&[
     ("stacks", Rule::List { key: "name", items: &STACK }),
 ]);
 
-/// Rules for `Update` of `auto.pulumi.com`.
+/// Rules of `Update` (`auto.pulumi.com`).
 pub static UPDATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA))]);
 
-/// Rules for `Workspace` of `auto.pulumi.com`.
+/// Rules of `Workspace` (`auto.pulumi.com`).
 pub static WORKSPACE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA)), ("spec", Rule::Map(&WORKSPACE_SPEC))]);

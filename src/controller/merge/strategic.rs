@@ -1,4 +1,4 @@
-//! Merges maps by field, lists by merge key and sets of scalars, and orders merged lists.
+//! Merges maps by field, lists by merge key, and sets of scalars. Determines the order of merged lists.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -14,7 +14,7 @@ const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 
 static PLAIN_MAP: Rule = Rule::Map(&PLAIN);
 
-/// Reason why a patch cannot be merged. Each variant contains the path in the patch.
+/// Reason why a patch cannot be merged. Contains the path in the patch.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MergeError {
     #[error("{path} must be an object")]
@@ -65,7 +65,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Returns the `$patch` directive of a map. The default is `merge`.
+/// Returns the directive `$patch` of a map. Default: `merge`.
 fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, MergeError> {
     match patch.get(PATCH).map(|value| (value, value.as_str())) {
         None | Some((_, Some("merge"))) => Ok(Directive::Merge),
@@ -75,13 +75,14 @@ fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, Merge
     }
 }
 
-/// Merges `patch` into `base`. Maps are merged, a null deletes the field, and lists are replaced or merged by the merge keys
-/// in `keys`. The directives `$patch`, `$retainKeys`, `$setElementOrder/…` and `$deleteFromPrimitiveList/…` are supported.
+/// Merges `patch` into `base`. Maps are merged. A null deletes its field. Lists are replaced, or merged by the merge
+/// keys in `keys`. The directives `$patch`, `$retainKeys`, `$setElementOrder/…` and `$deleteFromPrimitiveList/…` are
+/// supported.
 pub fn merge(base: Value, patch: &Value, keys: &'static KeyTable) -> Result<Value, MergeError> {
     merge_value(Some(base), patch, &Rule::Map(keys), &Path::root())
 }
 
-/// Merges one value into the existing value. An existing value of another type is replaced, as in Kubernetes.
+/// Merges a value into the existing value. As in Kubernetes, an existing value of another type is replaced.
 fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
     match (rule, patch) {
         (Rule::Map(keys), Value::Object(patch)) => {
@@ -105,7 +106,7 @@ fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> 
     }
 }
 
-/// Merges `patch` into `base` and applies the directives in `patch`.
+/// Merges `patch` into `base`, and applies the directives in `patch`.
 fn merge_map(
     mut base: Map<String, Value>,
     patch: &Map<String, Value>,
@@ -131,7 +132,7 @@ fn merge_map(
     Ok(base)
 }
 
-/// Returns the rule for a field. For a field without a rule, the rule depends on the type of `value`.
+/// Returns the rule of a field. For a field without a rule, the rule depends on the type of `value`.
 fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     match keys.rule(field) {
         Some(rule) => rule,
@@ -140,7 +141,7 @@ fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     }
 }
 
-/// Merges the items with the same key. An item with `$patch: delete` removes all items with its key. If the patch contains
+/// Merges items with the same key. An item with `$patch: delete` removes all items with its key. If the patch contains
 /// an item with `$patch: replace`, the other items of the patch replace the complete list, as in Kubernetes.
 fn merge_by_key(
     mut base: Vec<Value>,
@@ -173,8 +174,8 @@ fn merge_by_key(
     Ok(in_order(base, &patched, &order, Some(key)))
 }
 
-/// Returns the items of a patch whose list does not exist in the base, with their directives applied. Items with the same
-/// key stay separate, such as a TCP port and a UDP port with the same number.
+/// Returns the items of a patch whose list does not exist in the base, after their directives are applied. Items with
+/// the same key are not merged, such as a TCP port and a UDP port with the same number.
 fn take_by_key(patch: &[Value], key: &'static str, items: &KeyTable, path: &Path) -> Result<Vec<Value>, MergeError> {
     take(&Sorted::read(patch, key, path)?.merged, items)
 }
@@ -183,7 +184,7 @@ fn take(merged: &[(Path, &Map<String, Value>)], items: &KeyTable) -> Result<Vec<
     merged.iter().map(|(place, item)| merge_map(Map::new(), item, items, place).map(Value::Object)).collect()
 }
 
-/// Items of a patch, grouped by directive.
+/// Items of a patch, grouped by their directive.
 struct Sorted<'a> {
     merged: Vec<(Path, &'a Map<String, Value>)>,
     deleted: HashSet<Option<&'a Value>>,
@@ -218,7 +219,7 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// Applies `$retainKeys`: removes the fields that it does not list from the base, and rejects such fields in the patch.
+/// Applies `$retainKeys`. Removes all fields from the base that it does not list, and rejects such fields in the patch.
 fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: &Path) -> Result<(), MergeError> {
     let Some(retained) = list_directive(patch, RETAIN_KEYS, path)? else {
         return Ok(());
@@ -233,7 +234,7 @@ fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: 
     Ok(())
 }
 
-/// Applies `$deleteFromPrimitiveList/<field>`: removes the listed scalars from the list of the base.
+/// Applies `$deleteFromPrimitiveList/<field>`. Removes the listed scalars from the list in the base.
 fn delete_from_primitive_lists(
     base: &mut Map<String, Value>,
     patch: &Map<String, Value>,
@@ -251,7 +252,7 @@ fn delete_from_primitive_lists(
     Ok(())
 }
 
-/// Applies `$setElementOrder/<field>`: sorts the merged list. A replaced list already has the order of the patch.
+/// Applies `$setElementOrder/<field>`. Sorts the merged list. A replaced list already has the order of the patch.
 fn set_element_order(
     merged: &mut Map<String, Value>,
     patch: &Map<String, Value>,
@@ -295,9 +296,9 @@ fn merge_set(base: Vec<Value>, patch: &[Value]) -> Vec<Value> {
     in_order(union, patch, &base, None)
 }
 
-/// Orders a merged list as Kubernetes does. Items of the patch keep the order of the patch, and the other items keep the
-/// order of the base. An item that is not in the patch precedes a patch item only if it also precedes that item in the base.
-/// Items that exist only in the patch therefore move to the front.
+/// Determines the order of a merged list in the same way as Kubernetes. Items of the patch keep the order of the patch,
+/// and all other items keep the order of the base. An item that is not in the patch precedes an item of the patch only
+/// if it also precedes it in the base. Items that exist only in the patch therefore move to the front.
 fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&str>) -> Vec<Value> {
     let (in_patch, in_base) = (positions(patch, key), positions(base, key));
     let index = |of: &HashMap<_, usize>, item: &Value| of.get(&identity(item, key)).copied();
@@ -317,10 +318,10 @@ fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&st
     ordered
 }
 
-/// Returns the index of each item. A map keeps lookups fast, because a list in a template can have tens of thousands of
-/// items.
+/// Returns the index of each item. The map is required for fast lookups, because a list in a template can contain tens
+/// of thousands of items.
 fn positions<'a>(list: &'a [Value], key: Option<&str>) -> HashMap<Option<&'a Value>, usize> {
-    // In reverse order, so that the first of several items with the same identity takes precedence.
+    // The order is reversed, so that the first of several items with the same identity takes precedence.
     list.iter().enumerate().rev().map(|(index, item)| (identity(item, key), index)).collect()
 }
 

@@ -7,7 +7,7 @@ use crate::api::auto::UpdateSpec;
 const KUBERNETES: &str = include_str!("kubernetes.json");
 
 #[test]
-fn merges_as_kubectl_does() {
+fn templates_are_merged_as_by_kubectl() {
     let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("list of test cases");
     assert!(cases.len() > 50, "found only {} test cases", cases.len());
     for case in cases {
@@ -88,7 +88,7 @@ fn generated() -> Workspace {
             "artifact": {"digest": crate::artifact::Digest::of(b"a"), "revision": "main@sha1:1", "dir": ""},
         },
     }))
-    .expect("a workspace")
+    .expect("valid Workspace")
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_workspace_template_merges_lists_by_workspace_keys() {
         },
     });
     let merged = workspace_template(&generated(), &template).expect("merges");
-    let spec = serde_json::to_value(&merged.spec).expect("JSON");
+    let spec = serde_json::to_value(&merged.spec).expect("valid JSON");
     assert_eq!(
         spec,
         json!({
@@ -114,7 +114,7 @@ fn a_workspace_template_merges_lists_by_workspace_keys() {
             "artifact": {"digest": crate::artifact::Digest::of(b"a"), "revision": "main@sha1:1", "dir": ""},
         })
     );
-    let labels = merged.metadata.labels.expect("labels");
+    let labels = merged.metadata.labels.expect("labels are set");
     assert_eq!(labels.len(), 2);
     assert_eq!(merged.metadata.name.as_deref(), Some("app"));
 }
@@ -166,7 +166,7 @@ fn unsupported_fields_of_a_workspace_template_are_named() {
     assert!(error.to_string().starts_with("invalid workspaceTemplate: "), "{error}");
 }
 
-/// Users can write lists with tens of thousands of items, so the cost per item must not depend on the length of the list.
+/// A list can contain tens of thousands of items, so the cost per item must not depend on the length of the list.
 #[test]
 fn large_lists_are_merged_in_linear_time() {
     let items = |count: usize, from: usize| -> Value {
@@ -205,9 +205,9 @@ fn an_update_template_sets_options_but_not_the_identity_of_a_run() {
         (json!({"spec": []}), "updateTemplate.spec must be an object"),
     ];
     for (template, expected) in rows {
-        assert_eq!(update_template(&generated, &template).expect_err("refused").to_string(), expected);
+        assert_eq!(update_template(&generated, &template).expect_err("should be rejected").to_string(), expected);
     }
-    let wrong = update_template(&generated, &json!({"spec": {"parallel": "many"}})).expect_err("refused").to_string();
+    let wrong = update_template(&generated, &json!({"spec": {"parallel": "many"}})).expect_err("rejected").to_string();
     assert!(wrong.starts_with("invalid updateTemplate: "), "{wrong}");
 }
 

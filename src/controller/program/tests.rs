@@ -12,7 +12,7 @@ fn program(generation: i64, outputs: Value) -> Program {
     serde_json::from_value(json!({
         "metadata": {"name": "app", "namespace": "apps", "generation": generation}, "program": {"outputs": outputs},
     }))
-    .expect("a Program")
+    .expect("valid Program")
 }
 
 fn at(second: i64) -> Timestamp {
@@ -36,7 +36,7 @@ fn an_artifact_is_named_as_by_pko_and_has_no_url() {
     };
     assert_eq!((artifact.path.as_str(), artifact.revision.as_str(), needs), ("programs/apps/app/3.tar.gz", "3", None));
     let status = step(None, program(3, json!({"a": 1})), 10);
-    let written = serde_json::to_value(&status).expect("JSON");
+    let written = serde_json::to_value(&status).expect("valid JSON");
     assert_eq!(written["artifact"].get("url"), None);
     assert_eq!(written["artifact"]["lastUpdateTime"], json!("1970-01-01T00:00:10Z"));
     assert!(written["artifact"]["digest"].as_str().is_some_and(|digest| digest.starts_with("sha256:")));
@@ -59,7 +59,7 @@ fn an_unchanged_program_writes_no_status() {
 fn an_invalid_program_is_reported_keeps_its_artifact_and_recovers() {
     let good = step(None, program(3, json!({"a": 1})), 10);
     let bad = step(Some(good.clone()), program(4, json!({"a": "${"})), 20);
-    let claim = condition(&bad, READY).expect("there");
+    let claim = condition(&bad, READY).expect("value is set");
     assert_eq!((claim.0.as_str(), claim.1.as_str(), claim.3), ("False", "SpecInvalid", Some(4)));
     assert!(claim.2.starts_with("program.outputs.a: "), "{claim:?}");
     assert_eq!(condition(&bad, STALLED).map(|stalled| (stalled.0, stalled.2)), Some(("True".to_owned(), claim.2)));
@@ -71,7 +71,7 @@ fn an_invalid_program_is_reported_keeps_its_artifact_and_recovers() {
 #[test]
 fn a_valid_program_reports_its_unresolved_references() {
     let status = step(None, program(1, json!({"a": "${b}"})), 10);
-    let (ready, _, message, _) = condition(&status, READY).expect("there");
+    let (ready, _, message, _) = condition(&status, READY).expect("value is set");
     assert_eq!(ready, "True");
     assert!(message.starts_with("program is valid; program.outputs.a refers to \"b\""), "{message}");
 }

@@ -25,7 +25,7 @@ fn receiver(spec: Value) -> StackReceiver {
         "annotations": {"reconcile.fluxcd.io/requestedAt": "now"}});
     serde_json::from_value(json!({"apiVersion": "pulumi.com/v1alpha1", "kind": "StackReceiver", "metadata": metadata,
         "spec": all}))
-    .expect("a StackReceiver")
+    .expect("valid StackReceiver")
 }
 
 fn token(text: &str) -> Result<ReceiverToken, NoToken> {
@@ -36,7 +36,7 @@ fn missing() -> Result<ReceiverToken, NoToken> {
     Err(NoToken::NoSecret { secret: "apps/hook".to_owned() })
 }
 
-/// Returns `[Ready, Reconciling, Stalled]`, each as `status/reason`.
+/// Returns the conditions `Ready`, `Reconciling` and `Stalled`, each as `status/reason`.
 fn messages(status: &StackReceiverStatus) -> [Option<String>; 3] {
     [READY, RECONCILING, STALLED].map(|kind| {
         let condition = conditions::find(&status.conditions, kind)?;
@@ -113,7 +113,7 @@ async fn a_rotated_token_changes_the_path_at_the_next_reconcile() {
         if let Some(patch) = patches.last() {
             let mut object = json!(live);
             crate::runtime::fake_api::merge(&mut object, &json!({"status": patch["status"]}));
-            live = serde_json::from_value(object).expect("a StackReceiver");
+            live = serde_json::from_value(object).expect("valid StackReceiver");
         }
         written.push((patches.len(), live.status.as_ref().and_then(|status| status.webhook_path.clone())));
     }

@@ -1,5 +1,5 @@
-//! Polls for missing Secrets and ConfigMaps and requeues the objects that wait for them. All waiters of a missing object
-//! share its polls, namespaces are served in rotation, and the request rate is limited.
+//! Polls for missing Secrets and ConfigMaps, and requeues the objects that wait for them. All waiters of an object
+//! share its polls. Namespaces are served in rotation, and the rate of requests is limited.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::{Update, Workspace};
 use crate::runtime::reads::{ReadError, Reader};
 
-/// Bounds of the interval between two polls for an object. The interval is one eighth of the time since the first waiter was
-/// registered.
+/// Bounds of the interval between two polls of an object. The interval is an eighth of the time since the registration
+/// of the first waiter.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(3);
-/// Time after which a waiter is removed unless it is registered again. Reconcilers register their object every 30 seconds.
+/// Time after which the registration of a waiter expires. Reconcilers register their objects again every 30 seconds.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(90);
-/// Maximum number of objects per batch, and the pause between two batches.
+/// Maximum number of objects in a batch, and the pause between two batches.
 const BATCH: usize = 10;
 const BATCH_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -45,14 +45,14 @@ impl fmt::Display for ReferencedKind {
 pub struct Reference {
     pub kind: ReferencedKind,
     pub name: String,
-    /// Field or variable that contains the reference, such as `environment variable TOKEN`.
+    /// Description of the field or variable that contains the reference, such as `environment variable TOKEN`.
     pub referrer: String,
-    /// Directory at which the object is mounted in the workspace pod.
+    /// Directory in the workspace pod at which the object is mounted.
     pub directory: String,
 }
 
 impl Reference {
-    /// Returns the kind and name, such as `Secret/aws`.
+    /// Returns the kind and the name, such as `Secret/aws`.
     pub fn object(&self) -> String {
         format!("{}/{}", self.kind, self.name)
     }
@@ -73,20 +73,20 @@ struct Object {
     name: String,
 }
 
-/// Waiters for an object, and the time of its next poll.
+/// Waiters of an object, and the time of its next poll.
 struct Entry {
     waiters: HashMap<Waiter, Instant>,
     since: Instant,
     due: Instant,
 }
 
-/// Missing objects that have waiters. Cheap to clone; all clones share the same state.
+/// Missing objects with waiters. Cheap to clone. All clones share the same state.
 #[derive(Clone, Default)]
 pub struct Poll(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    // The lock is held only for short sections and never across an `.await`.
+    // Locked only for short sections and never across an `.await`.
     entries: Mutex<HashMap<Object, Entry>>,
     added: Notify,
 }
@@ -98,7 +98,7 @@ impl fmt::Debug for Poll {
 }
 
 impl Poll {
-    /// Requeues `waiter` once the object exists. The registration expires after [`FORGOTTEN_AFTER`].
+    /// Requeues `waiter` after the object exists. The registration expires after [`FORGOTTEN_AFTER`].
     pub(super) fn wait(&self, namespace: &str, kind: ReferencedKind, name: &str, waiter: &Waiter) {
         let now = Instant::now();
         let object = Object { namespace: namespace.to_owned(), kind, name: name.to_owned() };
@@ -145,7 +145,7 @@ impl Poll {
         }
     }
 
-    /// Returns the objects to poll now, at most [`BATCH`]: first one object of each namespace, then a second object of each
+    /// Returns the objects to poll now, at most [`BATCH`]: one object of each namespace, then a second object of each
     /// namespace, and so on.
     fn take_due(&self, now: Instant) -> Vec<Object> {
         let mut entries = self.lock();
@@ -242,7 +242,7 @@ mod tests {
         assert!((18..=40).contains(&requests), "one object, every one to three seconds: {requests}");
         exists.store(true, std::sync::atomic::Ordering::Relaxed);
         let names = woken.take(2).map(|update| update.name).collect::<BTreeSet<_>>();
-        let names = tokio::time::timeout(Duration::from_secs(5), names).await.expect("in time");
+        let names = tokio::time::timeout(Duration::from_secs(5), names).await.expect("ends within the timeout");
         assert_eq!(names, ["a".to_owned(), "b".to_owned()].into());
         assert_eq!(woken_workspaces.take(1).map(|workspace| workspace.name).collect::<Vec<_>>().await, ["w"]);
         let requests = log.all().len();

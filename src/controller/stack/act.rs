@@ -1,4 +1,4 @@
-//! Performs the actions of a Stack's reconcile. Only this module and its helpers write to the API server.
+//! Performs the actions of a Stack reconcile. Only this module and its helpers write to the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
-/// Event reason: the artifact lacks content of the Git repository, for example submodules or Git LFS files.
+/// Event reason: the artifact lacks content of the Git repository, such as submodules or Git LFS files.
 const SOURCE_WARNING: &str = "SourceIncomplete";
 /// Maximum number of completed Updates that a Stack keeps.
 const MAX_UPDATES: usize = 5;
@@ -76,7 +76,7 @@ pub async fn act(
         Action::WaitForDependencies(message, stale) => {
             wait_for_dependencies(stack, message, &stale, context, now).await
         }
-        // No status is written, because the expression can read the status and would have to be evaluated again after a change.
+        // No status is written. The expression can read the status, so a change would require another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
         Action::RecordBaseline(first) => again(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
@@ -85,8 +85,8 @@ pub async fn act(
     }
 }
 
-/// Records the current values of the Flux annotations, then renames the operator's field managers. The operator's field managers trigger
-/// the migration, so it does not run again after they are renamed.
+/// Records the current values of the Flux annotations, then renames the field managers of the operator. These field
+/// managers trigger the migration, so the rename is the last step.
 async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, &pko_migration::adopted(stack), context).await?;
     let stack = written.unwrap_or_else(|| stack.clone());
@@ -102,8 +102,8 @@ async fn add_finalizer(stack: &Stack, context: &Context) -> Result<Next, Reconci
     Ok(live.map_or(Next::Rest(None), |stack| Next::Again(Box::new(stack))))
 }
 
-/// Announces the run in the status, then creates the Update. After a crash between the two writes, the next reconcile creates the same
-/// Update.
+/// Announces the run in the status, then creates the Update. If the process crashes between these writes, the next
+/// reconcile creates the same Update.
 async fn start(
     observed: &Observed,
     current: &CurrentUpdate,
@@ -142,7 +142,7 @@ async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) ->
     rest(stack, &State::Denied(message), None, context, now).await
 }
 
-/// Reports the conflict in a single event, and in the conditions until the conflict is resolved.
+/// Reports the conflict once in an event, and in the conditions until it is resolved.
 async fn report_conflict(
     stack: &Stack,
     message: String,
@@ -157,8 +157,8 @@ async fn report_conflict(
     rest(stack, &State::Conflict(message), None, context, now).await
 }
 
-/// Deletes the Update unless it has started in the meantime. The annotation is set first to distinguish the revocation from a deletion by a
-/// user, which cancels the run.
+/// Deletes the Update unless its run has started. The annotation is set before the deletion, to distinguish the
+/// revocation from a deletion by a user, which cancels the run.
 async fn revoke_update(
     observed: &Observed,
     message: String,
@@ -176,7 +176,7 @@ async fn revoke_update(
     rest(&observed.stack, &State::Working(message), None, context, now).await
 }
 
-/// Copies the user's decision to the Update, because only the Update controller can end a run.
+/// Copies the decision of the user to the Update, because only the Update controller can end a run.
 async fn forward_resolution(
     observed: &Observed,
     resolution: String,
@@ -189,8 +189,8 @@ async fn forward_resolution(
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
-/// Cancels the Update, then records the value of the annotation as handled. After a crash between the two writes, the Update is annotated
-/// again, which has no effect.
+/// Cancels the run, then records the value of the annotation as handled. If the process crashes between these writes,
+/// the Update is annotated again, which has no effect.
 async fn cancel_update(observed: &Observed, value: String, context: &Context) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
         let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some(value.clone()))].into();
@@ -251,7 +251,7 @@ async fn apply_workspace(
     }
 }
 
-/// Replaces the Workspace without writing the status, because the state of the Stack does not change.
+/// Replaces the Workspace. The state of the Stack does not change, so no status is written.
 async fn replace_workspace(
     observed: &Observed,
     desired: &Workspace,
@@ -264,8 +264,8 @@ async fn replace_workspace(
     }
 }
 
-/// Applies the Workspace. The ownership of fields that the Pulumi Kubernetes Operator applied is taken over first, so that the apply
-/// removes the fields that the Stack does not set.
+/// Applies the Workspace. Before that, takes over the ownership of fields that the Pulumi Kubernetes Operator applied,
+/// so that the apply removes the fields that the Stack does not set.
 async fn put_workspace(observed: &Observed, desired: &Workspace, context: &Context) -> Result<(), WriteError> {
     if let Some(workspace) = &observed.workspace {
         context.writer.take_over(workspace).await?;
@@ -305,7 +305,7 @@ async fn wait_for_dependencies(
     rest(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
 }
 
-/// Deletes the Workspace after the status reports success.
+/// Deletes the Workspace. The status already reports success.
 async fn reclaim_workspace(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     let next = rest(stack, &State::Done, Some(WATCHED_RETRY), context, now).await?;
@@ -345,20 +345,20 @@ async fn settle(
     Ok(next)
 }
 
-/// Removes the Stack's finalizer from completed Updates, whose results are recorded in the status, and deletes all completed Updates except
-/// the newest ones.
+/// Removes the finalizer of the Stack from completed Updates whose results are in the status. Deletes all completed
+/// Updates except the newest `kept`.
 async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Result<(), ReconcileError> {
     let mut complete: Vec<_> = observed.updates.iter().filter(|u| u.is_complete()).collect();
     complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
     for update in &complete {
         match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
-            // The write can conflict with the removal of the Update controller's own finalizer. The watch event of that removal wakes this
-            // Stack, which then retries.
+            // The write can conflict with the removal of the finalizer of the Update controller. The watch event of
+            // this removal wakes the Stack, which retries the write.
             Err(error) if error.is_invalid() || error.is_conflict() => {}
             other => other?,
         }
     }
-    // Updates with `ttlAfterCompleted` are kept until that time has passed.
+    // Updates with `ttlAfterCompleted` are kept for this time.
     let is_ours = |update: &&&Arc<Update>| update.spec.ttl_after_completed.is_none();
     let older = complete.iter().filter(is_ours).skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
     for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u)) {
@@ -367,7 +367,8 @@ async fn tidy_updates(observed: &Observed, context: &Context, kept: usize) -> Re
     Ok(())
 }
 
-/// Whether the run of this Update may have left a lock that only this Update can identify. Such Updates are kept until a run has succeeded.
+/// Returns whether the run of this Update may have left a lock that only this Update identifies. Such an Update is kept
+/// until a run succeeds.
 fn may_hold_a_lock(stack: &Stack, update: &Update) -> bool {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     last.is_some_and(|last| last.pending_creates.is_some()) && dead_run(update).is_some()
@@ -379,7 +380,7 @@ async fn delete_update(update: &Update, context: &Context) -> Result<(), Reconci
     Ok(())
 }
 
-/// Deletes the Updates and the Workspace of the Stack, then removes the finalizer from the Stack.
+/// Deletes the Updates and the Workspace of the Stack, then removes the finalizer of the Stack.
 async fn remove_finalizer(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     for update in &observed.updates {

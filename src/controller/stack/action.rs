@@ -1,4 +1,4 @@
-//! The actions of a Stack's reconcile.
+//! Actions of a Stack reconcile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,50 +10,54 @@ use crate::api::pulumi::{CurrentUpdate, StackStatus};
 use crate::controller::stack::prerequisites::Stale;
 use crate::source::Resolved;
 
-/// The next step of a reconcile.
+/// Next step of a reconcile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Takes over a Stack that the Pulumi Kubernetes Operator manages.
     TakeOver,
     AddFinalizer,
-    /// Records the current artifact of the source as the artifact of the last run, because both have the same revision or the same content.
+    /// Records the current artifact of the source as the artifact of the last run. Both artifacts have the same
+    /// revision or the same content.
     AdoptBaseline(Box<StackStatus>),
-    /// Applies the Workspace although no run is due: the Pulumi Kubernetes Operator created it, or the source repacked its archive.
+    /// Applies the Workspace although no run is due. The Pulumi Kubernetes Operator created the Workspace, or the
+    /// source repacked its archive.
     ReplaceWorkspace(Box<Workspace>),
-    /// Waits until the dependents of this Stack are destroyed. Contains the message and the time until the next check.
+    /// Waits until the dependents of this Stack are destroyed. Contains a message and the time until the next check.
     WaitForDependents(String, SignedDuration),
     /// Creates the Update that the status announces.
     CreateUpdate(CurrentUpdate),
-    /// Drops an announced run from the status because its inputs have changed and its Update was never created.
+    /// Removes an announced run from the status. Its inputs have changed, and its Update was not created.
     ForgetUpdate,
-    /// Deletes an Update that has not started, because its inputs have changed or it can no longer start.
+    /// Deletes an Update whose run has not started, because its inputs have changed or the run can no longer start.
+    /// Contains the reason.
     RevokeUpdate(String),
     AwaitUpdate(String),
-    /// Reports that the controller cannot determine whether the open run is still running. Contains the message of the Update.
+    /// Reports that it is unknown whether the open run has ended. Contains the message of the Update.
     ReportUnknownOutcome(String),
-    /// Copies the user's decision about a run with an unknown outcome to the Update. Contains the value of the annotation.
+    /// Copies the decision of the user about a run with an unknown outcome to the Update. Contains the value of the
+    /// annotation.
     ForwardResolution(String),
     /// Cancels the open run. Contains the value of the annotation.
     CancelUpdate(String),
-    /// Rejects a cancel request. Contains the value of the annotation and the message.
+    /// Rejects a request to cancel a run. Contains the value of the annotation and a message.
     RejectCancel(String, String),
     /// Records the result of the completed run in the status.
     RecordResult,
-    /// Reports that the spec or an object that the spec names is invalid.
+    /// Reports that the spec, or an object to which the spec refers, is invalid.
     Invalid(String),
-    /// Reports a reference to another namespace that the controller does not allow.
+    /// Reports a reference to another namespace. The controller does not allow such references.
     Denied(String),
-    /// Waits for an artifact. Contains the message and the time until the next retry, if known.
+    /// Waits for an artifact. Contains a message and, if known, the time until the next retry.
     WaitForSource(String, Option<Duration>),
-    /// Reports a source that does not exist or is not usable, and requires a change by a user.
+    /// Reports that the source does not exist or is not usable. A user must change the source or the spec.
     SourceStalled(String),
-    /// Waits for the lookup of the source. The Stack is woken when the lookup completes.
+    /// Waits for the lookup of the source, which then wakes the Stack.
     AwaitSource(String),
-    /// Reports another Stack that manages the same Pulumi stack and takes precedence.
+    /// Reports that another Stack manages the same Pulumi stack and takes precedence.
     Conflict(String),
-    /// Waits for dependencies. Contains the message and the stale dependencies, which have to run again.
+    /// Waits for dependencies. Contains a message and the stale dependencies, which must run again.
     WaitForDependencies(String, Vec<Stale>),
-    /// Waits for the evaluation of the expression of a dependency. The Stack is woken when the evaluation completes.
+    /// Waits for the evaluation of a dependency expression, which then wakes the Stack.
     AwaitExpression,
     Fetch(Resolved),
     ApplyWorkspace(Box<Workspace>, String),
@@ -63,18 +67,19 @@ pub enum Action {
     /// Reports that the Pulumi CLI in the image is too old.
     VersionTooLow(String),
     Start(CurrentUpdate),
-    /// Records the first observed hashes of configuration values and mounted objects. A later change of these values triggers a run.
+    /// Records the first hashes of configuration values and mounted objects. If a hash changes later, a run starts.
     RecordBaseline(Baseline),
     /// Deletes the Workspace after a successful run, according to the reclaim policy.
     ReclaimWorkspace,
     /// Reports that no run is due.
     Settled(Settled),
-    /// Deletes the Updates and the Workspace of the Stack, then removes the finalizer.
+    /// Deletes the Updates and the Workspace of the Stack, then removes the finalizer of the Stack.
     RemoveFinalizer,
 }
 
 impl Action {
-    /// Returns the name of the action for the log. The payload is not logged because config and environment variables may contain secrets.
+    /// Returns the name of the action for logs. The fields of the action are not logged, because configuration and
+    /// environment variables can contain secrets.
     pub fn name(&self) -> &'static str {
         match self {
             Action::TakeOver => "TakeOver",
@@ -113,7 +118,7 @@ impl Action {
     }
 }
 
-/// Hashes that were unknown when the last run started. Later hashes are compared with them.
+/// Hashes that were unknown at the start of the last run, and with which later hashes are compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     pub config: Option<String>,
@@ -126,11 +131,11 @@ pub enum Settled {
     /// The last run succeeded. Contains the time until the next run, if the Stack runs at an interval.
     Done(Option<SignedDuration>),
     Suspended,
-    /// The Stack was deleted while suspended, and its resources are not destroyed yet.
+    /// The Stack was deleted while it was suspended. Its resources are not destroyed yet.
     DeletionSuspended,
     RetryAfter(SignedDuration),
     FailedPermanently,
-    /// The outcome of the last run requires a decision by a user. Contains the reason.
+    /// The result of the last run requires a decision by a user. Contains the reason.
     DecisionRequired(&'static str),
     /// A user abandoned the last run.
     Abandoned,

@@ -1,4 +1,4 @@
-//! The annotations with which a user controls the runs of a Stack: requests, `pulumi.com/cancel` and `pulumi.com/resolve`.
+//! Annotations with which a user controls the runs of a Stack: requests, `pulumi.com/cancel` and `pulumi.com/resolve`.
 
 use kube::ResourceExt;
 
@@ -10,10 +10,10 @@ use crate::api::resolve::{Decision, parse};
 use crate::controller::stack::action::Action;
 use crate::controller::stack::observed::Observed;
 
-/// Maximum length of the recorded value of `pulumi.com/cancel`, in bytes. The value is written to the status, an event and the Update.
-/// Longer values are truncated.
+/// Maximum length in bytes of the value of `pulumi.com/cancel` in the status, in events and in Updates. Longer values
+/// are truncated.
 const MAX_VALUE: usize = 256;
-/// Failure reasons that a user can resolve with `pulumi.com/resolve`.
+/// Reasons of failures that a user can resolve with `pulumi.com/resolve`.
 const RESOLVABLE_REASONS: [&str; 4] = [
     update_reason::RUN_OUTCOME_UNKNOWN,
     update_reason::PENDING_CREATES,
@@ -27,16 +27,16 @@ pub fn requests(stack: &Stack) -> (Option<String>, Option<String>) {
     (value(names::ANNOTATION_RECONCILIATION_REQUEST), value(names::ANNOTATION_REQUESTED_AT))
 }
 
-/// Returns the values of Flux's `forceAt` and `resetAt` annotations, which are valid only if they equal `requestedAt`. `forceAt` forces a
-/// run; `resetAt` resets the failure count.
+/// Returns the values of the Flux annotations `forceAt` and `resetAt`. A value is valid only if it equals the value of
+/// `requestedAt`. `forceAt` forces a run, and `resetAt` resets the failure count.
 pub fn force_and_reset_requests(stack: &Stack) -> (Option<String>, Option<String>) {
     let (_, requested_at) = requests(stack);
     let value = |key: &str| stack.annotations().get(key).filter(|value| Some(*value) == requested_at.as_ref()).cloned();
     (value(names::ANNOTATION_FORCE_AT), value(names::ANNOTATION_RESET_AT))
 }
 
-/// Returns the action for a new value of `pulumi.com/cancel`. Each value is handled once: the name of an Update cancels that Update, and
-/// any other value cancels the currently open run.
+/// Returns the action for a new value of `pulumi.com/cancel`. Each value is handled once. The name of an Update cancels
+/// the run of this Update, and any other value cancels the open run.
 pub fn cancel(observed: &Observed) -> Option<Action> {
     let stack = &observed.stack;
     let value = cancel_value(stack)?;
@@ -51,8 +51,8 @@ pub fn cancel(observed: &Observed) -> Option<Action> {
         let message = format!("ignored annotation {ANNOTATION_CANCEL}={value}: the open run is {}", open.name);
         return Some(Action::RejectCancel(value, message));
     }
-    // The Update of an announced run is created before it can be canceled. The result of a completed run is recorded before the annotation
-    // is handled.
+    // The Update of an announced run must exist before its run can be canceled. If the run is complete, its result is
+    // recorded before the annotation is handled.
     observed.update.as_ref().filter(|update| !update.is_complete())?;
     Some(Action::CancelUpdate(value))
 }
@@ -63,14 +63,15 @@ fn cancel_value(stack: &Stack) -> Option<String> {
     (handled != Some(&value)).then_some(value)
 }
 
-/// Whether the value has the format of an Update name of this Stack.
+/// Returns whether the value has the format of the name of an Update of this Stack.
 fn names_update(stack: &Stack, value: &str) -> bool {
     let hash = value.strip_prefix(&stack.name_any()).and_then(|rest| rest.strip_prefix('-')).unwrap_or_default();
     hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether a user canceled the run by annotating or deleting its Update. The deletion of an Update together with its Stack does not count.
-/// Neither does the deletion of an Update that the controller revoked; the controller revokes only Updates without a run.
+/// Returns whether a user canceled the run with an annotation or the deletion of its Update. The deletion of an Update
+/// together with its Stack does not count, and neither does the deletion of a revoked Update. The controller revokes
+/// only Updates whose run has not started.
 pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     let has = |name: &str| update.annotations().contains_key(name);
     let is_deleted = update.metadata.deletion_timestamp.is_some() && stack.metadata.deletion_timestamp.is_none();
@@ -79,8 +80,8 @@ pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     has(ANNOTATION_CANCEL) || (is_deleted && !is_revoked)
 }
 
-/// Returns the condition reason of a Stack that waits for a user's decision after a run that failed with the reason `failure`. Returns
-/// `None` if the failure requires no decision.
+/// Returns the condition reason of a Stack that waits for a decision of a user after a run with the failure reason
+/// `failure`. Returns `None` if this failure requires no decision.
 pub fn pending_reason(failure: &str) -> Option<&'static str> {
     match failure {
         update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
@@ -90,8 +91,8 @@ pub fn pending_reason(failure: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the user's decision about the last run, if the decision is still effective. A handled decision is no longer effective, except
-/// that an abandoned run stays abandoned.
+/// Returns the decision of the user about the last run, if it still applies. A handled decision no longer applies. An
+/// abandoned run stays abandoned.
 pub fn resolution(stack: &Stack) -> Option<Decision> {
     let value = resolve_value(stack)?;
     let parsed = parse(value).ok()?;
@@ -103,27 +104,28 @@ pub fn resolution(stack: &Stack) -> Option<Decision> {
     (!is_handled(stack, value) || parsed.decision == Decision::Abandon).then_some(parsed.decision)
 }
 
-/// Whether the destroy did not find the Pulumi stack, and the user decided to keep the resources.
+/// Returns whether the destroy did not find the Pulumi stack and the user decided to abandon the run.
 pub fn is_abandoned_destroy(stack: &Stack) -> bool {
     is_stack_not_found(stack) && resolution(stack) == Some(Decision::Abandon)
 }
 
-/// Whether the last run did not find the Pulumi stack to destroy.
+/// Returns whether the last run is a destroy that did not find its Pulumi stack.
 pub fn is_stack_not_found(stack: &Stack) -> bool {
     last(stack).is_some_and(|last| last.reason.as_deref() == Some(update_reason::STACK_NOT_FOUND))
 }
 
-/// Returns the value of `pulumi.com/resolve` to record as handled.
+/// Returns the value of `pulumi.com/resolve` that must be recorded as handled.
 pub fn handled_resolution(stack: &Stack) -> Option<String> {
     resolution(stack).and_then(|_| resolve_value(stack)).map(str::to_owned)
 }
 
-/// Returns the value of `pulumi.com/resolve` if it names this Update, whose run is open.
+/// Returns the value of `pulumi.com/resolve` if it contains the name of this Update. The run of the Update must be
+/// open.
 pub fn resolution_of_open_run<'a>(stack: &'a Stack, update: &str) -> Option<&'a str> {
     resolve_value(stack).filter(|value| parse(value).is_ok_and(|parsed| parsed.update == update))
 }
 
-/// Returns the warning about a value of `pulumi.com/resolve` that has no effect.
+/// Returns a warning if the value of `pulumi.com/resolve` has no effect.
 pub fn resolution_warning(stack: &Stack) -> Option<String> {
     let value = resolve_value(stack).filter(|value| !is_handled(stack, value))?;
     let parsed = match parse(value) {

@@ -7,19 +7,19 @@ use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::{identity, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
-/// Event metadata key for the revision. As in Flux, metadata keys start with the API group of the object.
+/// Key of the revision in the metadata of an event. As in Flux, metadata keys start with the API group of the object.
 const REVISION: &str = "pulumi.com/revision";
 const ORIGIN_REVISION: &str = "pulumi.com/originRevision";
-/// Event reason: resources remain in a Pulumi stack that the Stack no longer uses.
+/// Event reason: the Stack no longer uses a Pulumi stack that still contains resources.
 const RESOURCES_ORPHANED: &str = "ResourcesOrphaned";
 /// Event reason: a user canceled a run.
 const CANCELED: &str = "StackUpdateCanceled";
-/// Event reason: another update holds the lock of the Pulumi stack, or another Stack manages it.
+/// Event reason: another update holds the lock of the Pulumi stack, or another Stack manages the Pulumi stack.
 pub const CONFLICT: &str = "StackUpdateConflictDetected";
-/// Event metadata that makes Flux's notification-controller update the commit status without sending a chat message.
+/// Event metadata with which the notification-controller updates the commit status but sends no chat message.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
-/// Returns the event for the start of a run. Scheduled runs and retries send no notification.
+/// Returns the event for the start of a run. No notification is sent for scheduled runs and retries.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     let is_repetition = schedule::is_repetition(last, &RunCandidate::announced(current));
@@ -28,13 +28,13 @@ pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
 }
 
-/// Returns a warning event if the announced run uses another Pulumi stack than the applied one, because the resources in the applied Pulumi
-/// stack remain.
+/// Returns a warning event if the announced run does not use the applied Pulumi stack, because the resources in the
+/// applied Pulumi stack remain.
 pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
 
-/// Returns the warning event for a Stack that is deleted without a destroy because `spec.preview` is set.
+/// Returns a warning event for a Stack that is deleted without a destroy, because `spec.preview` is set.
 pub fn left_by_preview(stack: &Stack, applied: &PulumiStack) -> Event {
     let message = format!(
         "the Stack was deleted without a destroy because spec.preview is set; its resources in {applied} remain. To delete them, run \
@@ -58,10 +58,11 @@ fn resources_remain(
     Some(with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref()))
 }
 
-/// Returns the events for the end of a run. `stack` is the Stack before the result is recorded.
+/// Returns the events for the end of a run. `stack` is the Stack before its status contains the result.
 pub fn ended(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    // Only the agent reads a backend URL that is in a Secret, so a change of the backend may become visible only after the run.
+    // If the backend URL is in a Secret, only the agent reads it. A change of the backend is then detected only after
+    // the run.
     let orphaned = current
         .zip(last.pulumi_stack.as_ref())
         .and_then(|(current, next)| resources_remain(stack, current, next, current.pulumi_stack.as_ref()));
@@ -71,7 +72,8 @@ pub fn ended(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
 fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     let before = stack.status.as_ref();
     let current = before.and_then(|status| status.current_update.as_ref());
-    // The revision in `last` may have the format of the Pulumi Kubernetes Operator, so the revision of the announcement is used.
+    // The revision in `last` can have the format of the Pulumi Kubernetes Operator, so the announcement provides the
+    // revision.
     let revision = current.and_then(|current| current.commit.as_deref());
     let origin = current.and_then(|current| current.origin_revision.as_deref());
     let event = |kind, reason: &str, message: String| {
@@ -103,7 +105,8 @@ fn outcome(stack: &Stack, last: &LastUpdate) -> Vec<Event> {
     std::iter::once(done).chain(summary).collect()
 }
 
-/// Whether both runs found the same lock, which the message identifies. Only the first run that finds a lock is reported.
+/// Returns whether both runs found the same lock, which the message identifies. Only the first of these runs is
+/// reported.
 fn is_same_lock(previous: &LastUpdate, last: &LastUpdate) -> bool {
     status::is_conflict(previous) && previous.message == last.message
 }
@@ -116,7 +119,7 @@ pub fn with_revisions(event: Event, revision: Option<&str>, origin: Option<&str>
     })
 }
 
-/// Adds the last attempted revision to the event, if there is one.
+/// Adds the last attempted revision to the event, if a run was attempted.
 pub fn with_last_revision(stack: &Stack, event: Event) -> Event {
     let status = stack.status.as_ref();
     with_revisions(event, status.and_then(|status| status.last_attempted_revision.as_deref()), None)
@@ -136,8 +139,8 @@ fn succeeded(last: &LastUpdate) -> String {
     }
 }
 
-/// Returns the message of the notification about a successful run, if the run is a preview, has changed resources, or follows a failure.
-/// Flux Alerts send the notification to chats and pull requests.
+/// Returns the message of the notification about a successful run. The run must be a preview, have changed resources,
+/// or follow a failure. Flux Alerts send this notification to chats and pull requests.
 fn summary(last: &LastUpdate, failed_before: bool) -> Option<String> {
     let changed = if is_kind(last, UpdateKind::Preview) {
         Some(format!("Preview: {}", status::changes(last)))
@@ -158,7 +161,7 @@ fn changed(last: &LastUpdate) -> Option<String> {
     (!changes.is_empty()).then(|| changes.join(", "))
 }
 
-/// Returns the past participle of an engine operation.
+/// Returns the past participle of an operation of the Pulumi engine.
 fn past(operation: &str) -> &str {
     match operation {
         "create" => "created",

@@ -1,4 +1,4 @@
-//! The location of a Stack's Pulumi state, derived only from the fields of the Stack.
+//! Location of the Pulumi state of a Stack, as far as the fields of the Stack determine it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,21 +12,23 @@ use crate::pulumi::{backend, stack_name};
 
 const URL: &str = backend::URL_VARIABLE;
 const TOKEN: &str = "PULUMI_ACCESS_TOKEN";
-/// Minimum number of labels of an absolute host name. Cluster DNS completes shorter names, such as `minio` and `minio-0.minio`, with the
-/// namespace of the pod.
+/// Minimum number of labels of an absolute host name. Cluster DNS completes shorter names, such as `minio` and
+/// `minio-0.minio`, with the namespace of the pod.
 const LABELS_OF_ABSOLUTE_NAME: usize = 3;
 
-/// The backend, the organization and the name of a Pulumi stack as comparable strings. The project is compared separately.
+/// Backend, organization and name of a Pulumi stack, as comparable strings. The project is compared separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// Equal for Stacks in the same namespace with the same settings.
+    /// Address within a namespace. Stacks in the same namespace with the same settings have the same address.
     pub(super) in_namespace: String,
-    /// Equal for Stacks in any namespace that manage the same Pulumi stack. `None` if the controller cannot determine the location: the
-    /// Stack does not contain the backend URL, or the location is relative to the namespace or the pod.
+    /// Address within the cluster. Stacks that manage the same Pulumi stack have the same address, in any namespace.
+    /// `None` if the location is unknown: the Stack does not contain the backend URL, or the location depends on the
+    /// namespace or the pod.
     pub(super) in_cluster: Option<String>,
 }
 
-/// Returns the address of a Stack; `None` if the state is in a file in the pod of the Stack, which no other Stack can access.
+/// Returns the address of a Stack. Returns `None` if the state is in a file in the pod of the Stack, which other Stacks
+/// cannot access.
 pub(super) fn address(stack: &Stack) -> Option<Address> {
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&stack.spec.stack);
     let variables = variables(stack);
@@ -36,13 +38,13 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     }
     let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
-    // Environment variables can contain parts of the location that the URL does not contain.
+    // Environment variables can contain parts of the location that are missing in the URL.
     let completing = match scheme {
         "file" => return None,
         "s3" => with("AWS_ENDPOINT"),
         "azblob" => with("AZURE_STORAGE"),
         "gs" => with("STORAGE_EMULATOR"),
-        // Without an explicit organization, the access token determines the organization.
+        // If no organization is specified, the access token determines the organization.
         "" | "http" | "https" if organization.is_none() => json!(variables.get(TOKEN)),
         "" | "http" | "https" => json!(organization),
         _ => Value::Null,
@@ -66,8 +68,8 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     Some(Address { in_namespace: in_namespace.to_string(), in_cluster })
 }
 
-/// Returns an address that is equal for Stacks in the same namespace that have applied the same Pulumi stack, even if their backend URLs
-/// are set in different places. Returns `None` if the URL does not completely define the location.
+/// Returns an address that is equal for Stacks in the same namespace that have applied the same Pulumi stack, even if
+/// their backend URLs are in different fields. Returns `None` if the URL does not define the location completely.
 pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
     let url = applied.backend.as_deref()?;
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&applied.name);
@@ -82,13 +84,14 @@ pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
     is_complete.then(|| json!(["applied", backend::sorted(url), organization, name]).to_string())
 }
 
-/// Returns the values of a query parameter.
+/// Returns the values of a query parameter in a URL.
 fn parameters<'a>(url: &'a str, parameter: &'static str) -> impl Iterator<Item = &'a str> {
     let query = url.split_once('?').map(|(_, query)| query).unwrap_or_default();
     query.split('&').filter_map(move |pair| pair.strip_prefix(parameter)?.strip_prefix('='))
 }
 
-/// Returns the values in a list of variables. A value that is not in the Stack is returned as an empty string, which is not a valid host.
+/// Returns the values in a list of variables. If the Stack does not contain a value, the value is an empty string,
+/// which is not a valid host.
 fn values(variables: &Value) -> impl Iterator<Item = &str> {
     variables
         .as_array()
@@ -97,7 +100,7 @@ fn values(variables: &Value) -> impl Iterator<Item = &str> {
         .map(|variable| variable.get(1).and_then(Value::as_str).unwrap_or_default())
 }
 
-/// Whether the host of a URL, with or without a scheme, is the same in every pod of the cluster.
+/// Returns whether the host of a URL is the same host in each pod of the cluster. The URL can lack a scheme.
 fn is_absolute(url: &str) -> bool {
     let location = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = location.split(['/', '?', '#']).next().unwrap_or_default();
@@ -116,12 +119,12 @@ fn is_absolute(url: &str) -> bool {
         && (labels >= LABELS_OF_ABSOLUTE_NAME || name.len() < host.len())
 }
 
-/// Returns the URL of the backend without credentials, if the Stack itself contains it.
+/// Returns the URL of the backend without credentials, if the Stack contains the URL.
 pub(super) fn url(stack: &Stack) -> Option<String> {
     backend::without_credentials(variables(stack).get(URL)?.as_str()?)
 }
 
-/// Returns the environment variables of the Stack that are set individually, each with its value or the reference to its value.
+/// Returns the environment variables that the Stack sets by name, each with its value or the reference to its value.
 fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut variables = BTreeMap::new();
@@ -151,7 +154,7 @@ fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     variables
 }
 
-/// Returns settings whose effect on the backend is not visible in the Stack: `envFrom` sources and the pod's name resolution.
+/// Returns settings with an unknown effect on the backend: `envFrom` sources, and the name resolution of the pod.
 fn unseen(stack: &Stack) -> Value {
     let sources: Vec<&Value> = in_template(stack, "envFrom").collect();
     let pod = pod_template(stack);
@@ -163,7 +166,8 @@ fn unseen(stack: &Stack) -> Value {
     json!([stack.spec.envs, stack.spec.env_secrets, sources, names])
 }
 
-/// Returns the items of a list in the workspace template, then those in its pod template, which take precedence.
+/// Returns the items of a list in the workspace template, followed by the items in its pod template, which take
+/// precedence.
 fn in_template<'a>(stack: &'a Stack, list: &'a str) -> impl Iterator<Item = &'a Value> {
     let of_workspace = workspace_template(stack).and_then(|spec| spec.get(list)?.as_array());
     let containers = pod_template(stack).and_then(|spec| spec.get("containers")?.as_array());

@@ -1,4 +1,4 @@
-//! Pauses between the runs of a Stack. The defaults are those of the Pulumi Kubernetes Operator v2.
+//! Delays between the runs of a Stack. The defaults are the defaults of the Pulumi Kubernetes Operator v2.
 
 use jiff::SignedDuration;
 use sha2::{Digest as _, Sha256};
@@ -7,15 +7,16 @@ use crate::api::conditions::{stack_reason, update_reason};
 use crate::api::duration;
 use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
 
-/// Backoff after the first failure. It triples with each further failure.
+/// Backoff after the first failure. The backoff triples with each further failure.
 const FIRST_COOLDOWN: SignedDuration = SignedDuration::from_secs(10);
 /// Default maximum backoff.
 const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(24);
-/// Pause after the first run that finds a lock of another update. The pause doubles with each further run that finds the same lock.
+/// Delay after the first run that finds a lock of another update. The delay doubles with each further run that finds
+/// the same lock.
 const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
-/// Maximum backoff after a run that finds a lock.
+/// Maximum delay after a run that finds a lock.
 const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
-/// Pause after 1, 2, 3, … consecutive interruptions. The last value applies to all further interruptions.
+/// Delays after 1, 2, 3, … consecutive interruptions. The last delay applies to all further interruptions.
 const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
     SignedDuration::ZERO,
     SignedDuration::from_secs(10),
@@ -23,28 +24,29 @@ const INTERRUPTION_PAUSES: [SignedDuration; 5] = [
     SignedDuration::from_secs(90),
     SignedDuration::from_mins(5),
 ];
-/// Maximum backoff after a run that could not start in its workspace.
+/// Maximum backoff after a run that its workspace rejected.
 const MAX_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
-/// Lower bound of `resyncFrequencySeconds`.
+/// Minimum of `resyncFrequencySeconds`.
 const MIN_RESYNC: i64 = 60;
 
-/// The intervals and the backoff of a Stack.
+/// Intervals and backoff of a Stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackBackoff {
-    /// Interval at which a run is repeated without a change of its inputs.
+    /// Interval between two runs with the same inputs.
     pub resync: Option<SignedDuration>,
-    /// Jitter that is added to `resync`, so that Stacks that were created at the same time do not run at the same time. Can be negative.
+    /// Jitter that is added to `resync`. It distributes the runs of Stacks that were created at the same time. The
+    /// jitter can be negative.
     pub spread: SignedDuration,
-    /// Fixed interval between retries of a failed run. The number of retries is not limited.
+    /// Constant delay between a failed run and its retry. The number of retries is not limited.
     retry: Option<SignedDuration>,
     longest_cooldown: SignedDuration,
-    /// Whether the Stack waits for a lock of another update, so that a lock does not count as a failure.
+    /// Whether a lock of another update does not count as a failure.
     pub waits_for_locks: bool,
 }
 
 impl StackBackoff {
-    /// Returns the backoff of a Stack. A deleted Stack has no resync interval: a successful destroy is not repeated, and a failed destroy
-    /// is retried with backoff.
+    /// Returns the backoff of a Stack. A deleted Stack has no resync interval: a successful destroy is not repeated,
+    /// and a failed destroy is retried with backoff.
     pub fn of_stack(stack: &Stack) -> StackBackoff {
         let backoff = StackBackoff::of(&stack.spec);
         match stack.metadata.deletion_timestamp {
@@ -53,7 +55,8 @@ impl StackBackoff {
         }
     }
 
-    /// Returns the backoff of a spec. Invalid durations are ignored here; `build_workspace::check_times` rejects them before a run.
+    /// Returns the backoff of a spec. Invalid durations are ignored, because `build_workspace::check_times` rejects
+    /// them before a run.
     pub fn of(spec: &StackSpec) -> StackBackoff {
         let max_backoff = spec.retry_max_backoff_duration_seconds.map(SignedDuration::from_secs);
         StackBackoff {
@@ -65,8 +68,8 @@ impl StackBackoff {
         }
     }
 
-    /// Adds jitter of up to this percentage to `interval`. The jitter is derived from the name of the last Update, so it is stable between
-    /// reconciles and differs after each run. `resyncFrequencySeconds` has no jitter.
+    /// Adds jitter of at most this percentage to `interval`. The jitter is derived from the name of the last Update, so
+    /// it is the same in each reconcile and changes with each run. `resyncFrequencySeconds` has no jitter.
     #[must_use]
     pub fn spread(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> StackBackoff {
         let name = last.and_then(|last| last.name.as_deref());
@@ -82,7 +85,7 @@ impl StackBackoff {
         StackBackoff { spread, ..self }
     }
 
-    /// Returns the pause after a failed run.
+    /// Returns the delay after a failed run.
     pub fn pause_after(&self, last: &LastUpdate) -> SignedDuration {
         match last.reason.as_deref() {
             Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => pause_after_conflicts(last.conflicts),
@@ -90,7 +93,7 @@ impl StackBackoff {
             Some(update_reason::ABORTED) => pause_after_interruptions(last.interruptions),
             _ => match (self.retry, self.resync) {
                 (Some(retry), _) => retry,
-                // A failing Stack runs at least as often as a Stack that does not fail.
+                // A failing Stack runs at least as often as a successful Stack.
                 (None, Some(resync)) => self.cooldown(last.failures).min(resync),
                 (None, None) => self.cooldown(last.failures),
             },
@@ -114,18 +117,18 @@ fn interval(text: &Option<String>) -> Option<SignedDuration> {
     Some(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
 }
 
-/// Returns the resync interval from the fields of the Pulumi Kubernetes Operator.
+/// Returns the resync interval that the fields of the Pulumi Kubernetes Operator set.
 fn operators_resync(spec: &StackSpec) -> Option<SignedDuration> {
     let seconds = spec.resync_frequency_seconds.unwrap_or_default().max(MIN_RESYNC);
     spec.continue_resync_on_commit_match.unwrap_or_default().then(|| SignedDuration::from_secs(seconds))
 }
 
-/// Whether the last run could not start because of the state of its workspace.
+/// Returns whether the workspace rejected the last run, so that it did not start.
 pub fn was_refused(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::RUN_REFUSED)
 }
 
-/// Returns the pause after this number of consecutive runs that found the same lock.
+/// Returns the delay after this number of consecutive runs that found the same lock.
 fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
     let doublings = u32::try_from(conflicts.saturating_sub(1).max(0)).unwrap_or(u32::MAX);
     let factor = 2_i32.checked_pow(doublings).unwrap_or(i32::MAX);
@@ -133,8 +136,9 @@ fn pause_after_conflicts(conflicts: i64) -> SignedDuration {
     wait.min(MAX_CONFLICT_RETRY)
 }
 
-/// Returns the pause after this number of consecutive interruptions. The first retry is immediate, because the eviction of a pod is not an
-/// error of the program. Later retries are delayed, so that a pod that is evicted repeatedly does not overload the cluster.
+/// Returns the delay after this number of consecutive interruptions. The first retry is immediate, because the eviction
+/// of a pod is not an error of the program. Further retries are delayed, so that a pod that is evicted repeatedly does
+/// not overload the cluster.
 fn pause_after_interruptions(interruptions: i64) -> SignedDuration {
     let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();
     let max_backoff = INTERRUPTION_PAUSES.last().copied().unwrap_or_default();

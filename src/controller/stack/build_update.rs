@@ -10,12 +10,12 @@ use crate::controller::stack::build_workspace::PlanError;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
 
-/// Returns the Update of an announced run. Both finalizers are set on creation, so that the Update exists until the run has ended and the
-/// result is recorded in the Stack's status.
+/// Returns the Update of an announced run. Both finalizers are set at the creation, so that the Update exists until the
+/// run has ended and the status of the Stack contains the result.
 ///
 /// # Errors
 ///
-/// `updateTemplate` is invalid or too large.
+/// Returns an error if `updateTemplate` is invalid or too large.
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanError> {
     let is_destroy = current.kind == UpdateKind::Destroy;
     let refreshes = stack.spec.refresh.unwrap_or_default() && !is_destroy;
@@ -52,7 +52,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
         None => generated,
     };
     if is_destroy {
-        // A targeted destroy would leave the remaining resources without a Stack.
+        // A targeted destroy would leave resources that no Stack manages.
         (update.spec.target, update.spec.target_dependents) = (Vec::new(), None);
     }
     update.metadata.namespace = stack.namespace();
@@ -61,7 +61,8 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, PlanErro
     Ok(update)
 }
 
-/// Returns the message for the backend's update history: the reason of the run and the origin of its artifact.
+/// Returns the message in the update history of the backend: the reason of the run, and the origin revision of its
+/// artifact.
 fn message(current: &CurrentUpdate) -> String {
     match &current.origin_revision {
         Some(origin) => format!("{} (origin revision: {origin})", current.message),

@@ -15,12 +15,12 @@ use crate::controller::merge;
 use crate::controller::stack::ownership;
 use crate::pulumi::{backend, stack_name};
 
-/// Error in the spec of a Stack that prevents a run. Only a change of the spec resolves the error.
+/// Error in the spec of a Stack that prevents runs. Only a change of the spec resolves the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     #[error("invalid spec.{field}.{name}: {what}")]
     Reference { field: &'static str, name: String, what: &'static str },
-    #[error("config key {key} is set in both spec.{one} and spec.{other}")]
+    #[error("config key {key} is set in both spec.{one} and spec.{other}; remove one of them")]
     DuplicateKey { key: String, one: &'static str, other: &'static str },
     #[error("invalid spec.{field}: {what}")]
     Field { field: &'static str, what: String },
@@ -38,7 +38,7 @@ pub enum PlanError {
     Metadata(&'static str),
 }
 
-/// Returns the Workspace with this artifact, ready for server-side apply.
+/// Returns the Workspace with this artifact, for server-side apply.
 pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspace, PlanError> {
     let spec = WorkspaceSpec {
         service_account_name: Some(stack.spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned())),
@@ -67,13 +67,13 @@ pub fn workspace(stack: &Stack, artifact: &ArtifactReference) -> Result<Workspac
     finish(stack, merged)
 }
 
-/// Whether a run fails if the Pulumi stack does not exist in the backend.
+/// Returns whether a run fails if the Pulumi stack does not exist in the backend.
 fn must_exist(spec: &StackSpec) -> bool {
     spec.use_local_stack_only.unwrap_or_default() || spec.init_on_create == Some(false)
 }
 
-/// Checks the stack name and the backend URL. Without this check, the CLI would report an error only after the pod has started, and again
-/// on each retry.
+/// Checks the stack name and the backend URL. Without this check, the CLI would report the error only after the start
+/// of the pod, and again in each retry.
 pub fn check_address(stack: &Stack) -> Result<(), PlanError> {
     let field = |field| move |what| PlanError::Field { field, what };
     stack_name::check(&stack.spec.stack).map_err(field("stack"))?;
@@ -103,8 +103,9 @@ pub fn check_times(stack: &Stack) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Sets the name, the namespace, the owner and the hash after the template is merged, so that a template cannot override them. Also removes
-/// the template's source fields, because the source is delivered as an artifact.
+/// Sets the name, the namespace, the owner and the hash. This happens after the merge of the template, so that the
+/// template cannot override them. Also removes the source fields of the template, because the source is delivered as an
+/// artifact.
 fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, PlanError> {
     workspace.spec = WorkspaceSpec { git: None, flux: None, local: None, project_info: None, ..workspace.spec };
     let hash = hex::encode(Sha256::digest(json!([workspace.metadata, workspace.spec]).to_string()));
@@ -184,7 +185,7 @@ fn variable(name: &str, reference: &ResourceRef, namespace: &str) -> Result<Valu
     })
 }
 
-/// Returns the merged configuration of all fields. A key may appear in only one field.
+/// Returns the configuration that is merged from all fields. A key can be set in only one field.
 fn config(stack: &Stack) -> Result<Vec<ConfigItem>, PlanError> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut items: BTreeMap<String, (&'static str, ConfigItem)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The clients, caches and settings that the reconciles of Stacks share.
+//! Clients, caches and settings that all Stack reconciles share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +30,7 @@ use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of Stacks in [`StackCache`].
 const MAX_STACKS: usize = 256;
-/// Maximum size of a cached Stack, in bytes of JSON. A larger Stack is read from the API server each time.
+/// Maximum size of a Stack in the cache, in bytes of JSON. A larger Stack is always read from the API server.
 const MAX_STACK_SIZE: usize = 32 * 1024;
 
 pub struct Context {
@@ -48,27 +48,28 @@ pub struct Context {
     pub store: Store,
     pub events: Events,
     pub metrics: Metrics,
-    /// Cache of all Stacks in the scope of the controller. Each Stack is reduced to its references and its readiness.
+    /// Cache of all Stacks in the scope of the controller. It contains only the references and the readiness of each
+    /// Stack.
     pub stacks: Stacks,
     /// Cache of all Updates in the scope of the controller.
     pub updates: Updates,
-    /// Waits until both caches are synced.
+    /// Waits until both caches are complete.
     pub caches: CacheSync,
-    /// Label selector for Secrets and ConfigMaps whose change triggers a run.
+    /// Label selector of Secrets and ConfigMaps whose changes trigger runs.
     pub watched: Option<Selector>,
     /// Maximum jitter of intervals, in percent.
     pub interval_jitter: u8,
-    /// ServiceAccount for the pods of Stacks that do not set a ServiceAccount.
+    /// ServiceAccount of the pods of Stacks that do not set a ServiceAccount.
     pub default_service_account: Option<String>,
     /// Namespaces and shard that the controller watches.
     pub scope: Scope,
-    /// Whether Stacks are forbidden to refer to objects in other namespaces.
+    /// Whether references of Stacks to objects in other namespaces are forbidden.
     pub no_cross_namespace_refs: bool,
-    /// Kinds of sources whose artifacts with the same revision have the same content, even if their digests differ.
+    /// Kinds of sources for which the same revision means the same content, even if the digests differ.
     pub same_revision_kinds: Arc<[GroupKind]>,
     /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: std::time::Duration,
-    /// Wakes Workspaces that wait for artifact bytes.
+    /// Wakes Workspaces that wait for the bytes of an artifact.
     pub wake_workspace: mpsc::Sender<ObjectRef<Workspace>>,
 }
 
@@ -84,7 +85,8 @@ impl Context {
         self.updates.in_group(&UpdateGroup::stack(namespace, stack))
     }
 
-    /// Wakes a Workspace. Dropping the wake-up when the queue is full is safe: the periodic requeue of the Workspace covers it.
+    /// Wakes a Workspace. If the queue is full, the wake-up is dropped, because the Workspace is also requeued
+    /// periodically.
     pub fn artifact_arrived(&self, namespace: &str, workspace: &str) {
         let reference = ObjectRef::new(workspace).within(namespace);
         if self.wake_workspace.clone().try_send(reference).is_err() {
@@ -93,19 +95,19 @@ impl Context {
     }
 }
 
-/// Cache of complete Stacks, with one version per Stack. Cheap to clone; all clones share the entries.
+/// Cache of complete Stacks, with one version of each Stack. Cheap to clone. All clones share the entries.
 #[derive(Clone, Default)]
 pub struct StackCache(Arc<Mutex<HashMap<ObjectKey, Arc<Stack>>>>);
 
 impl StackCache {
-    /// Returns the cached Stack if its version is that of `part`.
+    /// Returns the cached Stack if it has the same version as `part`.
     pub fn get(&self, key: &ObjectKey, part: &Stack) -> Option<Arc<Stack>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()?;
         let version = |stack: &Stack| (stack.uid(), stack.resource_version());
         (version(&known) == version(part)).then_some(known)
     }
 
-    /// Caches a Stack and replaces an older version of it.
+    /// Adds a Stack to the cache. An older version of the Stack is replaced.
     pub fn keep(&self, key: &ObjectKey, stack: &Arc<Stack>) {
         if serde_json::to_vec(stack.as_ref()).map_or(usize::MAX, |bytes| bytes.len()) > MAX_STACK_SIZE {
             return;

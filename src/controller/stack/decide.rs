@@ -1,5 +1,5 @@
-//! Decides the next action of a Stack. The decision is a pure function of the observed state and the time: it performs no I/O and does not
-//! read the clock.
+//! Decides the next action of a Stack. The decision is a pure function of the observed state and the time: it performs
+//! no I/O and reads no clock.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::controller::stack::{annotations, build_workspace, deletion, identity,
 use crate::runtime::field_managers;
 use crate::source::{Resolved, Unavailable};
 
-/// Grace period during which a missing source does not stall the Stack.
+/// Grace period in which a missing source does not stall the Stack.
 const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Returns the next action for the observed state.
@@ -66,8 +66,8 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Waits for a missing source during the grace period: the source may be created shortly after the Stack, for example in the same `kubectl
-/// apply`.
+/// Waits for a missing source during the grace period. The source may be created shortly after the Stack, for example
+/// by the same `kubectl apply`.
 fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
     let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
     let is_known = |ready: &&Condition| {
@@ -82,7 +82,7 @@ fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
     }
 }
 
-/// Returns the action for the open run, which `status.currentUpdate` names.
+/// Returns the action for the open run in `status.currentUpdate`.
 fn open_run(observed: &Observed) -> Option<Action> {
     let current = observed.stack.status.as_ref()?.current_update.as_ref()?;
     let Some(update) = &observed.update else {
@@ -125,7 +125,8 @@ fn open_run(observed: &Observed) -> Option<Action> {
     }))
 }
 
-/// Returns the message about the progress of an open run. The total number of resources is estimated from the previous run.
+/// Returns the message about the progress of an open run. The previous run provides an estimate of the total number of
+/// resources.
 fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
     let status = update.status.as_ref();
     let word = match status.and_then(|status| status.phase) {
@@ -137,24 +138,24 @@ fn running(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&L
     if so_far == 0 {
         return format!("{word} {what} ({})", current.name);
     }
-    // The changes of a run include the Pulumi stack resource itself, which the progress does not count.
+    // The changes of a run include the stack resource, which the progress does not count.
     let before = last.map_or(0, |last| last.changes.values().fold(0_i64, |sum, count| sum.saturating_add(*count)) - 1);
     format!("{word} {what} ({}): {done} of {} resources", current.name, so_far.max(before))
 }
 
-/// Returns the message of the Update if the controller cannot determine whether the open run is still running.
+/// Returns the message of the Update if it is unknown whether the open run has ended.
 fn unknown_outcome(update: &Update) -> Option<&str> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
     (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
 }
 
-/// Returns the `Progressing` condition of the Update if its status is `False`, which means that the Update is waiting.
+/// Returns the condition `Progressing` of the Update if its status is `False`. The Update is then waiting.
 fn waiting(update: &Update) -> Option<&Condition> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING);
     progressing.filter(|progressing| progressing.status == "False")
 }
 
-/// Returns the reason to revoke a run that has not started, if there is one.
+/// Returns the reason to revoke a run that has not started, or `None` if the run remains valid.
 fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
     let stack = &observed.stack;
     let deleting = stack.metadata.deletion_timestamp.is_some();
@@ -178,9 +179,9 @@ fn revocation(observed: &Observed, current: &CurrentUpdate) -> Option<&'static s
     }
 }
 
-/// Whether the artifact of the source differs from that of the run. If the pod already has the artifact of the run, an artifact with the
-/// same selected files or a repacked archive of the same revision does not count as different. If the pod does not have the artifact of the
-/// run, the run cannot start, because the source no longer provides that artifact.
+/// Returns whether the artifact of the source differs from the artifact of the run. If the pod has the artifact of the
+/// run, an artifact with the same selected files and a repacked archive of the same revision do not count as different.
+/// If the pod does not have it, the run cannot start, because the source no longer provides that artifact.
 fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
     let run = &current.inputs;
     let is_of_run = |artifact: &Resolved| Some(&artifact.digest) == run.digest.as_ref();
@@ -192,7 +193,7 @@ fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentU
     !(is_of_run(resolved) || (is_same_selection || is_repacked) && is_placed)
 }
 
-/// Returns `Action::Fetch` if a new pod needs the artifact of the run and the store no longer has it.
+/// Returns `Action::Fetch` if a new pod needs the artifact of the run and the store no longer contains it.
 fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
     let placed = observed.workspace.as_ref().and_then(in_place).is_some();
     let is_desired = |resolved: &&Resolved| Some(&resolved.digest) == current.inputs.digest.as_ref();
@@ -202,7 +203,8 @@ fn missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action>
     missing.filter(|_| !placed).cloned().map(Action::Fetch)
 }
 
-/// Whether an announced run whose Update was never created still matches the Stack and the artifact in the Workspace's spec.
+/// Returns whether an announced run without an Update still matches the Stack and the artifact in the spec of the
+/// Workspace.
 fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
     let deleting = observed.stack.metadata.deletion_timestamp.is_some();
     let kind = if deleting { UpdateKind::Destroy } else { forward(&observed.stack) };
@@ -213,8 +215,8 @@ fn is_current(observed: &Observed, current: &CurrentUpdate) -> bool {
     current.kind == kind && requested.is_some() && requested == artifact_of(current).as_ref()
 }
 
-/// Returns the action that takes over the Workspace while a run that the Pulumi Kubernetes Operator started is open. Such a run counts as
-/// ended when its pod is gone, and the takeover replaces the pod.
+/// Returns the action that takes over the Workspace while a run of the Pulumi Kubernetes Operator is open. The takeover
+/// replaces the pod. The run has ended when its pod no longer exists.
 fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Action> {
     if !update.is_started_by_operator() {
         return None;
@@ -226,10 +228,11 @@ fn workspace_of_operators_run(observed: &Observed, update: &Update) -> Option<Ac
     operators_workspace(observed, &resolved, in_store, &Due::FailedPermanently)
 }
 
-/// Returns the action for a duplicate; `None` if the Stack is not a duplicate, or if the duplicate is handled like any other Stack.
+/// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if it is treated like any
+/// other Stack.
 ///
-/// A duplicate does not run. When a duplicate is deleted, it destroys the Pulumi stack only if it has applied the Pulumi stack itself and
-/// the Stack that takes precedence is in another namespace.
+/// A duplicate starts no runs. When it is deleted, it destroys the Pulumi stack only if it has applied this Pulumi
+/// stack and the Stack that takes precedence is in another namespace.
 fn duplicate(observed: &Observed) -> Option<Action> {
     let (stack, preceding) = (&observed.stack, observed.duplicate.as_ref()?);
     let managed = format!(

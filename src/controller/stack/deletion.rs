@@ -1,4 +1,5 @@
-//! Deletion of a Stack: whether its resources are destroyed, which artifact the destroy uses, and for which dependents the destroy waits.
+//! Deletion of a Stack: whether its resources are destroyed, which artifact the destroy uses, and the dependents for
+//! which the destroy waits.
 
 use std::sync::Arc;
 
@@ -21,9 +22,10 @@ use crate::source::{Origin, Resolved, Unavailable};
 
 /// Placeholder for the revision of a destroy without a source.
 const STATE_ONLY: &str = "state-alone";
-/// Time to wait for dependents that are not being deleted yet. A client that deletes several Stacks deletes them one after the other.
+/// Maximum time to wait for dependents that are not being deleted yet. A client that deletes several Stacks deletes
+/// them one after another.
 const DELETION_GRACE: SignedDuration = SignedDuration::from_secs(3);
-/// Requeue interval while dependents are being deleted; watch events normally wake the Stack earlier.
+/// Requeue interval while dependents are being deleted. Watch events normally wake the Stack earlier.
 const DEPENDENTS_RETRY: SignedDuration = SignedDuration::from_secs(10);
 
 /// Returns the next action of a Stack that is being deleted and has no open run.
@@ -57,8 +59,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Whether a deleted Stack destroys its resources. It does not if no run may have changed resources or if a destroy has succeeded, because
-/// another Stack may manage the Pulumi stack that the spec names.
+/// Returns whether the deletion of a Stack destroys its resources. It destroys nothing if no run may have changed
+/// resources or if a destroy has succeeded. The Pulumi stack in the spec may then be the Pulumi stack of another Stack.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_default()
@@ -67,20 +69,21 @@ pub fn has_to_destroy(stack: &Stack) -> bool {
         && !annotations::is_abandoned_destroy(stack)
 }
 
-/// Returns the Pulumi stack whose resources remain because `spec.preview` is set. They are not destroyed, because another Stack may have
-/// taken over the Pulumi stack.
+/// Returns the Pulumi stack whose resources remain because `spec.preview` is set. The resources are not destroyed,
+/// because another Stack may now manage the Pulumi stack.
 pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
     let is_kept = stack.spec.destroy_on_finalize.unwrap_or_default() && stack.spec.preview.unwrap_or_default();
     is_kept.then(|| identity::recorded(stack)).flatten()
 }
 
-/// Returns the artifact for the destroy, and whether its bytes are available. The order of preference is: the artifact in the pod, the
-/// artifact in the Workspace's spec, the artifact of the source, and the generated project, which destroys from the state without the
-/// source. Artifacts whose bytes are available take precedence over all others.
+/// Returns the artifact for the destroy, and whether its bytes are available. The artifacts, in order of preference:
+/// the artifact in the pod, the artifact in the spec of the Workspace, the artifact of the source, and a generated
+/// project, with which the destroy uses only the state. An artifact whose bytes are available takes precedence over all
+/// other artifacts.
 ///
 /// # Errors
 ///
-/// No artifact is available. The message contains the reason.
+/// Returns the reason if no artifact is available.
 pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     if let Some(placed) = observed.workspace.as_ref().and_then(last_in_place) {
         return Ok((placed, true));
@@ -99,8 +102,8 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     chosen.ok_or_else(|| no_source(observed))
 }
 
-/// If the destroy must wait for a pending source lookup, returns the message for the condition. A destroy that uses only the state is
-/// allowed only if the source is unavailable.
+/// Returns the message for the condition if the destroy must wait for a pending lookup of the source. A destroy that
+/// uses only the state requires that the source is unavailable.
 fn awaited(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
     let requested = observed.deletion.as_ref().and_then(|deletion| deletion.requested.as_ref());
@@ -114,7 +117,7 @@ fn awaited(observed: &Observed) -> Option<&str> {
     }
 }
 
-/// Whether the pod cannot use the artifact, because the pod rejected the archive or could not install the dependencies.
+/// Returns whether the pod cannot use the artifact: it rejected the archive, or it could not install the dependencies.
 fn is_unfit(observed: &Observed, resolved: &Resolved) -> bool {
     let requested = observed.workspace.as_ref().filter(|w| w.spec.artifact.as_ref() == Some(&reference(resolved)));
     let is_made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref()) == Some(resolved);
@@ -137,8 +140,8 @@ fn no_source(observed: &Observed) -> String {
     format!("{why}; {how}")
 }
 
-/// Returns a generated project without a program, because a destroy reads the resources from the state. Returns `None` if the destroy has
-/// to run the program, or if the name of the project is unknown.
+/// Returns a generated project without a program. A destroy reads the resources from the state and normally requires no
+/// program. Returns `None` if the destroy must run the program, or if the name of the project is unknown.
 pub fn without_source(stack: &Stack) -> Option<Resolved> {
     if stack.spec.run_program.unwrap_or_default() {
         return None;
@@ -148,7 +151,7 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     let name = known.filter(|name| !name.is_empty()).or_else(named)?;
     let purpose = format!("Made to destroy the stack of {} without its source", stack.uid().unwrap_or_default());
     let applied = stack.status.as_ref().and_then(|status| status.applied_stack.as_ref()?.backend.clone());
-    // A backend URL in the environment variables of the run takes precedence over this URL.
+    // A backend URL in the environment of the run takes precedence over this URL.
     let backend = applied.map(|url| ("backend", json!({"url": url})));
     let sections: Vec<_> = [("description", Value::from(purpose))].into_iter().chain(backend).collect();
     let text = project::yaml_program(&name, &sections);
@@ -163,18 +166,19 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     })
 }
 
-/// Whether a destroy that has not started would now use another artifact, because its own artifact is no longer available.
+/// Returns whether a destroy that has not started would now use another artifact, because its artifact is no longer
+/// available.
 pub fn has_another_source(observed: &Observed, current: &CurrentUpdate) -> bool {
     let is_another = |chosen: &Resolved| Some(&chosen.digest) != current.inputs.digest.as_ref();
     awaited(observed).is_none() && source(observed).is_ok_and(|(chosen, _)| is_another(&chosen))
 }
 
-/// Returns the generated project if the store does not have its bytes.
+/// Returns the generated project if the store does not contain it.
 pub fn missing(observed: &Observed) -> Option<&Resolved> {
     observed.deletion.as_ref().filter(|deletion| !deletion.is_stored)?.without_source.as_ref()
 }
 
-/// Whether Stacks that depend on this one are being deleted too.
+/// Returns whether Stacks that depend on this Stack are being deleted, too.
 pub fn has_dependents_in_deletion(observed: &Observed) -> bool {
     observed
         .deletion
@@ -182,8 +186,8 @@ pub fn has_dependents_in_deletion(observed: &Observed) -> bool {
         .is_some_and(|deletion| deletion.dependents.iter().any(|dependent| is_being_deleted(dependent)))
 }
 
-/// Returns the action that waits for dependents that are being deleted. Other dependents delay the destroy only during a short grace
-/// period.
+/// Returns the action that waits for dependents that are being deleted. Other dependents delay the destroy only for a
+/// short grace period.
 fn waiting_for_dependents(observed: &Observed, now: Timestamp) -> Option<Action> {
     let dependents = &observed.deletion.as_ref()?.dependents;
     let names = |dependents: &[&Arc<Stack>]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");
@@ -202,7 +206,7 @@ fn waiting_for_dependents(observed: &Observed, now: Timestamp) -> Option<Action>
     Some(Action::WaitForDependents(message, left))
 }
 
-/// Whether the Stack is being deleted and still has its finalizer.
+/// Returns whether the Stack is being deleted and still has its finalizer.
 fn is_being_deleted(dependent: &Stack) -> bool {
     dependent.metadata.deletion_timestamp.is_some()
         && dependent.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)

@@ -1,5 +1,5 @@
-//! Index of Stacks by the objects that they refer to. Wakes Stacks when a dependency named in `dependsOn` or `prerequisites` changes, and
-//! finds dependency cycles.
+//! Index of Stacks by the objects to which they refer. Wakes Stacks when a dependency in `dependsOn` or `prerequisites`
+//! changes, and finds dependency cycles.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,26 +19,26 @@ use crate::runtime::index::{IndexWriter, Indexed, indexed};
 use crate::source;
 use crate::source::kinds::GroupKind;
 
-/// Capacity of the queue of Stacks to wake. If it is full, the periodic requeue wakes the Stack.
+/// Capacity of the queue of Stacks to wake. If the queue is full, the periodic requeue wakes the Stack.
 const WAITING: usize = 1024;
-/// Maximum number of Stacks in the message about a cycle.
+/// Maximum number of Stacks that the message about a cycle contains.
 const NAMED: usize = 10;
 
-/// Object or kind that a Stack refers to.
+/// Object or kind to which a Stack refers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StackGroup {
-    /// A dependency.
+    /// Dependency.
     Needs(ObjectKey),
-    /// The source.
+    /// Source.
     Source(GroupKind, ObjectKey),
-    /// The kind of the source.
+    /// Kind of the source.
     SourceKind(GroupKind),
 }
 
-/// The Stack cache, indexed by references.
+/// Cache of Stacks, indexed by their references.
 pub type Stacks = Indexed<Stack, StackGroup>;
 
-/// Creates an empty Stack cache and its writer.
+/// Creates an empty cache of Stacks and its writer.
 pub fn stacks() -> (Stacks, IndexWriter<Stack, StackGroup>) {
     indexed(groups_of)
 }
@@ -56,18 +56,19 @@ fn groups_of(stack: &Stack) -> Vec<StackGroup> {
 #[derive(Clone)]
 pub struct Dependents {
     stacks: Stacks,
-    /// Whether references to other namespaces are ignored. Otherwise a user could delay the deletion of a Stack in another namespace.
+    /// Whether references to other namespaces are ignored. Otherwise, a user could delay the deletion of a Stack in
+    /// another namespace.
     no_cross_namespace_refs: bool,
-    /// The lock is held only briefly, never across an `await`.
+    /// The lock is held only for short sections and never across an `await`.
     state: Arc<Mutex<WatchState>>,
     wake: mpsc::Sender<ObjectRef<Stack>>,
 }
 
 #[derive(Default)]
 struct WatchState {
-    /// For each Stack, the hash of the fields that its dependents wait for.
+    /// Hash of the fields of each Stack for which its dependents wait.
     watched: HashMap<ObjectKey, u64>,
-    /// The cached Stacks from before a relist, while the relist is in progress.
+    /// Stacks that were in the cache before a relist. Set only while the relist is in progress.
     before_list: Vec<Arc<Stack>>,
 }
 
@@ -78,7 +79,7 @@ impl fmt::Debug for Dependents {
 }
 
 impl Dependents {
-    /// Returns the index and the stream of Stacks to wake, which the Stack controller consumes.
+    /// Returns the index, and the stream of Stacks to wake. The Stack controller consumes the stream.
     pub fn new(
         stacks: Stacks,
         no_cross_namespace_refs: bool,
@@ -92,7 +93,7 @@ impl Dependents {
         self.wake.clone()
     }
 
-    /// Handles a watch event after the store has applied it, and wakes the affected Stacks.
+    /// Handles a watch event, and wakes the affected Stacks. The store must have applied the event.
     pub fn handle(&self, event: &Event<Stack>) {
         let mut state = self.lock();
         let woken = match event {
@@ -109,14 +110,16 @@ impl Dependents {
         woken.iter().for_each(|stack| self.wake_one(stack));
     }
 
-    /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, which may wait for its deletion.
+    /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, which may wait
+    /// for this deletion.
     fn affected_by_deletion(&self, state: &mut WatchState, stack: &Stack) -> Vec<ObjectKey> {
         state.watched.remove(&key(stack));
         let needed = self.needs(stack).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         needed.chain(self.keys_of(stack)).collect()
     }
 
-    /// Returns the Stacks that a relist affects. A Stack that is missing from the list was deleted while the watch was interrupted.
+    /// Returns the Stacks that a relist affects. A Stack that is not in the list was deleted while the watch was
+    /// interrupted.
     fn affected_by_relist(&self, state: &mut WatchState) -> Vec<ObjectKey> {
         let mut woken = Vec::new();
         for stack in std::mem::take(&mut state.before_list) {
@@ -146,7 +149,7 @@ impl Dependents {
         self.of(stack).iter().map(|dependent| key(dependent)).collect()
     }
 
-    /// Returns a Stack from the cache, with only some of its fields.
+    /// Returns a Stack from the cache. It contains only some fields.
     pub fn cached(&self, (namespace, name): &ObjectKey) -> Option<Arc<Stack>> {
         self.stacks.store().get(&ObjectRef::new(name).within(namespace))
     }
@@ -157,12 +160,13 @@ impl Dependents {
         }
     }
 
-    /// Returns the names in the shortest dependency cycle that contains the Stack. The names of Stacks in other namespaces include the
-    /// namespace.
+    /// Returns the names in the shortest dependency cycle that contains the Stack. Names of Stacks in other namespaces
+    /// contain the namespace.
     pub fn cycle(&self, stack: &Stack) -> Option<Vec<String>> {
         let of = key(stack);
         let is_needed = self.stacks.has_group(&StackGroup::Needs(of.clone()));
-        // A Stack without dependents is in no cycle. Most Stacks have no dependents, so the search is skipped for them.
+        // A Stack without dependents is not in a cycle. Most Stacks have no dependents, so the search is usually
+        // skipped.
         if !is_needed && !self.needs(stack).any(|(namespace, name)| (namespace, name) == (&*of.0, &*of.1)) {
             return None;
         }
@@ -182,7 +186,7 @@ impl Dependents {
         Some(named)
     }
 
-    /// Returns the dependencies of a Stack, without those in namespaces that the Stack is not allowed to refer to.
+    /// Returns the dependencies of a Stack, except dependencies in namespaces to which the Stack must not refer.
     fn needs<'a>(&self, stack: &'a Stack) -> impl Iterator<Item = (&'a str, &'a str)> {
         let own = stack.metadata.namespace.as_deref().unwrap_or_default();
         let own_only = self.no_cross_namespace_refs;
@@ -195,7 +199,7 @@ impl Dependents {
 }
 
 impl WatchState {
-    /// Whether the fields that dependents wait for have changed since the last event of this Stack.
+    /// Returns whether the fields for which dependents wait have changed since the last event of this Stack.
     fn has_changed(&mut self, stack: &Stack) -> bool {
         let watched_fields = watched_fields(stack);
         self.watched.insert(key(stack), watched_fields) != Some(watched_fields)
@@ -206,8 +210,8 @@ fn key(stack: &Stack) -> ObjectKey {
     (stack.namespace().unwrap_or_default(), stack.name_any())
 }
 
-/// Returns the hash of the fields that dependents wait for. The reason of the `Ready` condition is excluded, because it changes often and
-/// its changes unblock no dependent.
+/// Returns a hash of the fields for which dependents wait. The reason of the condition `Ready` is not included: it
+/// changes often, and its changes unblock no dependents.
 fn watched_fields(stack: &Stack) -> u64 {
     let mut hasher = DefaultHasher::new();
     (stack.metadata.generation, stack.metadata.deletion_timestamp.is_some(), stack.finalizers()).hash(&mut hasher);
@@ -215,11 +219,12 @@ fn watched_fields(stack: &Stack) -> u64 {
     hasher.finish()
 }
 
-/// Returns the shortest path from a Stack through its dependencies back to itself. For each dependency of a Stack, `needs` calls its second
-/// argument with the namespace and the name. Runs in linear time: each Stack is visited once, and its name is copied only on that visit.
+/// Returns the shortest path from a Stack through its dependencies back to the Stack. For each dependency, `needs`
+/// calls its second argument with the namespace and the name. The search takes linear time: each Stack is visited once,
+/// and its name is copied only then.
 fn find_cycle(of: &ObjectKey, needs: impl Fn(&ObjectKey, &mut dyn FnMut(&str, &str))) -> Option<Vec<ObjectKey>> {
     let mut visited: HashMap<String, HashSet<String>> = HashMap::new();
-    // All visited Stacks, each with the position of its predecessor.
+    // All visited Stacks, each with the position of its predecessor in this list.
     let mut reached: Vec<(ObjectKey, usize)> = vec![(of.clone(), 0)];
     let mut position = 0;
     while let Some((at, _)) = reached.get(position).cloned() {

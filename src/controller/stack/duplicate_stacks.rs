@@ -1,9 +1,10 @@
-//! Detects duplicates: Stacks that manage the same Pulumi stack and would revert each other's changes. Only one of them runs: the oldest of
-//! those that have applied the Pulumi stack, or the oldest of all if none has applied it. The other Stacks are stalled until that Stack is
-//! deleted or manages another Pulumi stack.
+//! Detects duplicates: Stacks that manage the same Pulumi stack and would revert the changes of each other. Only one of
+//! them starts runs: the oldest Stack that has applied the Pulumi stack or, if no Stack has applied it, the oldest
+//! Stack. The other Stacks are stalled until this Stack is deleted or manages another Pulumi stack.
 //!
-//! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and never with `--no-cross-namespace-refs`.
-//! Otherwise a user could block a Stack in another namespace by naming its Pulumi stack.
+//! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and never with
+//! `--no-cross-namespace-refs`. Otherwise, a user could block a Stack in another namespace with a reference to its
+//! Pulumi stack.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -21,18 +22,18 @@ use crate::controller::stack::identity;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::{ReadError, Reader};
 
-/// The Pulumi stack that a Stack manages, and the fields that determine the precedence of the Stack.
+/// Pulumi stack that a Stack manages, and the fields that determine the precedence of the Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Claim {
-    /// Two Stacks with the same address and the same project manage the same Pulumi stack.
+    /// Address of the Pulumi stack. Two Stacks with the same address and the same project manage the same Pulumi stack.
     address: Address,
-    /// Address that is derived from `status.appliedStack` and comparable within a namespace. It also identifies backend URLs that are in
-    /// Secrets.
+    /// Address from `status.appliedStack`, which is comparable within a namespace. It also identifies a backend whose
+    /// URL is in a Secret.
     applied_address: Option<String>,
     project: Option<String>,
-    /// Whether the Stack itself contains the name of the project.
+    /// Whether the spec of the Stack contains the name of the project.
     names_project: bool,
-    /// Whether the project was already read from the Workspace. Later changes are recorded by the reconciles of that Stack.
+    /// Whether the project was already read from the Workspace. The reconciles of the Stack record later changes.
     is_project_read: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,
@@ -40,13 +41,13 @@ struct Claim {
 }
 
 impl Claim {
-    /// Returns the sort key. The claim with the smallest key takes precedence.
+    /// Returns the sort key of the claim. The claim with the smallest key takes precedence.
     fn order<'a>(&self, key: &'a ObjectKey) -> (bool, Timestamp, &'a ObjectKey) {
         (!self.has_applied, self.created, key)
     }
 }
 
-/// The Stack that takes precedence.
+/// Stack that takes precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DuplicateStack {
     pub namespace: String,
@@ -60,18 +61,18 @@ impl fmt::Display for DuplicateStack {
     }
 }
 
-/// The claims of all Stacks, indexed by address.
+/// Claims of all Stacks, indexed by address.
 #[derive(Default)]
 struct Claims {
     by_key: HashMap<ObjectKey, Claim>,
     by_address: HashMap<ScopedAddress, HashSet<ObjectKey>>,
 }
 
-/// Scope in which claims are compared, a namespace or the whole cluster (`None`), and the address.
+/// Address, and the scope in which claims are compared: a namespace, or the whole cluster (`None`).
 type ScopedAddress = (Option<String>, String);
 
 impl Claims {
-    /// Replaces the claim of a Stack and returns the previous one.
+    /// Replaces the claim of a Stack and returns the previous claim.
     fn replace(&mut self, key: &ObjectKey, claim: Option<Claim>) -> Option<Claim> {
         let previous = self.by_key.remove(key);
         for address in previous.iter().flat_map(|previous| scoped_addresses(key, previous)) {
@@ -104,7 +105,7 @@ fn scoped_addresses(key: &ObjectKey, claim: &Claim) -> Vec<ScopedAddress> {
     [in_namespace(&claim.address.in_namespace)].into_iter().chain(applied).chain(in_cluster).collect()
 }
 
-/// The Stacks that wait for a Stack that takes precedence.
+/// Stacks that wait for a Stack that takes precedence.
 #[derive(Default)]
 struct WaitingStacks {
     by_preceding: HashMap<ObjectKey, HashSet<ObjectKey>>,
@@ -112,7 +113,7 @@ struct WaitingStacks {
 }
 
 impl WaitingStacks {
-    /// Records that a Stack waits for another one, and no longer for a previous one.
+    /// Records that a Stack waits for another Stack. The Stack no longer waits for the previous Stack.
     fn wait(&mut self, key: ObjectKey, preceding: ObjectKey) {
         self.remove(&key);
         self.by_preceding.entry(preceding.clone()).or_default().insert(key.clone());
@@ -130,7 +131,7 @@ impl WaitingStacks {
         }
     }
 
-    /// Removes and returns the Stacks that wait for this one.
+    /// Removes and returns the Stacks that wait for this Stack.
     fn take(&mut self, preceding: &ObjectKey) -> HashSet<ObjectKey> {
         let waiting = self.by_preceding.remove(preceding).unwrap_or_default();
         for key in &waiting {
@@ -140,10 +141,10 @@ impl WaitingStacks {
     }
 }
 
-/// Index of the Pulumi stacks that Stacks manage. Cheap to clone.
+/// Index of the Pulumi stacks that all Stacks manage. Cheap to clone.
 #[derive(Clone)]
 pub struct DuplicateStacks {
-    /// Whether Stacks in different namespaces are never compared.
+    /// Whether Stacks in different namespaces are not compared.
     no_cross_namespace_refs: bool,
     claims: Arc<Mutex<Claims>>,
     waiting: Arc<Mutex<WaitingStacks>>,
@@ -157,7 +158,7 @@ impl fmt::Debug for DuplicateStacks {
 }
 
 impl DuplicateStacks {
-    /// Creates an empty index. `wake` is the sender that wakes Stacks.
+    /// Creates an empty index. `wake` wakes Stacks.
     pub fn new(wake: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> DuplicateStacks {
         DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), wake }
     }
@@ -181,7 +182,8 @@ impl DuplicateStacks {
         self.wake_waiting(key);
     }
 
-    /// Returns the Stack that takes precedence over this one, if any. A Stack whose project is unknown is not compared with other Stacks.
+    /// Returns the Stack that takes precedence over this Stack, if any. A Stack whose project is unknown is not
+    /// compared.
     pub async fn preceding(
         &self,
         stack: &Stack,
@@ -208,7 +210,7 @@ impl DuplicateStacks {
         Ok(None)
     }
 
-    /// Records the project of a Stack's source and returns the claim.
+    /// Records the project of the source of a Stack, and returns the claim of the Stack.
     fn record_project(&self, key: &ObjectKey, project: Option<String>) -> Option<Claim> {
         let mut claims = lock(&self.claims);
         let claim = claims.by_key.get_mut(key)?;
@@ -219,7 +221,7 @@ impl DuplicateStacks {
         Some(claim.clone())
     }
 
-    /// Returns the claims with the same address that take precedence over this one, in order of precedence.
+    /// Returns the claims with the same address that take precedence over this claim, in order of precedence.
     fn preceding_claims(&self, key: &ObjectKey, own: &Claim) -> Vec<(ObjectKey, Claim)> {
         let claims = lock(&self.claims);
         let is_comparable = |address: &ScopedAddress, other: &ObjectKey, claim: &Claim| match address.0 {
@@ -261,8 +263,8 @@ fn project_in(workspace: Option<&Workspace>) -> Option<String> {
     workspace?.status.as_ref()?.project_name.clone()
 }
 
-/// Returns the claim of a Stack. A Stack with `spec.preview` has no claim: it changes no resources, and may preview a Pulumi stack that
-/// another Stack manages.
+/// Returns the claim of a Stack. A Stack with `spec.preview` has no claim: it changes no resources, and can preview the
+/// Pulumi stack of another Stack.
 fn claim(stack: &Stack, previous: Option<&Claim>) -> Option<Claim> {
     if stack.spec.preview.unwrap_or_default() {
         return None;
@@ -271,7 +273,7 @@ fn claim(stack: &Stack, previous: Option<&Claim>) -> Option<Claim> {
     let named = identity::parts(&stack.spec.stack).project.map(str::to_owned);
     let names_project = named.is_some();
     let status = stack.status.as_ref();
-    // After a controller restart the Workspace may be gone, so the last run provides the project.
+    // After a restart of the controller, the Workspace may no longer exist. The last run then provides the project.
     let of_last_run = || status?.project_info.as_ref().map(|info| info.name.clone());
     let recorded =
         previous.and_then(|previous| previous.project.clone()).or_else(of_last_run).filter(|_| !names_project);

@@ -19,19 +19,20 @@ use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Resolved};
 use crate::telemetry::metrics::FetchResult;
 
-/// Lower bound of the delay that a server requests with `Retry-After`.
+/// Minimum of the delay that a server requests with `Retry-After`.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Retry policy after a failed fetch.
 #[derive(Debug, PartialEq, Eq)]
 enum RetryPolicy {
-    /// Retry after the delay that the server requests, else after the requeue interval for unavailable sources.
+    /// Retry after the delay that the server requests. Default: the requeue interval for unavailable sources.
     After(Option<Duration>),
-    /// Retry with backoff, because the complete artifact was downloaded and is invalid, and the next download is likely to be invalid too.
+    /// Retry with backoff. The complete artifact was downloaded and is invalid, and the next download is probably
+    /// invalid, too.
     Backoff,
 }
 
-/// Fetches the artifact and continues, or reports the failure. The source is resolved again before each retry.
+/// Fetches the artifact, or reports why this failed. The source is resolved again before each retry.
 pub(super) async fn fetch(
     observed: &Observed,
     resolved: &Resolved,
@@ -51,7 +52,7 @@ pub(super) async fn fetch(
             context.git.fetch_again(origin);
             return rest(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
         }
-        // The source is already in the pod, so no bytes have to be fetched.
+        // The source is already in the pod, so no bytes must be fetched.
         Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
     };
     match fetched {
@@ -85,7 +86,8 @@ pub(super) async fn fetch(
     }
 }
 
-/// Stores the generated project for a destroy whose source cannot be fetched. Returns whether the project is now in the store.
+/// Stores the generated project for a destroy whose source cannot be fetched. Returns whether the store now contains
+/// the project.
 async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context) -> bool {
     let made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref());
     let Some(made) = made.filter(|made| *made != failed) else { return false };
@@ -96,12 +98,12 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
     }
 }
 
-/// Whether only a user can resolve the error, by changing the source, its size or its URL.
+/// Returns whether only a user can resolve the error, with a change of the source, its size or its URL.
 fn is_stalled(error: &FetchError) -> bool {
     matches!(error, FetchError::TooLarge { .. } | FetchError::RefusedHost { .. } | FetchError::Url { .. })
 }
 
-/// Returns the retry policy for the error. The fetcher limits the delay that a server may request.
+/// Returns the retry policy for the error. The fetcher limits the delay that a server requests.
 fn retry_policy(error: &FetchError) -> RetryPolicy {
     match error.is_about_content() {
         true => RetryPolicy::Backoff,
@@ -109,8 +111,8 @@ fn retry_policy(error: &FetchError) -> RetryPolicy {
     }
 }
 
-/// Waits for the lookup of the source. Conditions of the current generation are kept, because after a controller restart the lookup usually
-/// confirms them.
+/// Waits for the lookup of the source. Conditions of the current generation are kept, because the lookup after a
+/// restart of the controller usually confirms them.
 pub(super) async fn await_source(
     stack: &Stack,
     message: String,
@@ -124,7 +126,7 @@ pub(super) async fn await_source(
     rest(stack, &State::Working(message), None, context, now).await
 }
 
-/// Returns the warnings about the content of a Git repository.
+/// Returns warnings about the content of a Git repository.
 pub(super) fn warnings(observed: &Observed) -> &[String] {
     match &observed.source {
         Some(Ok(Resolved { origin: Origin::Git(origin), .. })) => &origin.warnings,

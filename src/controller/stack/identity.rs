@@ -1,4 +1,4 @@
-//! Determines which Pulumi stack a Stack uses, and whether the Stack may have resources in it.
+//! Determines the Pulumi stack of a Stack, and whether the Stack may have resources in this Pulumi stack.
 
 use crate::api::auto::{TerminationEvidence, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions;
@@ -8,7 +8,7 @@ use crate::controller::stack::backend;
 pub use crate::controller::differ;
 pub use crate::pulumi::stack_name::parts;
 
-/// Returns the Pulumi stack of the next run. The project and the backend are `None` if they are unknown before the run.
+/// Returns the Pulumi stack of the next run. The project and the backend are `None` if they are unknown.
 pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     let in_place = workspace.and_then(|workspace| workspace.status.as_ref()?.project_name.clone());
     PulumiStack {
@@ -18,8 +18,8 @@ pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     }
 }
 
-/// Returns the Pulumi stack of a completed run, which is derived from the announcement of the run and the agent's report. The reported
-/// backend takes precedence, because the environment variables of the run may set another backend than the Stack.
+/// Returns the Pulumi stack of a completed run, according to the announcement of the run and the report of the agent.
+/// The reported backend takes precedence, because the environment of the run may set another backend than the Stack.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
     let announced = current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None));
     PulumiStack {
@@ -29,7 +29,7 @@ pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -
     }
 }
 
-/// Whether the Stack may have resources: an `up` has succeeded, or a failed `up` may have changed resources.
+/// Returns whether the Stack may have resources: an `up` has succeeded, or a failed `up` may have changed resources.
 pub fn has_applied(stack: &Stack) -> bool {
     let Some(status) = &stack.status else { return false };
     let last = status.last_update.as_ref();
@@ -37,7 +37,7 @@ pub fn has_applied(stack: &Stack) -> bool {
         return false;
     }
     status.applied_stack.is_some()
-        // Earlier versions do not record `appliedStack`, and the Pulumi Kubernetes Operator records no digest.
+        // Earlier versions did not record `appliedStack`, and the Pulumi Kubernetes Operator records no digest.
         || status.last_applied_revision.is_some()
         || !status.outputs.is_empty()
         || last.is_some_and(|last| last.inputs.digest.is_none() && (last.kind.is_none() || is(last, UpdateKind::Up)))
@@ -47,8 +47,8 @@ fn is(last: &LastUpdate, kind: UpdateKind) -> bool {
     last.kind.as_deref() == Some(kind.as_str())
 }
 
-/// Returns the Pulumi stack in which the Stack may have resources. For a status without `appliedStack`, this is the Pulumi stack of the
-/// spec if the spec has not changed since the last run.
+/// Returns the Pulumi stack in which the Stack may have resources. If the status has no `appliedStack` and the spec has
+/// not changed since the last run, this is the Pulumi stack in the spec.
 pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     let status = stack.status.as_ref()?;
     let is_of_spec =
@@ -58,8 +58,8 @@ pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     status.applied_stack.clone().or_else(|| (is_of_spec && has_applied(stack)).then_some(of_spec))
 }
 
-/// Returns the Pulumi stack to record after a run that may have changed resources. If an interrupted run does not report the project and
-/// the backend, they are copied from the recorded Pulumi stack, unless that is known to be a different Pulumi stack.
+/// Returns the Pulumi stack to record after a run that may have changed resources. If an interrupted run reports no
+/// project and no backend, they are copied from the recorded Pulumi stack, unless this is a different Pulumi stack.
 pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     match recorded(stack) {
         Some(before) if !differ(&before, &worked_on) => PulumiStack {
@@ -71,12 +71,12 @@ pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
     }
 }
 
-/// Whether the Stack may have resources in the Pulumi stack of the next run.
+/// Returns whether the Stack may have resources in the Pulumi stack of the next run.
 pub fn has_applied_here(stack: &Stack, workspace: Option<&Workspace>) -> bool {
     recorded(stack).is_some_and(|applied| !differ(&applied, &desired(stack, workspace)))
 }
 
-/// Whether a run may have changed resources. This includes a run whose end the agent did not report.
+/// Returns whether a run may have changed resources. This includes a run whose end the agent has not reported.
 pub fn may_have_changed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Up
@@ -86,8 +86,8 @@ pub fn may_have_changed(update: &Update) -> bool {
             || result.changes.iter().any(|(operation, count)| operation != "same" && *count > 0))
 }
 
-/// Whether a destroy with an unknown result may have removed the Pulumi stack from the backend, because the destroy was interrupted or its
-/// end was not observed.
+/// Returns whether a destroy with an unknown result may have removed the Pulumi stack from the backend. The destroy was
+/// interrupted, or its end was not observed.
 pub fn may_have_removed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Destroy
@@ -96,11 +96,11 @@ pub fn may_have_removed(update: &Update) -> bool {
             || result.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::Agent))
 }
 
-/// Whether an earlier destroy removed the Pulumi stack that this destroy did not find.
+/// Returns whether an earlier destroy has removed the Pulumi stack that this destroy did not find.
 ///
-/// The earlier destroy must have failed and may have removed the Pulumi stack. The name, the project and the backend must be equal in both
-/// runs and in the recorded Pulumi stack. Services such as Pulumi Cloud are excluded: they also return "not found" for Pulumi stacks that
-/// the access token cannot read, so a user has to decide.
+/// The earlier destroy must have failed, and must be able to have removed the Pulumi stack. The name, the project and
+/// the backend must be equal in both runs and in the recorded Pulumi stack. Services such as Pulumi Cloud are excluded:
+/// they also report Pulumi stacks as missing that the access token cannot read, so a user must decide.
 pub fn was_removed_before(
     stack: &Stack,
     kind: UpdateKind,
@@ -109,7 +109,7 @@ pub fn was_removed_before(
 ) -> bool {
     let removed = previous.filter(|last| is(last, UpdateKind::Destroy) && last.stack_may_be_removed == Some(true));
     let is_same = |last: &LastUpdate| last.pulumi_stack.as_ref().is_some_and(|removed| !differ(removed, looked_up));
-    // The state in a file backend may be lost together with the volume of the backend.
+    // The state in a file backend can be lost together with the volume of the backend.
     let is_storage = looked_up.backend.as_ref().is_some_and(|url| !url.starts_with("http") && !url.starts_with("file"));
     kind == UpdateKind::Destroy
         && is_storage
@@ -117,8 +117,8 @@ pub fn was_removed_before(
         && recorded(stack).as_ref() == Some(looked_up)
 }
 
-/// Returns the Pulumi stack whose resources remain because a run uses another Pulumi stack. Returns `None` if the last run or the
-/// announcement of this run already used the other Pulumi stack, so that the change is reported only once.
+/// Returns the Pulumi stack whose resources remain because a run uses another Pulumi stack. Returns `None` if the last
+/// run or the announcement of this run already used the other Pulumi stack. The change is therefore reported only once.
 pub fn orphaned_stack<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,

@@ -1,4 +1,4 @@
-//! The Stack controller: resolves the source, applies the Workspace, creates Updates and records their results.
+//! Stack controller: resolves the source, applies the Workspace, creates Updates and records their results.
 
 mod act;
 mod action;

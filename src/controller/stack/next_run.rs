@@ -1,4 +1,4 @@
-//! The steps that lead to the next run of a Stack: fetch the artifact, apply the Workspace, create the Update.
+//! Steps that lead to the next run of a Stack: fetch the artifact, apply the Workspace, create the Update.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -16,7 +16,7 @@ use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_by
 use crate::controller::stack::{build_update, build_workspace, ownership, pko_migration, status};
 use crate::source::Resolved;
 
-/// Returns the next action towards a run if a run is due, else the action of a Stack for which no run is due.
+/// Returns the next action for a run if a run is due. Otherwise, returns the action of a Stack for which no run is due.
 pub fn run_if_due(
     observed: &Observed,
     resolved: &Resolved,
@@ -57,8 +57,8 @@ pub fn run_if_due(
     }
 }
 
-/// Returns the action that takes over a Workspace of the Pulumi Kubernetes Operator without a run. A Workspace that the reclaim policy
-/// deletes is not taken over.
+/// Returns the action that takes over a Workspace of the Pulumi Kubernetes Operator without a run. If the reclaim
+/// policy deletes the Workspace, it is not taken over.
 pub fn operators_workspace(observed: &Observed, resolved: &Resolved, in_store: bool, due: &Due) -> Option<Action> {
     pko_migration::workspace(observed.workspace.as_ref())?;
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
@@ -76,7 +76,8 @@ fn replace_workspace(observed: &Observed, resolved: &Resolved, in_store: bool) -
     }
 }
 
-/// Returns the action that delivers and records another archive with the same content as that of the last run. No run is needed.
+/// Returns the action that delivers and records another archive with the same content as the archive of the last run.
+/// No run is required.
 fn adopt_repacked_archive(
     observed: &Observed,
     resolved: &Resolved,
@@ -97,7 +98,7 @@ fn adopt_repacked_archive(
     })
 }
 
-/// Returns the next action towards a run that is due.
+/// Returns the next action for a run that is due.
 fn run(
     observed: &Observed,
     resolved: &Resolved,
@@ -108,7 +109,7 @@ fn run(
 ) -> Action {
     let stack = &observed.stack;
     let artifact = reference(resolved);
-    // The Update and the durations are validated before the Workspace is changed.
+    // The Update and the durations are validated before the Workspace changes.
     let current = current_update(observed, resolved, kind, reason);
     let run = || build_update::update(stack, &current).map(drop);
     if let Err(error) = build_workspace::check_times(stack).and_then(|()| run()) {
@@ -154,7 +155,7 @@ fn run(
     }
 }
 
-/// Returns the action to take while a dependency is unmet or invalid. A destroy does not wait for dependencies.
+/// Returns the action if a dependency is unmet or invalid. A destroy does not wait for dependencies.
 fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind, now: Timestamp) -> Option<Action> {
     if kind == UpdateKind::Destroy {
         return None;
@@ -174,9 +175,9 @@ fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind
     }
 }
 
-/// Returns the action after a successful run if no further run is due. The action deletes the Workspace if the reclaim policy requires it,
-/// fetches the source for a pod that has lost it, or, if the pod rejected a newer source, resets the Workspace to the source of the last
-/// run.
+/// Returns the action after a successful run if no other run is due. It deletes the Workspace if the reclaim policy
+/// requires this. It fetches the source for a pod that has lost the source. If the pod rejected a newer source, it
+/// resets the Workspace to the source of the last run.
 fn settled_on(
     observed: &Observed,
     resolved: &Resolved,

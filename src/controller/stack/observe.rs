@@ -1,4 +1,4 @@
-//! Reads the state that a reconcile of a Stack needs. Only this module reads from the API server before a decision.
+//! Reads the state that a Stack reconcile requires. Before a decision, only this module reads from the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -25,7 +25,7 @@ use crate::runtime::reads::ReadError;
 use crate::source::git::{KnownArtifact, Lookup};
 use crate::source::{self, Resolved, Unavailable};
 
-/// Reads only the state that one reconcile step needs.
+/// Reads the state that one reconcile step requires.
 pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, ReadError> {
     let account = &mut stack.spec.service_account_name;
     *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
@@ -83,7 +83,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     })
 }
 
-/// Resolves the source of the Stack, if this step needs it.
+/// Resolves the source of the Stack, if this step requires the source.
 async fn observe_source(
     stack: &Stack,
     update: Option<&Update>,
@@ -93,14 +93,15 @@ async fn observe_source(
     if needs_source(stack, update, workspace) {
         return Some(resolve(stack, context).await);
     }
-    // A suspended or deleted Stack does not poll its repository.
+    // The repository of a suspended or deleted Stack is not polled.
     if stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some() {
         context.git.forget(&(stack.namespace().unwrap_or_default(), stack.name_any()));
     }
     None
 }
 
-/// Reads the state for a destroy: the artifacts that the destroy can use, and the dependents that have to be destroyed first.
+/// Reads the state for a destroy: the artifacts that the destroy can use, and the dependents that must be destroyed
+/// first.
 async fn observe_deletion(
     stack: &Stack,
     workspace: Option<&Workspace>,
@@ -124,7 +125,8 @@ async fn observe_deletion(
     })
 }
 
-/// Returns the changed Secrets and ConfigMaps that match the watch selector. Reads only their metadata, with one GET per object.
+/// Returns the changed Secrets and ConfigMaps that match the watch selector. Only the metadata of each object is read,
+/// with one GET request.
 async fn changed_watched_objects(
     stack: &Stack,
     workspace: Option<&Workspace>,
@@ -146,7 +148,7 @@ async fn changed_watched_objects(
     Ok(watched)
 }
 
-/// Returns the labels of an object; `None` if it does not exist or reading it is forbidden.
+/// Returns the labels of an object. Returns `None` if the object does not exist, or if the read is forbidden.
 async fn labels<K>(
     namespace: &str,
     name: &str,
@@ -165,8 +167,8 @@ where
     }
 }
 
-/// Returns the dependencies of the Stack. Most dependencies are read from the cache, whose watch wakes this Stack when a dependency
-/// changes.
+/// Returns the dependencies of the Stack. Most dependencies are read from the cache, whose watch wakes this Stack when
+/// a dependency changes.
 async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<Dependency>, ReadError> {
     let own = stack.namespace().unwrap_or_default();
     let mut dependencies = Vec::new();
@@ -181,8 +183,8 @@ async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<De
     Ok(dependencies)
 }
 
-/// Reads a dependency from the cache, or from the API server if the cache is not sufficient: an expression may use any field, but the cache
-/// contains only some of the fields, and Stacks of other shards are not cached.
+/// Reads a dependency from the cache or, if the cache is not sufficient, from the API server. An expression can use all
+/// fields, but the cache contains only some fields. Stacks of other shards are not in the cache.
 async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<Option<Arc<Stack>>, ReadError> {
     let cached = context.dependents.cached(key);
     let is_gone = cached.is_none() && context.scope.watches_all_of(&key.0);
@@ -198,7 +200,7 @@ async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Res
     Ok(whole)
 }
 
-/// Resolves the source of the Stack and ensures that the kind of the source is watched.
+/// Resolves the source of the Stack, and ensures that the kind of the source is watched.
 async fn resolve(stack: &Stack, context: &Context) -> Result<Resolved, Unavailable> {
     let follower = (stack.namespace().unwrap_or_default(), stack.name_any());
     let without_object = source::without_object(&stack.spec);
@@ -252,17 +254,18 @@ pub fn current_update_name(stack: &Stack) -> Option<&str> {
     Some(stack.status.as_ref()?.current_update.as_ref()?.name.as_str())
 }
 
-/// Returns the outputs Secret of an Update, if the Update owns it.
+/// Returns the Secret with the outputs of an Update, if the Update owns the Secret.
 async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Result<Option<Secret>, ReadError> {
     let Some(name) = update.status.as_ref().and_then(pko_migration::outputs_name) else { return Ok(None) };
     let secret = context.reader.get_opt::<Secret>(namespace, name).await?;
     Ok(secret.filter(|secret| is_outputs_of(secret, update)))
 }
 
-/// Whether this step needs the source. The source is not needed after a run has started, or if the Stack is deleted and its pod has an
-/// artifact.
+/// Returns whether this step requires the source. The source is not required after the start of a run, or if the Stack
+/// is deleted and its pod contains an artifact.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
-    // An Update that has not started may be revoked when the source changes. A started Update uses its own artifact until the end.
+    // If the source changes, an Update that has not started may be revoked. After the start, an Update uses its own
+    // artifact until the end.
     if update.is_some_and(|u| u.is_complete() || u.status.as_ref().is_some_and(|s| s.run.is_some())) {
         return false;
     }

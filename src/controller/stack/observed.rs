@@ -1,4 +1,4 @@
-//! The observed state of a Stack: the Stack itself, its source, its Workspace and its Updates.
+//! Observed state of a Stack: the Stack itself, its source, its Workspace and its Updates.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,36 +11,37 @@ use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::prerequisites::Dependency;
 use crate::source::{Resolved, Unavailable};
 
-/// The observed state at the start of a reconcile step.
+/// Observed state at the start of a reconcile step.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub stack: Stack,
-    /// The resolved source; `None` if this step needs no source.
+    /// Resolved source, or `None` if this step requires no source.
     pub source: Option<Result<Resolved, Unavailable>>,
-    /// Whether the store or the pod has the bytes of the resolved artifact.
+    /// Whether the store or the pod contains the bytes of the resolved artifact.
     pub in_store: bool,
     pub workspace: Option<Workspace>,
-    /// Whether admission changed the Workspace at the last apply, and the Workspace has not changed since.
+    /// Whether an admission webhook or policy changed the Workspace at the last apply, and the Workspace is still
+    /// unchanged since then.
     pub is_workspace_mutated: bool,
-    /// The Update named in `status.currentUpdate`.
+    /// Update to which `status.currentUpdate` refers.
     pub update: Option<Update>,
-    /// The outputs Secret of that Update, if the Update is complete.
+    /// Secret with the outputs of this Update, if the Update is complete.
     pub outputs: Option<Secret>,
-    /// The Stacks named in `dependsOn` and `prerequisites`.
+    /// Stacks to which `dependsOn` and `prerequisites` refer.
     pub dependencies: Vec<Dependency>,
-    /// The dependency cycle that contains this Stack.
+    /// Dependency cycle that contains this Stack.
     pub cycle: Option<Vec<String>>,
-    /// Message about a dependency in another namespace that the controller does not allow Stacks to refer to.
+    /// Message about a dependency in another namespace, if the controller does not allow such dependencies.
     pub denied_dependency: Option<String>,
-    /// Secrets and ConfigMaps that have changed in the pod since the last run and whose change triggers a run.
+    /// Secrets and ConfigMaps in the pod that have changed since the last run and whose changes trigger a run.
     pub watched: BTreeSet<String>,
     /// Maximum jitter of intervals, in percent.
     pub interval_jitter: u8,
-    /// The Stack that manages the same Pulumi stack and takes precedence over this one.
+    /// Stack that manages the same Pulumi stack and takes precedence over this Stack.
     pub duplicate: Option<DuplicateStack>,
-    /// All cached Updates of this Stack.
+    /// All Updates of this Stack in the cache.
     pub updates: Vec<Arc<Update>>,
-    /// Set only while the Stack is being deleted.
+    /// State for the deletion. Set only while the Stack is being deleted.
     pub deletion: Option<Deletion>,
 }
 
@@ -68,15 +69,15 @@ impl Observed {
     }
 }
 
-/// State that is observed only while the Stack is being deleted.
+/// State that is read only while the Stack is being deleted.
 #[derive(Clone, Debug, Default)]
 pub struct Deletion {
-    /// The artifact in the Workspace's spec, if its bytes are available.
+    /// Artifact in the spec of the Workspace, if its bytes are available.
     pub requested: Option<Resolved>,
-    /// The generated project that destroys the stack without its source, if the name of the project is known.
+    /// Generated project for a destroy without the source, if the name of the project is known.
     pub without_source: Option<Resolved>,
-    /// Whether the store has the bytes of the generated project. The bytes are stored only after a fetch of the source has failed.
+    /// Whether the store contains the generated project. The project is stored only after a failed fetch of the source.
     pub is_stored: bool,
-    /// The Stacks that depend on this one.
+    /// Stacks that depend on this Stack.
     pub dependents: Vec<Arc<Stack>>,
 }

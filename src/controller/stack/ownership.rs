@@ -9,12 +9,12 @@ use crate::api::auto::Workspace;
 use crate::api::names;
 use crate::api::pulumi::Stack;
 
-/// Annotation of a Workspace that contains the hash of the desired metadata and spec.
+/// Annotation of a Workspace with the hash of its desired metadata and spec.
 pub const ANNOTATION_DESIRED_HASH: &str = "pulumi.com/desired-hash";
 
-/// Returns the owner references for the objects of a Stack. Returns `None` if the Stack is being deleted: with foreground deletion, the
-/// garbage collector would immediately delete the objects that the destroy needs. The controller deletes these objects itself before it
-/// removes the finalizer of the Stack.
+/// Returns the owner references for the objects of a Stack. Returns `None` if the Stack is being deleted. With
+/// foreground deletion, the garbage collector would immediately delete the objects that the destroy requires. The
+/// controller deletes these objects before it removes the finalizer of the Stack.
 pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     let reference = OwnerReference {
         api_version: Stack::api_version(&()).into_owned(),
@@ -27,7 +27,7 @@ pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     stack.metadata.deletion_timestamp.is_none().then(|| vec![reference])
 }
 
-/// Returns the labels of all objects that belong to a Stack.
+/// Returns the labels of all objects of a Stack.
 pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
     let shard = stack.labels().get_key_value(names::LABEL_SHARD).map(|(key, value)| (key.clone(), value.clone()));
     let own = [
@@ -39,8 +39,8 @@ pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
     own.into_iter().chain(shard).collect()
 }
 
-/// Returns the name of the Stack that owns an object. Falls back to the labels, because a deletion of the Stack with the propagation policy
-/// `Orphan` removes the owner references.
+/// Returns the name of the Stack that owns an object. If the object has no owner reference, the labels are used,
+/// because a deletion of the Stack with the propagation policy `Orphan` removes the owner references.
 pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     let is_stack = |o: &&OwnerReference| o.kind == "Stack" && o.api_version.starts_with("pulumi.com/");
     let owner = object.owner_references().iter().find(is_stack).map(|owner| owner.name.clone());
@@ -49,12 +49,12 @@ pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     owner.or_else(|| label(names::LABEL_WORKSPACE_NAME).filter(|_| is_made).cloned())
 }
 
-/// Whether a Workspace with the name of the Stack belongs to the Stack.
+/// Returns whether a Workspace with the name of the Stack is owned by the Stack.
 pub fn owns(stack: &Stack, workspace: &Workspace) -> bool {
     desired_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
 }
 
-/// Returns the hash in the annotation of a generated or live Workspace.
+/// Returns the hash in the annotation of a generated or existing Workspace.
 pub fn desired_hash(workspace: &Workspace) -> Option<&str> {
     workspace.metadata.annotations.as_ref()?.get(ANNOTATION_DESIRED_HASH).map(String::as_str)
 }
@@ -69,8 +69,8 @@ mod tests {
 
     fn workspace(metadata: Value) -> Workspace {
         let mut workspace = json!({"metadata": {"name": "app", "namespace": "apps"}, "spec": {}});
-        workspace["metadata"].as_object_mut().expect("fields").extend(metadata.as_object().expect("fields").clone());
-        serde_json::from_value(workspace).expect("a workspace")
+        workspace["metadata"].as_object_mut().expect("a map").extend(metadata.as_object().expect("a map").clone());
+        serde_json::from_value(workspace).expect("valid Workspace")
     }
 
     #[test]

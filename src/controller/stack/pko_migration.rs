@@ -1,4 +1,4 @@
-//! Interprets the state that the Pulumi Kubernetes Operator has recorded, so that the migration does not start a run that the operator
+//! Interprets the state that the Pulumi Kubernetes Operator has recorded. The migration starts no run that the operator
 //! would not have started.
 
 use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
@@ -10,20 +10,21 @@ use crate::controller::stack::run::RunCandidate;
 use crate::runtime::field_managers;
 use crate::source::Resolved;
 
-/// Value of `failures` at which the operator stops retrying.
+/// Value of `failures` after which the operator stops retrying.
 const PKO_MAX_FAILURES: i64 = 3;
 
-/// Minimum length of the hash of a commit or archive.
+/// Minimum length of the hash of a commit or an archive.
 const MIN_HASH: usize = 40;
 
-/// Whether the last run used this artifact, or another archive with the same content. The operator records no digest. Its
-/// `lastAttemptedCommit` contains a Flux revision, a commit hash, a digest or the generation of a Program.
+/// Returns whether the last run used this artifact, or another archive with the same content. The operator records no
+/// digest. In its status, `lastAttemptedCommit` is a Flux revision, a commit hash, a digest or the generation of a
+/// Program.
 pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let RunCandidate { revision, inputs: RunInputs { digest, content_id, .. } } = candidate;
-    // A source without a source object has no revision.
+    // A source that is not an object has no revision.
     let commit = last.last_attempted_commit.as_deref().unwrap_or_default();
     match &last.inputs.digest {
-        // For a Git repository that the controller polls itself, only the commit hash is recorded.
+        // For a Git repository that the controller polls, only the commit hash is recorded.
         Some(last_digest) => {
             (commit == revision || hash(revision) == Some(commit))
                 && (digest.as_ref() == Some(last_digest) || is_same_content(last, revision, content_id.as_deref()))
@@ -34,8 +35,9 @@ pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     }
 }
 
-/// Whether the last run used an artifact with the same content ID. Records of earlier versions have no content ID. For these records, the
-/// checksum of the revision is compared, which equals the content ID of a source without options.
+/// Returns whether the last run used an artifact with the same content ID. Records of earlier versions contain no
+/// content ID. For such a record, the checksum of the revision is compared, which equals the content ID of a source
+/// without options.
 fn is_same_content(last: &LastUpdate, revision: &str, content_id: Option<&str>) -> bool {
     let revision = Revision::parse(revision);
     content_id.is_some() && last.inputs.content_id.as_deref().or_else(|| revision.checksum()) == content_id
@@ -51,8 +53,8 @@ fn hash(revision: &str) -> Option<&str> {
     (hash.len() >= MIN_HASH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
 }
 
-/// Returns the status for the takeover of a Stack. The operator ignored Flux's annotations, so their current values are recorded as
-/// handled.
+/// Returns the status after the takeover of a Stack. The operator ignored the Flux annotations, so their current values
+/// are recorded as handled.
 pub fn adopted(stack: &Stack) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) =
@@ -65,8 +67,8 @@ pub fn adopted(stack: &Stack) -> StackStatus {
     status
 }
 
-/// Returns the status with the digest of the operator's last run, if the source still has the revision of that run. After that, another
-/// digest triggers a run.
+/// Returns the status with the digest of the last run of the operator, if the source still has the revision of this
+/// run. From then on, another digest triggers a run.
 pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let mut status = stack.status.clone()?;
     let digest = Some(resolved.digest.clone());
@@ -85,7 +87,7 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     Some(status)
 }
 
-/// Whether the operator stopped retrying. It stops after a fixed number of failures and records no reason.
+/// Returns whether the operator stopped retrying. It stops after a fixed number of failures, and records no reason.
 pub fn has_failed_permanently(last: &LastUpdate) -> bool {
     last.state.as_deref() == Some("failed") && last.reason.is_none() && last.failures >= PKO_MAX_FAILURES
 }
@@ -94,12 +96,12 @@ fn is_operators(last: &LastUpdate) -> bool {
     last.inputs.digest.is_none()
 }
 
-/// Whether the operator announced this run. Runs of this controller have a digest.
+/// Returns whether the operator announced this run. Runs of this controller have a digest.
 pub fn is_operators_run(current: &CurrentUpdate) -> bool {
     current.inputs.digest.is_none()
 }
 
-/// Removes the completed run from the status and returns it. The operator records the type of the run only in the Update.
+/// Removes the completed run from the status and returns it. The operator records the type of a run only in the Update.
 pub fn take_run(status: &mut StackStatus, of_update: UpdateKind) -> Option<CurrentUpdate> {
     let current = status.current_update.take()?;
     let kind = if is_operators_run(&current) { of_update } else { current.kind };
@@ -111,7 +113,8 @@ pub fn workspace(workspace: Option<&Workspace>) -> Option<&Workspace> {
     workspace.filter(|w| w.metadata.deletion_timestamp.is_none() && field_managers::is_applied_by_operator(*w))
 }
 
-/// Returns the name of the outputs Secret of an Update. The operator writes an empty name if there is no such Secret.
+/// Returns the name of the Secret with the outputs of an Update. The operator records an empty name if the Secret does
+/// not exist.
 pub fn outputs_name(status: &UpdateStatus) -> Option<&str> {
     status.outputs.as_deref().filter(|name| !name.is_empty())
 }

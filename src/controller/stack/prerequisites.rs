@@ -17,25 +17,27 @@ use crate::source;
 pub mod evaluator;
 pub mod expression;
 
-/// A dependency of a Stack. `stack` is `None` if the dependency does not exist.
+/// Dependency of a Stack. `stack` is `None` if the dependency does not exist.
 #[derive(Clone, Debug)]
 pub struct Dependency {
-    /// The name of the dependency, preceded by its namespace if that differs from the namespace of the Stack.
+    /// Name of the dependency. It contains the namespace if the dependency is in another namespace than the Stack.
     pub name: String,
     pub rule: Rule,
     pub stack: Option<Arc<Stack>>,
-    /// The result of the expression, if the rule has one and the result is known.
+    /// Result of the expression, if the rule contains an expression and its result is known.
     pub result: Option<Result<bool, ExpressionError>>,
 }
 
-/// The condition that a dependency has to meet.
+/// Condition that a dependency must meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The last run succeeded with the current spec and the current request. If `within` is set, the run ended at most this long ago.
+    /// The last run has succeeded with the current spec and the current request. If `within` is set, the run must have
+    /// ended at most this long ago.
     Succeeded { within: Option<SignedDuration> },
-    /// The Stack is Ready for its current generation and, if both use the same source, has applied the same revision.
+    /// The Stack is Ready for its current generation. If both Stacks use the same source, it must also have applied the
+    /// same revision.
     Ready,
-    /// The expression evaluates to true.
+    /// The expression evaluates to `true`.
     Expression(String),
 }
 
@@ -43,31 +45,31 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DependencyState {
     Satisfied,
-    /// A dependency is unmet. Contains the message and the stale dependencies, which have to run again.
+    /// A dependency is unmet. Contains a message and the stale dependencies, which must run again.
     Unmet {
         message: String,
         stale: Vec<Stale>,
     },
-    /// An expression is being evaluated. The Stack is woken when the result is known.
+    /// An expression is being evaluated. The result wakes the Stack.
     Evaluating,
-    /// An expression is invalid or exceeds a limit, so another evaluation with the same objects would fail too.
+    /// An expression is invalid or exceeds a limit. Another evaluation with the same objects would fail, too.
     Invalid(String),
 }
 
-/// A dependency that has to run again. The value of the request is derived from the last run of the dependency, so repeated requests have
-/// no effect.
+/// Dependency that must run again. The value of the request is derived from the last run of the dependency, so a
+/// repeated request has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
     pub name: String,
     pub request: String,
 }
 
-/// Returns the dependencies in a spec and their rules. `own` is the namespace of the Stack.
+/// Returns the dependencies in a spec, with their rules. `own` is the namespace of the Stack.
 pub fn rules(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     let prerequisites = spec.prerequisites.iter().map(|prerequisite| {
         let within = prerequisite.requirement.as_ref().and_then(|r| r.succeeded_within_duration.as_deref());
         let within = within.and_then(duration::seconds).map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX));
-        // No run can meet a duration of zero seconds, so the prerequisite would run repeatedly.
+        // A run cannot meet a duration of zero seconds. The prerequisite would therefore run repeatedly.
         let within = within.map(|seconds| seconds.max(1));
         let rule = Rule::Succeeded { within: within.map(SignedDuration::from_secs) };
         ((own.to_owned(), prerequisite.name.clone()), rule)
@@ -80,7 +82,7 @@ pub fn rules(spec: &StackSpec, own: &str) -> Vec<(ObjectKey, Rule)> {
     prerequisites.chain(dependencies).collect()
 }
 
-/// Returns namespace and name of each dependency in a spec. `own` is the namespace of the Stack.
+/// Returns the namespace and the name of each dependency in a spec. `own` is the namespace of the Stack.
 pub fn references<'a>(spec: &'a StackSpec, own: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let prerequisites = spec.prerequisites.iter().map(move |prerequisite| (own, prerequisite.name.as_str()));
     let dependencies = spec.depends_on.iter();
@@ -88,7 +90,7 @@ pub fn references<'a>(spec: &'a StackSpec, own: &'a str) -> impl Iterator<Item =
     prerequisites.chain(dependencies)
 }
 
-/// Returns the fields of a dependency's status that `check` reads.
+/// Returns the fields of the status of a dependency that `check` reads.
 pub fn part_of_status(status: StackStatus) -> StackStatus {
     let ready = status.conditions.into_iter().filter(|condition| condition.type_ == READY);
     let last = status.last_update.map(|last| LastUpdate {
@@ -126,19 +128,19 @@ pub fn watched_fields(stack: &Stack) -> impl Hash {
     (request, seen, ended)
 }
 
-/// Returns a message if the spec names a dependency in another namespace. The caller checks whether that is allowed.
+/// Returns a message if the spec contains a dependency in another namespace. The caller checks whether this is allowed.
 pub fn cross_namespace_reference(spec: &StackSpec, own: &str) -> Option<String> {
     let elsewhere = references(spec, own).find(|(namespace, _)| *namespace != own);
     elsewhere.map(|(namespace, name)| format!("spec.dependsOn: Stack {namespace}/{name} is in another namespace"))
 }
 
-/// Returns the name of a Stack for messages; the namespace is added if it differs from `own`.
+/// Returns the name of a Stack for messages. It contains the namespace if this differs from `own`.
 pub fn display_name((namespace, name): &ObjectKey, own: &str) -> String {
     if namespace == own { name.clone() } else { format!("{namespace}/{name}") }
 }
 
-/// Checks whether a run of this Stack with this revision may start. The check continues after an unmet dependency, so that the runs of
-/// all stale dependencies are requested in one reconcile.
+/// Checks whether a run of this Stack with this revision can start. After an unmet dependency, the check continues with
+/// the other dependencies, so that one reconcile requests the runs of all stale dependencies.
 pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> DependencyState {
     let mut stale = Vec::new();
     let mut problems = Vec::new();

@@ -1,4 +1,4 @@
-//! The Stack controller: its watches, and its reconcile loop, which observes, decides and acts.
+//! Stack controller: its watches, and its reconcile loop (observe, decide, act).
 
 use std::sync::Arc;
 
@@ -25,15 +25,15 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch::only_changes;
 
-/// Maximum number of steps before the Stack is requeued, so that other Stacks are reconciled too.
+/// Maximum number of steps per reconcile. The Stack is then requeued, so that it does not delay other Stacks.
 const STEPS: usize = 8;
 
-/// Reconciles a Stack in steps. Each step observes the state, decides on an action and performs the action.
+/// Reconciles a Stack in steps. Each step observes the state, decides on an action, and performs the action.
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     context.metrics.stacks(context.stacks.store().len());
-    // The Stack is not read from the cache, because the cache may lag behind the controller's own last write and the record of runs has to
-    // be current.
+    // The cache may not contain the last write of this controller yet, but the record of runs must be current. The
+    // Stack is therefore read from the API.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
         return Ok(Outcome::Settled);
@@ -53,7 +53,7 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
     Ok(Outcome::After(std::time::Duration::from_secs(1)))
 }
 
-/// Streams of Stacks that have to be reconciled.
+/// Streams of Stacks that must be reconciled.
 pub struct Feeds<W, D> {
     /// Stacks whose sources have changed.
     pub woken: W,
@@ -92,7 +92,7 @@ pub async fn controller(
                 owner(&update).filter(|_| !is_untouched(&update))
             })
             .watches_stream(only_changes(workspaces.default_backoff(), workspace_state), |workspace: Workspace| {
-                // A Workspace that belongs to no Stack blocks the Stack with the same name.
+                // A Workspace that is not owned by a Stack blocks the Stack with the same name.
                 owner(&workspace)
                     .or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
             })
@@ -102,8 +102,9 @@ pub async fn controller(
     start.run(record, seen, triggers, reconcile, context).await;
 }
 
-/// Returns the fields of an Update that the Stack's status reflects. For an open Update, these are the waiting condition, the start, the
-/// cancellation and the progress; for a completed or deleted Update, the resource version.
+/// Returns the fields of an Update that affect the status of its Stack. For an open Update, these are the waiting
+/// condition, the start, the cancellation and the progress. For a completed or deleted Update, this is the resource
+/// version.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
         return format!("{:?}", update.metadata.resource_version);
@@ -118,7 +119,7 @@ fn update_state(update: &Update) -> String {
     format!("{:?}", (waits, has_begun, is_canceling, resources.unwrap_or_default()))
 }
 
-/// Whether the Update has not changed since the Stack controller created it, so that its event requires no reconcile.
+/// Returns whether the Update is unchanged since the Stack controller created it. Its event then requires no reconcile.
 fn is_untouched(update: &Update) -> bool {
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions.is_empty() && update.metadata.deletion_timestamp.is_none()
@@ -130,14 +131,14 @@ fn workspace_state(workspace: &Workspace) -> String {
     format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
 }
 
-/// Keeps only the fields that determine the source of a Stack, its dependencies, and its readiness for dependents.
+/// Removes all fields except the source of a Stack, its dependencies, and its readiness for dependents.
 fn strip_unused_fields(stack: &mut Stack) {
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, .. } = std::mem::take(&mut stack.spec);
     stack.spec = StackSpec { flux_source, program_ref, prerequisites, depends_on, ..StackSpec::default() };
     stack.status = stack.status.take().map(prerequisites::part_of_status);
 }
 
-/// Returns the Stack that an object belongs to.
+/// Returns the Stack that owns an object.
 fn owner<K: Resource>(object: &K) -> Option<ObjectRef<Stack>> {
     Some(ObjectRef::new(&ownership::stack_of(object)?).within(&object.namespace()?))
 }

@@ -1,5 +1,6 @@
-//! The type, the artifact and the inputs of a run, and the changes of the inputs since the last run. The agent in the pod reports keyed
-//! hashes of Secrets and ConfigMaps, so a changed object triggers a run only after the kubelet has updated the pod.
+//! Type, artifact and inputs of a run, and changes of the inputs since the last run. The agent in the pod reports keyed
+//! hashes of Secrets and ConfigMaps. A change of an object therefore triggers a run only after the kubelet has updated
+//! the pod.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::controller::stack::identity;
 use crate::controller::stack::observed::Observed;
 use crate::source::Resolved;
 
-/// Returns the description of a run for messages. A source that is already in the pod has no revision.
+/// Returns the description of a run for messages. A source in the pod has no revision.
 pub fn named(kind: UpdateKind, revision: &str) -> String {
     match revision {
         "" => kind.as_str().to_owned(),
@@ -33,7 +34,8 @@ pub fn forward(stack: &Stack) -> UpdateKind {
     if stack.spec.preview.unwrap_or_default() { UpdateKind::Preview } else { UpdateKind::Up }
 }
 
-/// Returns the reference to the artifact of a run, or `None` for a run that the Pulumi Kubernetes Operator announced.
+/// Returns the reference to the artifact of a run. Returns `None` for a run that the Pulumi Kubernetes Operator
+/// announced.
 pub fn artifact_of(current: &CurrentUpdate) -> Option<ArtifactReference> {
     Some(ArtifactReference {
         digest: current.inputs.digest.clone()?,
@@ -50,21 +52,21 @@ pub fn reference(resolved: &Resolved) -> ArtifactReference {
     }
 }
 
-/// The source revision and the inputs of a run, which are compared with those of the last run.
+/// Source revision and inputs of a run, which are compared with the last run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCandidate {
-    /// Empty for a source without a revision.
+    /// Revision of the source. Empty if the source has no revision.
     pub revision: String,
     pub inputs: RunInputs,
 }
 
 impl RunCandidate {
-    /// Returns the revision and inputs of an announced run.
+    /// Returns the candidate of an announced run.
     pub fn announced(current: &CurrentUpdate) -> Self {
         Self { revision: current.commit.clone().unwrap_or_default(), inputs: current.inputs.clone() }
     }
 
-    /// Returns the revision and inputs of a run of this Stack with this artifact.
+    /// Returns the candidate of a run of this Stack with this artifact.
     pub fn new(observed: &Observed, resolved: &Resolved) -> Self {
         let stack = &observed.stack;
         let (reconcile_request, requested_at) = requests(stack);
@@ -103,7 +105,8 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, kind: UpdateKind
     }
 }
 
-/// Returns how the next run handles pending creates: according to the user's decision, else according to the record of the last run.
+/// Returns the policy of the next run for pending creates: the decision of the user or, without a decision, the record
+/// of the last run.
 fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     match annotations::resolution(stack) {
         Some(Decision::Retry) if !annotations::is_stack_not_found(stack) => Some(PendingCreates::Keep),
@@ -114,13 +117,13 @@ fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     }
 }
 
-/// Returns the hash of the Secret and ConfigMap values that the configuration refers to.
+/// Returns the hash of the values in Secrets and ConfigMaps to which the configuration refers.
 fn config_inputs(observed: &Observed) -> Option<String> {
     workspace_status(observed.workspace.as_ref())?.config_inputs.clone()
 }
 
-/// Returns the hashes of the mounted objects. A changed object that is not watched keeps the hash of the last run, so that its change
-/// neither triggers a run nor counts as a new input of a run.
+/// Returns the hashes of the mounted objects. If an object that is not watched has changed, the hash of the last run is
+/// returned. The change then triggers no run, and is not a new input of a run.
 fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
     let before = last_update(&observed.stack).map(|last| &last.inputs.mounted_inputs);
     let counts = |(object, word): (&String, &String)| {
@@ -132,7 +135,7 @@ fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
         .unwrap_or_default()
 }
 
-/// Returns the mounted objects whose content differs from that of the last run, watched or not.
+/// Returns the mounted objects whose content has changed since the last run, including objects that are not watched.
 pub fn changed_objects<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> Vec<&'a str> {
     let (Some(now), Some(last)) = (workspace_status(workspace), last_update(stack)) else { return Vec::new() };
     let differs =
@@ -144,8 +147,8 @@ pub fn changed_objects<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> V
         .collect()
 }
 
-/// Returns the message of the Update if a Secret or ConfigMap has changed since the last run. An object without a recorded hash counts as
-/// unchanged.
+/// Returns the message of the Update if a Secret or ConfigMap has changed since the last run. An object without a
+/// recorded hash counts as unchanged.
 pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     let has_read = |now: &String| last.run_config_inputs.as_ref() == Some(now);
     if matches!((&last.inputs.config_inputs, &inputs.config_inputs), (Some(before), Some(now)) if before != now && !has_read(now))
@@ -158,12 +161,13 @@ pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     Some(format!("{} has changed", object.replacen('/', " ", 1)))
 }
 
-/// Returns the hashes that are missing in the record of the last run; `None` if no hash is missing or no run has completed.
+/// Returns the hashes that the record of the last run does not contain. Returns `None` if no hash is missing or no run
+/// has ended.
 pub fn baseline(observed: &Observed) -> Option<Baseline> {
     let (now, last) = (workspace_status(observed.workspace.as_ref())?, last_update(&observed.stack)?);
     let is_new = |object: &String| !last.inputs.mounted_inputs.contains_key(object);
     let mounted = now.mounted_inputs.iter().filter(|(object, _)| is_new(object));
-    // The Workspace sometimes reports the hash of the values that the run used only after the run has ended.
+    // The Workspace sometimes reports the hash of the values that the run used only after the end of the run.
     let is_first = |now: &String| match &last.inputs.config_inputs {
         None => true,
         Some(before) => before != now && last.run_config_inputs.as_ref() == Some(now),

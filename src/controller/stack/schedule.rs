@@ -1,6 +1,6 @@
-//! Decides whether a run is due, and when the next run is due. The schedule is that of the Pulumi Kubernetes Operator v2 with these
-//! differences: the number of retries is not limited, a new artifact resets the backoff, and an artifact is identified by both its revision
-//! and its digest.
+//! Decides whether a run is due, and when the next run is due. The schedule equals the schedule of the Pulumi
+//! Kubernetes Operator v2, with these differences: the number of retries is not limited, a new artifact resets the
+//! backoff, and both the revision and the digest identify an artifact.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -19,24 +19,26 @@ use crate::controller::stack::{annotations, pko_migration};
 pub enum Due {
     /// A run is due. Contains the reason, which becomes the message of the Update.
     Now(String),
-    /// The last run failed. Contains the time until the next run.
+    /// The last run failed. Contains the time until its retry.
     After(SignedDuration),
     /// The Pulumi Kubernetes Operator stopped retrying the last run. Only a changed input triggers another run.
     FailedPermanently,
-    /// The last run could not start because the spec is invalid. Contains the error message. Only a change of the spec resolves the error.
+    /// The last run could not start because the spec is invalid. Contains the error message. Only a change of the spec
+    /// resolves the error.
     Invalid(String),
-    /// The last run requires a decision by a user. Contains the reason. Only a changed input or the annotation `pulumi.com/resolve`
-    /// triggers another run.
+    /// The last run requires a decision by a user. Contains the reason. Only a changed input or the annotation
+    /// `pulumi.com/resolve` triggers another run.
     DecisionRequired(&'static str),
     /// A user abandoned the last run. Only a changed input triggers another run.
     Abandoned,
     /// A user canceled the last run. Only a changed input triggers another run.
     Canceled,
-    /// The last run succeeded with the current inputs. Contains the time until the next run, if the Stack runs at an interval.
+    /// The last run succeeded with the current inputs. Contains the time until the next run, if the Stack runs at an
+    /// interval.
     Done(Option<SignedDuration>),
 }
 
-/// Decides whether a run of type `kind` is due. `decision` is the user's decision about the last run.
+/// Decides whether a run of the type `kind` is due. `decision` is the decision of the user about the last run.
 pub fn due(
     last: Option<&LastUpdate>,
     decision: Option<Decision>,
@@ -50,7 +52,7 @@ pub fn due(
     if let Some(reason) = changed_request(last, inputs, kind) {
         return Due::Now(reason);
     }
-    // A destroy uses the artifact in the pod. A newer artifact does not trigger another destroy.
+    // A destroy uses the artifact in the pod, so a newer artifact does not trigger another destroy.
     if kind != UpdateKind::Destroy && !is_same_source(last, candidate) {
         let digest = || inputs.digest.as_ref().map(Digest::to_string).unwrap_or_default();
         let name = if candidate.revision.is_empty() { digest() } else { candidate.revision.clone() };
@@ -104,7 +106,7 @@ fn changed_request(last: &LastUpdate, inputs: &RunInputs, kind: UpdateKind) -> O
     None
 }
 
-/// Returns `Due::Now` if the interval since the last run has elapsed, else `Due::After` with the remaining time.
+/// Returns `Due::Now` if the interval since the last run has elapsed, otherwise `Due::After` with the remaining time.
 fn resync(last: &LastUpdate, every: SignedDuration, spread: SignedDuration, now: Timestamp) -> Due {
     let pause = every.saturating_add(spread);
     match pause.saturating_sub(since(last, now).unwrap_or(pause)) {
@@ -113,7 +115,7 @@ fn resync(last: &LastUpdate, every: SignedDuration, spread: SignedDuration, now:
     }
 }
 
-/// Returns the time since the result of the last run was recorded.
+/// Returns the time since the status contains the result of the last run.
 fn since(last: &LastUpdate, now: Timestamp) -> Option<SignedDuration> {
     last.last_resync_time.as_ref().map(|time| now.duration_since(time.0))
 }
@@ -132,8 +134,8 @@ fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
     Due::After(wait - since)
 }
 
-/// Returns the number of consecutive interrupted runs after a run that ended for this reason. A run that found a lock or could not start in
-/// its workspace neither increases nor resets the number.
+/// Returns the number of consecutive interrupted runs after a run that ended for this reason. A run that found a lock,
+/// or that its workspace rejected, neither increases nor resets the number.
 pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate, reason: Option<&str>) -> i64 {
     let before = previous.filter(|last| had_inputs(last, current)).map_or(0, |last| last.interruptions);
     match reason {
@@ -143,8 +145,8 @@ pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate
     }
 }
 
-/// Failure reasons that do not increase the failure count: interruptions, and failures that require a decision by a user. A lock of another
-/// update does not increase the count either if `waits_for_locks` is set.
+/// Reasons of failures that do not increase the failure count: interruptions, and failures that require a decision by a
+/// user. If `waits_for_locks` is set, a lock of another update does not increase the count, either.
 const UNCOUNTED: [&str; 4] = [
     update_reason::ABORTED,
     update_reason::PENDING_CREATES,
@@ -152,8 +154,8 @@ const UNCOUNTED: [&str; 4] = [
     update_reason::STACK_NOT_FOUND,
 ];
 
-/// Returns the number of consecutive failures after a run that failed for this reason. A changed input resets the number. Runs that could
-/// not start in their workspace are counted separately from runs that started and failed.
+/// Returns the number of consecutive failures after a run that failed for this reason. A changed input resets the
+/// number. Runs that their workspace rejected are counted separately from runs that started and failed.
 pub fn failures_after(
     previous: Option<&LastUpdate>,
     current: &RunCandidate,
@@ -169,12 +171,12 @@ pub fn failures_after(
     before.map_or(0, |last| last.failures).saturating_add(i64::from(counts))
 }
 
-/// Whether the run has the same inputs as the last run, so it is either a scheduled run or a retry.
+/// Returns whether the run has the same inputs as the last run. It is then a scheduled run or a retry.
 pub fn is_repetition(last: Option<&LastUpdate>, candidate: &RunCandidate) -> bool {
     last.is_some_and(|last| had_inputs(last, candidate))
 }
 
-/// Whether the last run had the same inputs as the candidate.
+/// Returns whether the last run had the same inputs as the candidate.
 fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs, &candidate.inputs);
     before.generation == now.generation
@@ -186,14 +188,15 @@ fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
         && run::changed_input(last, now).is_none()
 }
 
-/// Whether the last run used the artifact of the candidate, or an artifact with the same selected files or the same content.
+/// Returns whether the last run used the artifact of the candidate, or an artifact with the same selected files or the
+/// same content.
 fn is_same_source(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let selection = &candidate.inputs.paths_digest;
     (selection.is_some() && last.inputs.paths_digest == *selection) || pko_migration::is_same_artifact(last, candidate)
 }
 
-/// Whether the artifact of the candidate is another archive with the same content as that of the last run. Such an archive is delivered to
-/// the pod without a run.
+/// Returns whether the artifact of the candidate is another archive with the same content as the artifact of the last
+/// run. Such an archive is delivered to the pod without a run.
 pub fn is_repacked(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs.digest, &candidate.inputs.digest);
     before.is_some() && before != now && pko_migration::is_same_artifact(last, candidate)

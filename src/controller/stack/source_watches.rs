@@ -1,5 +1,5 @@
-//! Watches the kinds of sources that Stacks refer to. The watch on a kind starts when a Stack uses a source of that kind. It stops when no
-//! Stack refers to the kind any more, or when the API server no longer serves the kind.
+//! Watches the kinds of sources to which Stacks refer. The watch of a kind starts when a Stack uses a source of this
+//! kind. It ends when no Stack refers to the kind, or when the API server no longer serves the kind.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,12 +27,12 @@ use crate::source::Unavailable;
 use crate::source::flux::{self, Sources};
 use crate::source::kinds::GroupKind;
 
-/// Capacity of the queue of Stacks to wake. If it is full, the watch blocks.
+/// Capacity of the queue of Stacks to wake. If the queue is full, the watch blocks.
 const WAITING: usize = 1024;
-/// Interval at which a watch checks whether a Stack still refers to its kind.
+/// Interval at which a watch checks whether a Stack refers to its kind.
 const REVIEW: Duration = Duration::from_secs(5 * 60);
 
-/// The watches on kinds of sources. Cheap to clone; all clones share the watches.
+/// Watches of the kinds of sources. Cheap to clone. All clones share the watches.
 #[derive(Clone)]
 pub struct SourceWatches(Arc<Shared>);
 
@@ -44,21 +44,21 @@ struct Shared {
     wake: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// The lock is held only briefly, never across an `await`.
+    /// The lock is held only for short sections and never across an `await`.
     watched: Mutex<HashMap<GroupKind, Watched>>,
 }
 
-/// State of the watch on a kind.
+/// State of the watch of a kind.
 #[derive(Debug, Default)]
 struct Watched {
-    /// Message with which the API server rejected the watch; `None` if the watch is allowed.
+    /// Message with which the API server rejected the watch, or `None` if the watch is allowed.
     refused: Option<String>,
 }
 
-/// Reason why a watch stopped.
+/// Reason why a watch has ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Ended {
-    /// No Stack refers to the kind any more.
+    /// No Stack refers to the kind.
     Unneeded,
     /// The API server no longer serves the kind.
     NotServed,
@@ -85,11 +85,12 @@ impl SourceWatches {
         (SourceWatches(Arc::new(shared)), woken)
     }
 
-    /// Starts a watch on this kind of source, unless it is already running. The watch wakes the Stacks whose source changes.
+    /// Starts the watch of this kind of source, unless the watch is already running. The watch wakes the Stacks whose
+    /// source changes.
     ///
     /// # Errors
     ///
-    /// The API server rejects the watch.
+    /// Returns an error if the API server rejects the watch.
     pub fn keep(&self, resource: &ApiResource) -> Result<(), Unavailable> {
         let kind = GroupKind::new(&resource.group, &resource.kind);
         let mut watched = self.0.lock();
@@ -115,7 +116,7 @@ impl Shared {
         if ended == Ended::NotServed {
             self.lock().remove(kind);
             self.sources.invalidate().await;
-            // Each Stack then resolves the kind and its source again.
+            // Each of these Stacks then resolves the kind and its source again.
             let stacks = StackGroup::SourceKind(kind.clone());
             tokio::select! {
                 () = self.end.cancelled() => {}
@@ -161,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Records whether the API server rejects the watch. Returns whether that has changed.
+    /// Records whether the API server rejects the watch. Returns whether this is a change.
     fn set_refused(&self, kind: &GroupKind, message: Option<String>) -> bool {
         let mut watched = self.lock();
         let Some(watch) = watched.get_mut(kind) else { return false };
@@ -170,8 +171,8 @@ impl Shared {
         has_changed
     }
 
-    /// Removes the watch if no Stack refers to the kind. The check and the removal use the same lock, so that a concurrent `keep` does not
-    /// return a watch that is about to stop.
+    /// Removes the watch if no Stack refers to the kind. The check and the removal use the same lock. A concurrent
+    /// `keep` therefore does not rely on a watch that ends immediately afterwards.
     fn forget_if_unneeded(&self, kind: &GroupKind) -> bool {
         let mut watched = self.lock();
         let needed = self.stacks.has_group(&StackGroup::SourceKind(kind.clone()));
@@ -181,7 +182,8 @@ impl Shared {
         !needed
     }
 
-    /// Wakes Stacks. Blocks while the queue is full, because a Stack for which no run is due may have no periodic requeue.
+    /// Wakes Stacks. Blocks while the queue is full, because a Stack for which no run is due may have no periodic
+    /// requeue.
     async fn wake(&self, group: &StackGroup) {
         let mut wake = self.wake.clone();
         for stack in self.stacks.in_group(group) {

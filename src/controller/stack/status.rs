@@ -21,7 +21,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     let ready = conditions::find(&status.conditions, READY);
     let stalled = conditions::find(&status.conditions, STALLED).filter(|stalled| stalled.status == "True");
     let last_failed = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
-    // A Stack that is being processed or waits for a dependency does not count as failing.
+    // A Stack that is in progress or waits for a dependency is not failing.
     let waits = |reason: &str| {
         let waiting = [
             stack_reason::NOT_READY_IN_PROGRESS,
@@ -40,7 +40,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     }
 }
 
-/// Returns the status that announces a run, before its Update is created.
+/// Returns the status that announces a run. The Update of the run is created afterwards.
 pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
     let mut status = with_state(stack, &State::Working(queued(current)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
@@ -50,17 +50,17 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     status
 }
 
-/// Returns the status without the announced run, whose Update was never created.
+/// Returns the status without the announced run. The Update of this run was not created.
 pub fn without_current_update(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
 }
 
-/// Returns the status after the value of the cancel annotation was handled.
+/// Returns the status after the value of the annotation `pulumi.com/cancel` is handled.
 pub fn with_handled_cancel(stack: &Stack, value: String) -> StackStatus {
     StackStatus { handled_cancel: Some(value), ..stack.status.clone().unwrap_or_default() }
 }
 
-/// Returns the status with the first hashes of Secrets and ConfigMaps, with which later hashes are compared.
+/// Returns the status with the first hashes of Secrets and ConfigMaps. Later hashes are compared with them.
 pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) = &mut status.last_update {
@@ -70,7 +70,8 @@ pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
     status
 }
 
-/// Returns the status after the source has a new revision with the same selected files; `None` if the status does not change.
+/// Returns the status for a new revision of the source with the same selected files. Returns `None` if the status does
+/// not change.
 pub fn with_new_revision(stack: &Stack, revision: &str) -> Option<StackStatus> {
     let status = stack.status.as_ref()?;
     let last = status.last_update.as_ref()?;

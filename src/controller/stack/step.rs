@@ -1,4 +1,4 @@
-//! The end of a reconcile step: the status is written, then the reconcile continues or the Stack is requeued.
+//! End of a reconcile step. The status is written. Then the reconcile continues, or the Stack is requeued.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use crate::controller::stack::status::{self, State};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
-/// Requeue interval of a Stack that waits for a change that a watch normally reports.
+/// Requeue interval of a Stack that waits for a change. Normally, a watch reports the change earlier.
 pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
-/// Retry interval after the API server has forbidden a write. No watch reports that the permission has been granted.
+/// Retry interval after the API server has forbidden a write. Watches do not report that the permission is granted.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
-/// Retry interval after the API server has rejected an object as invalid, possibly because of an admission policy.
+/// Retry interval after the API server has rejected an object as invalid. An admission policy can be the cause.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 
 /// Result of a reconcile step, which determines whether another step follows.
 #[derive(Debug)]
 pub enum Next {
-    /// Start another step immediately with this version of the Stack.
+    /// Start the next step immediately with this version of the Stack.
     Again(Box<Stack>),
-    /// End the reconcile until a watch event arrives or this time has passed.
+    /// End the reconcile. The Stack is requeued after this time, unless a watch event triggers a reconcile earlier.
     Rest(Option<Duration>),
 }
 
-/// Writes the status. Returns the Stack from the API server's response if the write changed the Stack.
+/// Writes the status. Returns the Stack in the response of the API server if the write changed the Stack.
 pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Option<Stack>, WriteError> {
     let written = context.writer.status(stack, status).await?;
     let namespace = stack.namespace().unwrap_or_default();
@@ -36,13 +36,14 @@ pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Re
     Ok(written)
 }
 
-/// Writes the status and continues with the Stack from the API server's response.
+/// Writes the status, and continues with the Stack in the response of the API server.
 pub async fn again(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, status, context).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))
 }
 
-/// Writes the conditions of the state and requeues the Stack after `known`, or after the default interval of the state.
+/// Writes the conditions of the state. Requeues the Stack after `known` or, if it is `None`, after the default interval
+/// of the state.
 pub async fn rest(
     stack: &Stack,
     state: &State,
@@ -54,8 +55,9 @@ pub async fn rest(
     Ok(Next::Rest(rest_after(state, known, context.requeue_dependency)))
 }
 
-/// Handles a failed write of an Update or a Workspace. If the API server rejected the write, for example because of a quota, an admission
-/// policy or missing RBAC permissions, the rejection is reported and the write is retried, because the cause can be outside the Stack.
+/// Handles a failed write of an Update or a Workspace. The API server can reject a write because of a quota, an
+/// admission policy or missing RBAC permissions. Such a rejection is reported and retried, because its cause can be
+/// outside the Stack.
 pub async fn write_rejected(
     stack: &Stack,
     error: WriteError,
@@ -75,7 +77,8 @@ pub async fn write_rejected(
     rest(stack, &state, Some(retry), context, now).await
 }
 
-/// Returns the retry interval after a rejected write; `None` for errors that are unrelated to the object, such as a lost connection.
+/// Returns the retry interval after a rejected write. Returns `None` for errors that do not concern the object, such as
+/// a lost connection.
 fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
     match error {
         error if error.is_invalid() || error.is_denied_by_admission() => Some(REJECTED_RETRY),
@@ -84,11 +87,11 @@ fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
     }
 }
 
-/// Returns the requeue interval of a state; `None` to wait for a watch event. `known` overrides the default of the state, for example with
-/// the time until the next run or the `Retry-After` of a server.
+/// Returns the requeue interval of a state, or `None` to wait for a watch event. `known` overrides the default of the
+/// state, for example with the time until the next run or the `Retry-After` of a server.
 fn rest_after(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
     match state {
-        // In these states only a watch event triggers a reconcile, because a retry would find the same state.
+        // In these states, only a watch event triggers a reconcile. A retry would find the same state.
         State::Denied(_)
         | State::FailedPermanently
         | State::DecisionRequired(_)

@@ -1,4 +1,4 @@
-//! The state of a Stack's Workspace: readiness, the artifact in its pod, and drift.
+//! State of the Workspace of a Stack: its readiness, the artifact in its pod, and its drift.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,9 +20,9 @@ pub enum Readiness {
     VersionTooLow(String),
     /// The installation of the source's dependencies failed.
     NotInstalled(String),
-    /// The pod is ready with its current source, but rejected the new source as unusable.
+    /// The pod is ready with its current source. It rejected the new source as unusable.
     SourceRefused(String),
-    /// The pod waits for the bytes of an artifact that the store does not have.
+    /// The pod waits for the bytes of an artifact that the store does not contain.
     LacksSource(String),
 }
 
@@ -33,7 +33,7 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
         return Readiness::Waiting(String::new());
     };
     let message = format!("{}: {}", ready.reason, ready.message);
-    // The cause comes first because `kubectl get` truncates the message.
+    // The cause is at the start, because `kubectl get` truncates the message.
     let waiting = format!("{} ({}); ", ready.message, ready.reason);
     match ready.reason.as_str() {
         _ if ready.status == "True" && status.artifact == workspace.spec.artifact => Readiness::Ready,
@@ -46,8 +46,8 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
     }
 }
 
-/// Whether the pod of a Workspace needs the bytes of this artifact. A new pod has no artifact. A running pod keeps only one directory of an
-/// archive, so it needs the archive again for another directory.
+/// Returns whether the pod of a Workspace needs the bytes of this artifact. A new pod contains no artifact. A running
+/// pod keeps only one directory of an archive, so another directory requires the archive again.
 pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool {
     let placed = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
     let is_placed = placed.is_some_and(|placed| placed.digest == artifact.digest && placed.dir == artifact.dir);
@@ -55,20 +55,20 @@ pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool 
     !is_placed || asks_for_it && matches!(readiness(workspace), Readiness::LacksSource(_))
 }
 
-/// Returns the artifact that is in the pod, if it is the artifact in the Workspace's spec.
+/// Returns the artifact in the pod, if the spec of the Workspace requests this artifact.
 pub fn in_place(workspace: &Workspace) -> Option<Resolved> {
     let reference = workspace.status.as_ref()?.artifact.as_ref()?;
     (workspace.spec.artifact.as_ref() == Some(reference)).then_some(())?;
     from_reference(reference)
 }
 
-/// Returns the artifact that is in the pod. It can differ from the artifact in the spec, because the pod may have rejected a newer
-/// artifact.
+/// Returns the artifact in the pod. It can differ from the artifact in the spec, because the pod may have rejected a
+/// newer artifact.
 pub fn last_in_place(workspace: &Workspace) -> Option<Resolved> {
     from_reference(workspace.status.as_ref()?.artifact.as_ref()?)
 }
 
-/// Converts the reference into a resolved artifact without an origin. Such an artifact cannot be fetched.
+/// Converts a reference to a resolved artifact without an origin. The artifact cannot be fetched.
 pub fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
     Some(Resolved {
         origin: Origin::Url(String::new()),
@@ -80,13 +80,13 @@ pub fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
     })
 }
 
-/// The Workspaces that admission changed during an apply, for example with a mutating webhook. Maps the UID of each Workspace to the
-/// resulting generation. Applying such a Workspace again would have no effect. Cheap to clone.
+/// Workspaces that an admission webhook or policy changed during an apply. The map contains the UID of each Workspace
+/// and the resulting generation. Another apply of such a Workspace would have no effect. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct MutatedWorkspaces(Arc<Mutex<HashMap<String, Option<i64>>>>);
 
 impl MutatedWorkspaces {
-    /// Records the API server's response to an apply.
+    /// Records the response of the API server to an apply.
     pub fn record(&self, desired: &Workspace, applied: &Workspace) {
         let Some(uid) = applied.uid() else { return };
         let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,19 +100,20 @@ impl MutatedWorkspaces {
         generations.insert(uid, applied.metadata.generation);
     }
 
-    /// Whether the Workspace is still in the state that admission produced at the last apply.
+    /// Returns whether the Workspace is unchanged since admission changed it during the last apply.
     pub fn contains(&self, workspace: &Workspace) -> bool {
         let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         workspace.uid().and_then(|uid| generations.get(&uid).copied()) == Some(workspace.metadata.generation)
     }
 }
 
-/// Whether a field of the desired spec is missing in the live spec or has another value there.
+/// Returns whether the existing spec lacks a field of the desired spec, or has another value in such a field.
 pub fn has_drifted(desired: &Workspace, live: &Workspace) -> bool {
     !is_part_of(&json!(desired.spec), &json!(live.spec))
 }
 
-/// Whether `live` contains `desired`; additional fields and list items are allowed. List items with a name are compared by name.
+/// Returns whether `live` contains `desired`. Additional fields and list items are allowed. List items with a name are
+/// compared by name.
 fn is_part_of(desired: &Value, live: &Value) -> bool {
     match (desired, live) {
         (Value::Object(desired), Value::Object(live)) => desired.iter().all(|(key, value)| match live.get(key) {
@@ -137,7 +138,7 @@ mod tests {
     use crate::api::auto::WorkspaceSpec;
 
     fn workspace(generation: i64, spec: Value) -> Workspace {
-        let spec: WorkspaceSpec = serde_json::from_value(spec).expect("a spec");
+        let spec: WorkspaceSpec = serde_json::from_value(spec).expect("valid spec");
         let mut workspace = Workspace::new("app", spec);
         workspace.metadata.uid = Some("uid-1".to_owned());
         workspace.metadata.generation = Some(generation);
@@ -189,7 +190,7 @@ mod tests {
         ];
         for (name, changes, expected) in rows {
             let mut live = live_workspace();
-            live.as_object_mut().expect("a map").extend(changes.as_object().expect("a map").clone());
+            live.as_object_mut().expect("is a map").extend(changes.as_object().expect("is a map").clone());
             assert_eq!(has_drifted(&workspace(1, live_workspace()), &workspace(2, live)), expected, "{name}");
         }
     }

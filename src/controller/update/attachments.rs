@@ -1,4 +1,4 @@
-//! Tasks that are attached to open runs. Each run has at most one task, which exists only in memory.
+//! Tasks that are attached to open runs. Each run has at most one task. The tasks exist only in memory.
 //!
 //! A task reads the messages of the agent and requeues the Update. It never writes to the Kubernetes API.
 
@@ -20,80 +20,81 @@ use crate::rpc::client::{AgentAddress, Agents, RpcError};
 use crate::rpc::proto;
 use crate::runtime::run_limiter::Permit;
 
-/// Timeout for acknowledging a recorded result to the agent.
+/// Timeout of the call that acknowledges a recorded result to the agent.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// State of a run according to its attached task.
+/// State of a run, as its attached task observes it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunState {
     /// The agent has not responded yet.
     Connecting,
-    /// The run is in progress, and the agent reports on it.
+    /// The run is in progress. The agent reports its progress.
     Running,
-    /// The agent delays the start of the run, for this reason.
+    /// The agent delays the start of the run. Contains the reason.
     Held(String),
-    /// The agent has no record of the run, and the run must not start.
+    /// The agent has no record of the run. The run must not start.
     NeverStarted,
-    /// The agent does not respond, for this reason.
+    /// The agent does not respond. Contains the reason.
     Unreachable(String),
-    /// The agent has no record of the run and rejects the request to start it, for this reason.
+    /// The agent has no record of the run and rejects the request to start it. Contains the reason.
     Rejected(String),
     /// The agent does not start the run in the current state of the workspace, for example because a Secret is missing.
+    /// Contains the reason.
     PreconditionFailed(String),
     /// The run has ended.
     Ended(Box<proto::Result>),
 }
 
-/// State of a run that has an attached task.
+/// State of a run with an attached task.
 #[derive(Clone, Debug)]
 pub struct RunSnapshot {
     pub run_state: RunState,
     /// Last reported progress.
     pub progress: Option<RunProgress>,
-    /// IP address at which the task calls the agent.
+    /// IP address of the agent.
     pub ip: IpAddr,
 }
 
-/// All attached tasks of this process, by the UID of the Update.
+/// All attached tasks of this process, by UID of the Update.
 #[derive(Clone)]
 pub struct Attachments {
     agents: Agents,
     wake: mpsc::Sender<ObjectRef<Update>>,
     tasks: TaskTracker,
-    /// Ends the tasks on shutdown. The runs continue, and the next controller attaches to them.
+    /// Ends the tasks on shutdown. The runs continue, and the next process attaches to them.
     end: CancellationToken,
-    // Locked only for short sections and never across an `.await`, so that a std mutex suffices.
+    // Locked only for short sections and never across an `.await`, so a std mutex is sufficient.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
-    /// Slots of open runs, which are released on detach. Also locked only for short sections.
+    /// Slots of open runs, which are released with the task. Locked only for short sections.
     slots: Arc<Mutex<HashMap<String, HeldSlot>>>,
     serials: Arc<AtomicU64>,
 }
 
-/// Slot of an open run, and the Update of the run.
+/// Slot of an open run, and the Update of this run.
 struct HeldSlot {
     update: ObjectRef<Update>,
     _permit: Permit<ObjectRef<Update>>,
 }
 
 struct Attachment {
-    /// Serial number of the task. A replaced task can no longer change the attachment, because its number differs.
+    /// Serial number of the task. A replaced task has another number and can no longer change the attachment.
     serial: u64,
     run_state: RunState,
     progress: Option<RunProgress>,
     address: AgentAddress,
     may_start: bool,
-    /// Ends the task when the attachment is dropped.
+    /// Ends the task when this value is dropped.
     _guard: DropGuard,
 }
 
-/// Run to attach to.
+/// Run to which a task is attached.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub update: ObjectRef<Update>,
     pub address: AgentAddress,
-    /// Request that starts the run if the agent has no record of it.
+    /// Request to start the run if the agent has no record of it.
     pub request: proto::RunRequest,
-    /// Whether the task may start the run. Otherwise, the task only attaches to the run.
+    /// Whether the task can start the run. If `false`, the task only attaches to the run.
     pub may_start: bool,
 }
 
@@ -113,7 +114,7 @@ impl Attachments {
         Attachments { agents, wake, tasks, end, open: Arc::default(), slots: Arc::default(), serials: Arc::default() }
     }
 
-    /// Returns the state of a run, or `None` if no task is attached to it.
+    /// Returns the state of a run, or `None` if no task is attached to the run.
     pub fn snapshot(&self, uid: &str) -> Option<RunSnapshot> {
         let open = self.lock();
         let attachment = open.get(uid)?;
@@ -121,7 +122,7 @@ impl Attachments {
         Some(RunSnapshot { run_state, progress, ip: attachment.address.ip })
     }
 
-    /// Attaches a task to a run. Does nothing if a task with the same address and the same `may_start` exists.
+    /// Attaches a task to a run. Does nothing if a task with the same address and the same `may_start` is attached.
     pub fn attach(&self, target: Target) {
         let uid = target.request.id.clone();
         let token = self.end.child_token();
@@ -147,7 +148,7 @@ impl Attachments {
         });
     }
 
-    /// Holds the slot of a run until the run is detached.
+    /// Holds the slot of a run until [`Attachments::detach`].
     pub fn hold_slot(&self, uid: &str, update: ObjectRef<Update>, permit: Permit<ObjectRef<Update>>) {
         self.slots().insert(uid.to_owned(), HeldSlot { update, _permit: permit });
     }
@@ -158,8 +159,7 @@ impl Attachments {
         self.slots().remove(uid);
     }
 
-    /// Detaches the runs of an Update that no longer exists. Every attached run has a slot, so the slots identify all of
-    /// them.
+    /// Detaches the runs of a deleted Update. Each attached run has a slot, so the slots identify these runs.
     pub fn forget(&self, namespace: &str, name: &str) {
         let is_its = |update: &ObjectRef<Update>| update.name == name && update.namespace.as_deref() == Some(namespace);
         let slots = self.slots();
@@ -169,13 +169,13 @@ impl Attachments {
         gone.iter().for_each(|uid| self.detach(uid));
     }
 
-    /// Sends the agent a request to cancel a run.
+    /// Sends a request to cancel a run to the agent.
     pub async fn cancel(&self, address: &AgentAddress, uid: &str) -> Result<(), RpcError> {
         self.agents.connect(address).await?.cancel(uid).await
     }
 
-    /// Acknowledges the recorded result to the agent in the background. An agent that does not respond keeps its journal,
-    /// and no other operation waits for the response.
+    /// Acknowledges the recorded result to the agent in the background, so that no other operation waits for the agent.
+    /// An agent that does not respond keeps its journal.
     pub fn acknowledge(&self, address: AgentAddress, uid: String) {
         let agents = self.agents.clone();
         self.tasks.spawn(async move {

@@ -26,9 +26,9 @@ pub struct Context {
     pub events: Events,
     pub references: References,
     pub metrics: Metrics,
-    /// All Updates that the controller watches.
+    /// All Updates in the scope of the controller.
     pub updates: Updates,
-    /// Whether slots have been assigned to the open runs of an earlier process.
+    /// Whether the open runs of an earlier process have slots.
     pub adopted: Arc<Once>,
     pub timeouts: RunTimeouts,
 }
@@ -40,14 +40,14 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// Returns all Updates of the same Workspace, including this one.
+    /// Returns all Updates of the same Workspace, including `update`.
     pub fn siblings(&self, update: &Update) -> Vec<Arc<Update>> {
         let namespace = update.namespace().unwrap_or_default();
         self.updates.in_group(&UpdateGroup::workspace(&namespace, &update.spec.workspace_name))
     }
 
-    /// Assigns slots to the open runs of an earlier process before the first run starts. Otherwise, the number of open runs
-    /// could exceed the limit.
+    /// Assigns slots to the open runs of an earlier process before the first run starts. Otherwise, the number of open
+    /// runs could exceed the limit.
     pub fn adopt_open_runs(&self) {
         self.adopted.call_once(|| {
             for (run, update) in open_runs(&self.updates.store().state()) {
@@ -57,8 +57,8 @@ impl Context {
         });
     }
 
-    /// Ends the attached task of a run that is not open, and releases its slot. Another leader may have recorded the end of
-    /// the run.
+    /// Ends the task of a run that is no longer open, and releases its slot. Another leader may have recorded the end
+    /// of the run.
     pub fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
         self.attachments.detach(&uid);

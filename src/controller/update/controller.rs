@@ -1,7 +1,7 @@
-//! Controller of Updates: the watches that trigger a reconcile, and the reconcile loop (observe, decide, act).
+//! Update controller: the watches that trigger a reconcile, and the reconcile loop (observe, decide, act).
 //!
-//! Triggers: changes of the Update and of its Workspace, the end of the preceding Update, reports of its attached task, and
-//! a free run slot.
+//! A reconcile is triggered by a change of the Update or of its Workspace, the end of the preceding Update, a report of
+//! the attached task, and a free run slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +26,10 @@ use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
-/// Maximum number of steps per reconcile, so that one Update does not delay the others.
+/// Maximum number of steps per reconcile, so that an Update does not delay other Updates.
 const STEPS: usize = 6;
 
-/// Inputs of the controller.
+/// Streams of Updates that must be reconciled.
 pub struct Feeds<G> {
     /// Updates whose attached task reports a change.
     pub wakes: mpsc::Receiver<ObjectRef<Update>>,
@@ -57,7 +57,7 @@ pub async fn controller(
     let triggers = |controller: Controller<Update>| {
         controller
             .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
-                // Updates that were released earlier must not requeue other Updates when the controller starts.
+                // Updates that were completed earlier must not requeue other Updates at the start of the controller.
                 match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
                     true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
                     false => Vec::new(),
@@ -78,10 +78,11 @@ fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec
     of_workspace.iter().filter(|u| !u.is_complete()).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
 }
 
-/// Reconciles an Update step by step. Each action writes the status itself.
+/// Reconciles an Update in steps. Each action writes the status.
 pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.adopt_open_runs();
-    // The cache may not contain the last write of this controller yet, but the binding of a run must be current.
+    // The cache may not contain the last write of this controller yet, but the binding of the run must be current. The
+    // Update is therefore read from the API.
     let namespace = update.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await? else {
         context.forget(&update);

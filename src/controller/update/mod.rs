@@ -1,8 +1,8 @@
-//! Update controller. An Update is one run: the controller announces the run in the status, starts it or attaches to it, and
-//! records its result once.
+//! Update controller. An Update is one run: the controller announces the run in the status, starts the run or attaches
+//! to it, and records its result once.
 //!
-//! `controller` watches and reconciles: `observe` reads the state, `decide` selects the next action, `act` performs it, and
-//! `status` builds the status.
+//! `controller` contains the watches and the reconcile loop: `observe` reads the state, `decide` selects the next
+//! action, and `act` performs it. `status` builds the status.
 
 mod act;
 mod attachments;

@@ -1,4 +1,4 @@
-//! Outcome of a run in the terms of an Update's status. All functions are pure.
+//! Outcome of a run, as the status of an Update describes it. All functions are pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,9 +15,9 @@ use crate::controller::update::request::TimeoutSource;
 use crate::pulumi::backend;
 use crate::rpc::proto;
 
-/// Maximum length of the stored end of the CLI output, in bytes.
+/// Maximum length of the CLI output in the status, in bytes. The end of the output is kept.
 const MAX_OUTPUT: usize = 2048;
-/// Maximum number of listed pending creates, and of listed lock holders.
+/// Maximum number of pending creates, and of lock holders, in the outcome.
 const MAX_NAMED: usize = 50;
 /// Maximum length of a string from the agent, in bytes.
 const MAX_LINE: usize = 512;
@@ -25,7 +25,7 @@ const MAX_LINE: usize = 512;
 /// Outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOutcome {
-    /// Reason of the failure, or `None` on success.
+    /// Reason of the failure, or `None` after a success.
     pub failure: Option<&'static str>,
     pub message: String,
     pub started: Option<Timestamp>,
@@ -34,17 +34,17 @@ pub struct RunOutcome {
     pub changes: BTreeMap<String, i64>,
     pub permalink: Option<String>,
     pub last_output: Option<String>,
-    /// URNs of resources whose creation may be incomplete.
+    /// URNs of the pending creates.
     pub pending_creates: Vec<String>,
-    /// Whether the state may contain pending operations.
+    /// Whether the run was interrupted. If so, the state can contain pending operations.
     pub interrupted: bool,
-    /// Whether the output values were lost or could not be stored.
+    /// Whether the outputs were lost or could not be stored.
     pub outputs_unavailable: bool,
-    /// Evidence of the end of the run, or `None` if the run never started.
+    /// Evidence of the end of the run, or `None` if the run did not start.
     pub proof: Option<TerminationEvidence>,
-    /// Project that the run executed.
+    /// Pulumi project of the run.
     pub project: Option<RunProject>,
-    /// Backend that stores the state.
+    /// State backend of the run.
     pub backend: Option<String>,
     /// Keyed hash of the values that the configuration reads from Secrets and ConfigMaps.
     pub config_inputs: Option<String>,
@@ -63,7 +63,7 @@ struct TerminationMessage {
 }
 
 impl RunOutcome {
-    /// Returns the outcome of a failure that the controller itself detected.
+    /// Returns the outcome of a failure that the controller detected.
     pub fn failed(reason: &'static str, message: &str) -> Self {
         RunOutcome {
             failure: Some(reason),
@@ -84,7 +84,7 @@ impl RunOutcome {
         }
     }
 
-    /// Converts the result of the agent. The agent is not trusted, so an unknown outcome counts as a failure.
+    /// Converts the result that the agent reports. The agent is not trusted, so an unknown outcome counts as a failure.
     pub fn of(result: &proto::Result) -> Self {
         let mut outcome = RunOutcome {
             failure: failure(result.outcome()),
@@ -111,7 +111,7 @@ impl RunOutcome {
         outcome
     }
 
-    /// If the stack was not found, replaces the message by one with the Pulumi stack and its backend. The agent cannot
+    /// If the Pulumi stack was not found, sets a message with the Pulumi stack and its backend. The agent cannot
     /// provide this message, because it redacts values from Secrets.
     pub fn of_stack(mut self, name: &str, applied: Option<&PulumiStack>) -> Self {
         if self.failure == Some(update_reason::STACK_NOT_FOUND) {
@@ -125,7 +125,8 @@ impl RunOutcome {
         self
     }
 
-    /// Parses the termination message if the agent wrote it for this run. The message is short and contains no outputs.
+    /// Returns the outcome in the termination message, if the agent wrote the message for this run. The message is
+    /// short and contains no outputs.
     pub fn from_termination_message(terminated: &ContainerStateTerminated, id: &str) -> Option<Self> {
         let words: TerminationMessage = serde_json::from_str(terminated.message.as_deref()?).ok()?;
         if words.id != id {
@@ -144,7 +145,7 @@ impl RunOutcome {
         Some(outcome)
     }
 
-    /// Returns the outcome of an interrupted run. The evidence proves that no process of the run remains.
+    /// Returns the outcome of an interrupted run. `proof` is the evidence that all processes of the run have ended.
     pub fn interrupted(why: &str, proof: TerminationEvidence, ended: Option<Timestamp>) -> Self {
         let message = format!("run interrupted: {why}");
         RunOutcome {
@@ -155,9 +156,10 @@ impl RunOutcome {
         }
     }
 
-    /// Returns the outcome of a run whose end a user declared with an annotation.
+    /// Returns the outcome of a run whose end a user confirmed with an annotation.
     pub fn resolved(resolution: &str, cause: &str) -> Self {
-        let message = format!("resolved by user with annotation {}: {resolution}; {cause}", names::ANNOTATION_RESOLVE);
+        let message =
+            format!("a user resolved the run with annotation {}: {resolution}; {cause}", names::ANNOTATION_RESOLVE);
         RunOutcome {
             interrupted: true,
             proof: Some(TerminationEvidence::User),
@@ -165,19 +167,19 @@ impl RunOutcome {
         }
     }
 
-    /// Removes outputs that cannot be stored. The run does not fail, because the operation itself is complete.
+    /// Removes outputs that cannot be stored. The run does not fail, because its operation is complete.
     pub fn without_outputs(self, why: &str) -> Self {
         let lost = format!("failed to store the outputs, which the next run stores: {why}");
         let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
         RunOutcome { message, outputs: Vec::new(), outputs_unavailable: true, ..self }
     }
 
-    /// Sets the end time if it is unknown.
+    /// Sets the end time, if it is unknown.
     pub fn ended_by(self, ended: Option<Timestamp>) -> Self {
         RunOutcome { ended: self.ended.or(ended), ..self }
     }
 
-    /// Changes a cancellation to an interruption, because the termination of the pod and not a user canceled the run.
+    /// Changes a cancellation to an interruption. The termination of the pod, and not a user, canceled the run.
     pub fn terminated_with_pod(mut self) -> Self {
         if self.failure == Some(update_reason::CANCELED) {
             self.failure = Some(update_reason::ABORTED);
@@ -204,7 +206,7 @@ impl RunOutcome {
         self
     }
 
-    /// Adds the cause that the cluster reports for an interruption. The agent cannot observe this cause.
+    /// Adds the cause of an interruption that the cluster reports. The agent cannot observe this cause.
     pub fn with_cause(mut self, cause: Option<String>) -> Self {
         let is_new = |cause: &String| !self.message.contains(cause.as_str());
         if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)).filter(is_new) {
@@ -214,13 +216,13 @@ impl RunOutcome {
     }
 }
 
-/// Returns the number of resources per operation.
+/// Returns the number of resources by operation.
 fn changes(counts: &HashMap<String, u32>) -> BTreeMap<String, i64> {
     let max_operations = usize::try_from(bounds::OPERATIONS).unwrap_or(usize::MAX);
     counts.iter().take(max_operations).map(|(operation, count)| (one_line(operation), i64::from(*count))).collect()
 }
 
-/// Describes the holders of a lock. The text omits the age of the lock so that it stays the same for the same lock.
+/// Describes the holders of a lock. The age of the lock is omitted, so that the text is the same for the same lock.
 fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
     if holders.is_empty() {
         return message.to_owned();
@@ -248,7 +250,7 @@ fn project(project: &proto::Project) -> RunProject {
     RunProject { name: one_line(&project.name), runtime: one_line(&project.runtime) }
 }
 
-/// Returns the last lines of an output, with at most [`MAX_OUTPUT`] bytes.
+/// Returns the last lines of an output, at most [`MAX_OUTPUT`] bytes.
 fn tail(output: &str) -> String {
     let output = output.trim_end();
     let begin = output.ceil_char_boundary(output.len().saturating_sub(MAX_OUTPUT));
@@ -259,7 +261,7 @@ fn tail(output: &str) -> String {
     }
 }
 
-/// Returns a string from the agent with limited length and without line breaks.
+/// Returns a text from the agent on one line and with limited length.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_LINE)

@@ -1,5 +1,5 @@
-//! Secret with the outputs of an Update, in the format of the Pulumi Kubernetes Operator. The run does not fail if the
-//! Secret cannot be written.
+//! Secret with the outputs of an Update, in the format of the Pulumi Kubernetes Operator. If the Secret cannot be
+//! written, the run does not fail.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,17 +15,18 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
 
-/// Time after the end of a run during which the creation of a Secret is retried if a quota or policy forbids it.
+/// Time after the end of a run in which a rejected creation of the Secret is retried, for example after a rejection by
+/// a quota or policy.
 const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Result of storing the outputs.
+/// Result of the attempt to store the outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     /// The outputs are stored in the Secret, or there are no outputs.
     Yes,
-    /// The outputs are not stored yet, for this reason. The write is retried.
+    /// The outputs are not stored yet. Contains the reason. The write is retried.
     NotYet(String),
-    /// The outputs are not stored, for this reason, and the write is not retried.
+    /// The outputs are not stored. Contains the reason. The write is not retried.
     No(String),
 }
 
@@ -50,7 +51,7 @@ pub(super) async fn store(
     }
 }
 
-/// Handles a rejected write. An error that a retry may resolve is returned as an error.
+/// Handles a rejected write. Returns an error if a retry can succeed.
 fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Stored, ReconcileError> {
     let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < RETRY_TIMEOUT);
     match error {
@@ -69,8 +70,8 @@ pub fn is_of(secret: &Secret, update: &Update) -> bool {
     secret.owner_references().iter().any(|owner| owner.kind == Update::kind(&()) && is_its(&owner.uid))
 }
 
-/// Builds the Secret, which contains the JSON value of each output under its own key. An annotation lists the secret
-/// outputs.
+/// Builds the Secret. It contains the JSON value of each output in a separate key. An annotation lists the keys of
+/// secret outputs.
 fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     let data: serde_json::Map<String, Value> =
         outcome.outputs.iter().map(|o| (key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
@@ -94,7 +95,7 @@ fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     serde_json::from_value(secret).unwrap_or_default()
 }
 
-/// Returns the Secret key for an output name.
+/// Returns the key in the Secret for the name of an output.
 fn key(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }

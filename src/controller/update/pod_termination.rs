@@ -1,5 +1,5 @@
-//! Evidence about the end of a run whose agent does not report. The evidence comes from the pod and the node of the run. All
-//! functions are pure.
+//! Evidence about the end of a run whose agent does not report the end. The evidence comes from the pod and the node of
+//! the run. All functions are pure.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod};
@@ -11,22 +11,22 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::request::pulumi_container;
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Time within which an exited container can restart. The journal of the restarted agent contains more than the kubelet
-/// reports. The kubelet's restart backoff is at most five minutes.
+/// Time in which an exited container can restart. After a restart, the journal of the agent contains more information
+/// than the report of the kubelet. The restart backoff of the kubelet is at most five minutes.
 const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of the node of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// Not read, because the state of the run is known.
+    /// Not read, because the state of the node cannot change the conclusion.
     NotRead,
     Ready,
-    /// The node is not ready. The value is the message of the node's condition.
+    /// The node is not ready. Contains the message of the condition `Ready` of the node.
     NotReady(String),
-    /// An administrator has set a taint which declares that no process runs on the node.
+    /// The node has the taint with which an administrator confirms that no process runs on the node.
     OutOfService,
     Gone,
-    /// The Node cannot be read, for example because a namespaced Role cannot grant access to Nodes.
+    /// The Node cannot be read, for example because a Role cannot grant access to Nodes. Contains the error.
     Unreadable(String),
 }
 
@@ -47,14 +47,14 @@ impl NodeState {
     }
 }
 
-/// Conclusion from the evidence.
+/// Conclusion about the end of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    /// The run is in progress, or its agent is expected to report. The value is additional information for the user.
+    /// The run is in progress, or its agent is expected to report. Contains additional information for the user.
     Open(Option<String>),
-    /// The run has ended: none of its processes remains.
+    /// The run has ended. None of its processes is running.
     Proven(Box<RunOutcome>),
-    /// The state of the run is unknown, for this reason.
+    /// It is unknown whether the run has ended. Contains the reason.
     Unknown(String),
 }
 
@@ -68,7 +68,7 @@ pub struct Recorded<'a> {
     pub now: Timestamp,
 }
 
-/// Returns the conclusion from the pod, if the run is bound to it, and from the node of the run.
+/// Returns the conclusion from the pod to which the run is bound, if it exists, and from the node of the run.
 pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(run.binding.pod_uid.as_str()));
     let by_container = pod.map_or(End::Open(None), |pod| by_container(run, pod));
@@ -112,7 +112,7 @@ pub fn needs_node(binding: &RunBinding, pod: Option<&Pod>, is_unreachable: bool)
     !binding.node_name.is_empty() && (is_unreachable || pod.is_none_or(is_over))
 }
 
-/// Returns the conclusion from the kubelet's report on the container in which the run started.
+/// Returns the conclusion from the report of the kubelet about the container in which the run started.
 fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     let Some(container) = pulumi_container(pod) else { return End::Open(None) };
     let state = container.state.as_ref();
@@ -140,8 +140,8 @@ fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     End::Proven(Box::new(outcome.ended_by(finished(terminated))))
 }
 
-/// Returns the terminations of the container in which the run started. There are none if the binding contains no container
-/// ID.
+/// Returns the terminations of the container in which the run started. Returns nothing if the binding contains no
+/// container ID.
 fn ends_of<'a>(
     binding: &'a RunBinding,
     container: &'a ContainerStatus,
@@ -151,12 +151,12 @@ fn ends_of<'a>(
     ends.filter(|end| end.container_id.as_deref() == Some(binding.container_id.as_str()))
 }
 
-/// Returns why the container of a run ended, as the cluster reports it.
+/// Returns the reason why the container of a run ended, as the cluster reports it.
 pub fn cause(binding: &RunBinding, pod: Option<&Pod>) -> Option<String> {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()))?;
     match pulumi_container(pod).and_then(|container| ends_of(binding, container).next()) {
         Some(end) => Some(termination_reason(end, pod)),
-        // The kubelet reports the reason of the pod, such as an eviction, before the end of its containers.
+        // The kubelet reports the reason of the pod, such as an eviction, before it reports the end of the containers.
         None => pod_reason(pod).filter(|_| phase(pod) == Some("Failed")),
     }
 }
@@ -171,7 +171,8 @@ fn has_restart_timed_out(terminated: &ContainerStateTerminated, now: Timestamp) 
     finished(terminated).is_none_or(|finished| now.duration_since(finished) > RESTART_TIMEOUT)
 }
 
-/// Returns the end time, rounded up. The kubelet reports whole seconds, so the container may have run a little longer.
+/// Returns the end time, rounded up. The kubelet reports whole seconds, so the container may have ended later within
+/// the second.
 fn finished(terminated: &ContainerStateTerminated) -> Option<Timestamp> {
     terminated.finished_at.as_ref()?.0.checked_add(SignedDuration::from_secs(1)).ok()
 }
@@ -180,8 +181,8 @@ fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }
 
-/// Describes why a container ended: the reason of the pod, such as an eviction, and the kubelet's reason for the container.
-/// After an OOM kill, the text contains the memory limit.
+/// Describes why a container ended: the reason of the pod, such as an eviction, and the reason of the container. After
+/// an OOM kill, the text contains the memory limit.
 fn termination_reason(terminated: &ContainerStateTerminated, pod: &Pod) -> String {
     let reason = terminated.reason.as_deref().unwrap_or("unknown reason");
     let code = terminated.exit_code;
@@ -218,7 +219,7 @@ fn memory_limit(pod: &Pod) -> Option<String> {
     Some(container.resources.as_ref()?.limits.as_ref()?.get("memory")?.0.clone())
 }
 
-/// Describes the state of a node if it does not prove the end of the run.
+/// Describes the state of a node that does not prove the end of the run.
 fn describe(node: &NodeState, name: &str) -> String {
     match node {
         NodeState::NotReady(why) => format!("; node {name} is not ready: {why}"),

@@ -1,5 +1,5 @@
-//! Progress of an open run, computed from the messages of its agent. Its size is bounded, and it has a one-line summary.
-//! This module performs no I/O.
+//! Progress of an open run, which is computed from the messages of its agent. The progress has a limited size and a
+//! one-line summary. This module performs no I/O.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,14 +11,14 @@ use crate::api::auto::RunProgress;
 use crate::api::{columns, conditions};
 use crate::rpc::proto::{self, StepState, progress};
 
-/// Maximum number of resources in progress that are tracked. Operations on further resources are not counted.
+/// Maximum number of tracked resources with an operation in progress. Operations on further resources are not counted.
 const MAX_IN_PROGRESS: usize = 64;
-/// Maximum number of resources that are counted.
+/// Maximum number of counted resources.
 const MAX_RESOURCES: usize = 10_000;
-/// Maximum length of a string from the agent, in bytes.
+/// Maximum length of a text from the agent, in bytes.
 const MAX_FIELD_LENGTH: usize = 128;
 
-/// Urgency of a progress change.
+/// Urgency of a change of the progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressChange {
     None,
@@ -34,19 +34,19 @@ pub struct Progress {
     resources: Resources,
 }
 
-/// Resources of a run, stored as hashes of their URNs. The number of hashes is bounded.
+/// Resources of a run, as hashes of their URNs. The number of hashes is limited.
 #[derive(Debug, Default)]
 struct Resources {
     registered: HashSet<u64>,
     done: HashSet<u64>,
 }
 
-/// Reported progress of a run.
+/// Progress that is reported for a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Reported {
     pid: Option<u32>,
     done: i64,
-    /// Resources with an operation in progress, oldest operation first.
+    /// Resources with an operation in progress. The oldest operation is first.
     in_progress: Vec<RunningStep>,
     idle_since: Option<Timestamp>,
     resources_done: usize,
@@ -64,11 +64,11 @@ struct RunningStep {
     since: Option<Timestamp>,
 }
 
-/// Type of the resource that represents the whole stack.
+/// Type of the stack resource.
 const STACK_ITSELF: &str = "pulumi:pulumi:Stack";
 
 impl Progress {
-    /// Processes a message from the agent.
+    /// Processes a message of the agent.
     pub fn observe(&mut self, progress: &proto::Progress) -> ProgressChange {
         let before = self.reported.clone();
         match &progress.event {
@@ -167,7 +167,7 @@ impl Reported {
     }
 }
 
-/// Returns the number of resources per operation on one line, such as `2 create, 5 same`.
+/// Returns the number of resources by operation on one line, such as `2 create, 5 same`.
 pub fn summary_of_changes<'a>(changes: impl Iterator<Item = (&'a String, &'a i64)>) -> String {
     let changes: Vec<String> = changes.map(|(word, count)| format!("{count} {word}")).collect();
     columns::text(&changes.join(", "), columns::MAX_PROGRESS)
@@ -179,7 +179,8 @@ fn hash(urn: &str) -> u64 {
     hasher.finish()
 }
 
-/// Returns the type and name of a resource, from `urn:pulumi:<stack>::<project>::<types of its parents>$<type>::<name>`.
+/// Returns the type and the name of a resource from its URN,
+/// `urn:pulumi:<stack>::<project>::<types of its parents>$<type>::<name>`.
 fn kind_and_name(urn: &str) -> (String, String) {
     let mut parts = urn.splitn(4, "::").skip(2);
     match (parts.next(), parts.next()) {
@@ -188,7 +189,7 @@ fn kind_and_name(urn: &str) -> (String, String) {
     }
 }
 
-/// Shortens `aws:s3/bucket:Bucket` to `aws:s3:Bucket`, as the CLI does.
+/// Shortens `aws:s3/bucket:Bucket` to `aws:s3:Bucket` in the same way as the CLI.
 fn short(kind: &str) -> String {
     let parts: Vec<&str> = kind.split(':').collect();
     match parts.as_slice() {
@@ -200,13 +201,13 @@ fn short(kind: &str) -> String {
     }
 }
 
-/// Returns a string from the untrusted agent with limited length and without line breaks.
+/// Returns a text from the agent on one line and with limited length, because the agent is not trusted.
 fn word(text: &str) -> String {
     let line: String = text.chars().take(MAX_FIELD_LENGTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_FIELD_LENGTH)
 }
 
-/// Returns the present participle for an operation of the Pulumi engine.
+/// Returns the present participle of an operation of the Pulumi engine.
 fn doing(operation: &str) -> &str {
     match operation {
         "create" | "create-replacement" => "creating",

@@ -13,12 +13,12 @@ use crate::runtime::backoff::ObjectKey;
 use crate::runtime::index::{IndexWriter, Indexed, indexed};
 use crate::runtime::run_limiter::Run;
 
-/// Group that an Update belongs to.
+/// Group of Updates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpdateGroup {
-    /// Workspace in which the Update runs.
+    /// Updates that run in this Workspace.
     Workspace(ObjectKey),
-    /// Stack that created the Update.
+    /// Updates that this Stack created.
     Stack(ObjectKey),
 }
 
@@ -47,8 +47,8 @@ fn groups_of(update: &Update) -> Vec<UpdateGroup> {
     std::iter::once(workspace).chain(stack).collect()
 }
 
-/// Returns the run of an Update in a pod as the run limiter counts and orders it. `siblings` are all Updates of its
-/// Workspace.
+/// Returns the run of an Update in a pod, as the run limiter counts and orders it. `siblings` contains all Updates of
+/// the same Workspace.
 pub fn run_in(pod: &Pod, update: &Update, siblings: &[Arc<Update>]) -> Run {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     run_on(node.unwrap_or_default(), update, siblings)
@@ -75,9 +75,9 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
         .collect()
 }
 
-/// Returns the time since which the run is pending. A Stack sets this time in its Update. The Updates of a Workspace without
-/// a Stack share one position: each Update is pending since the preceding run started, regardless of how many Updates were
-/// created together.
+/// Returns the time since which the run is pending. A Stack sets this time in its Updates. If a Workspace has no Stack,
+/// its Updates share one position: each Update is pending since the start of the preceding run, regardless of the
+/// number of Updates that were created together.
 fn pending_since(update: &Update, siblings: &[Arc<Update>]) -> Timestamp {
     if let Some(since) = &update.spec.pending_since {
         return since.0;
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_run_is_queued_with_its_node_and_its_priority() {
         let pod = json!({"metadata": {"name": "web-workspace-0"}, "spec": {"nodeName": "n1", "containers": []}});
-        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let pod: Pod = serde_json::from_value(pod).expect("valid pod");
         let mut update = update(10, None);
         update.metadata.uid = Some("uid-1".to_owned());
         update.metadata.namespace = Some("apps".to_owned());
@@ -170,7 +170,7 @@ mod tests {
                 "metadata": {"namespace": "apps", "name": "app-1", "labels": labels},
                 "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
             }))
-            .expect("an Update")
+            .expect("valid Update")
         };
         let of_workspace = UpdateGroup::workspace("apps", "app");
         assert_eq!(groups_of(&update(json!({}))), std::slice::from_ref(&of_workspace));

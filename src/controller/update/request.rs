@@ -1,4 +1,4 @@
-//! Builds the request that starts a run, with its binding, timeouts and dead runs. All functions are pure.
+//! Builds the request that starts a run, including its binding, timeouts and dead runs. All functions are pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::pulumi::stack_name;
 use crate::rpc::proto;
 use crate::rpc::protocol::{self, settings_digest};
 
-/// Maximum length of a label value.
+/// Maximum length of a label value, in characters.
 const MAX_NAME: usize = 63;
 
-/// Maximum number of dead runs in a request. If there are more, the request contains the latest.
+/// Maximum number of dead runs in a request. If there are more, the request contains the newest dead runs.
 const MAX_DEAD_RUNS: usize = 5;
 
 /// Reason why a run cannot be requested.
@@ -45,7 +45,7 @@ pub enum RequestError {
     Kind,
 }
 
-/// Returns the binding of an Update's run to a pod, or `None` if the Workspace has no agent yet.
+/// Returns the binding of the run of an Update to a pod. Returns `None` if the Workspace has no agent yet.
 pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunBinding> {
     let status = workspace.status.as_ref()?;
     let spec = pod.spec.as_ref();
@@ -62,8 +62,8 @@ pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunB
     })
 }
 
-/// Returns the hostname that the CLI reports. The hostname is empty with host networking, because unrelated processes then
-/// share it.
+/// Returns the host name that the CLI reports. It is empty with host networking, because unrelated processes then have
+/// the same host name.
 fn host(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
     if spec.is_some_and(|spec| spec.host_network.unwrap_or_default()) {
@@ -72,7 +72,7 @@ fn host(pod: &Pod) -> String {
     spec.and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty()).unwrap_or_else(|| pod.name_any())
 }
 
-/// Validates the fields that define the run. The schema requires these fields, but an older object may lack them.
+/// Validates the fields that define the run. The schema requires these fields, but older objects can lack them.
 pub fn check(update: &Update) -> Result<(), RequestError> {
     let spec = &update.spec;
     for (field, value) in [("workspaceName", &spec.workspace_name), ("stackName", &spec.stack_name)] {
@@ -91,8 +91,8 @@ pub fn check(update: &Update) -> Result<(), RequestError> {
     limits(update).map(drop)
 }
 
-/// Returns whether `spec.workspaceName` is a valid object name. An invalid value is not used, because the name becomes part
-/// of request paths.
+/// Returns whether `spec.workspaceName` is a valid object name. An invalid name is not used, because the name becomes
+/// part of request paths.
 pub fn names_workspace(update: &Update) -> bool {
     names::is_object_name(&update.spec.workspace_name)
 }
@@ -107,8 +107,8 @@ fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
     }
 }
 
-/// Returns `timeout`, if it is set, and `idleTimeout` in seconds. Zero means no limit. An error contains the name of the
-/// field whose duration is invalid.
+/// Returns `timeout`, if it is set, and `idleTimeout` in seconds. Zero means no limit. If a duration is invalid, the
+/// error contains the name of its field.
 pub fn limits(update: &Update) -> Result<(Option<Duration>, u64), RequestError> {
     let seconds = |field, value: &Option<String>| match value {
         None => Ok(0),
@@ -128,11 +128,12 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
     }
 }
 
-/// Returns the protocol version of the agent that this run requires, or zero if no request can be built for the run.
+/// Returns the minimum protocol version of the agent for this run, or zero if no request can be built for the run.
 pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
     let needed = request.map_or(0, |request| protocol::needed(&request));
-    // The missing objects are created while the pod exists, so the agent must check that they are mounted.
+    // The missing objects are created during the lifetime of the pod. The agent must therefore check that they are
+    // mounted.
     if waits_for_references(update) { needed.max(protocol::REQUIRED_DIRECTORIES) } else { needed }
 }
 
@@ -143,21 +144,22 @@ pub fn waits_for_references(update: &Update) -> bool {
     progressing.is_some_and(|progressing| progressing.reason == update_reason::REFERENCE_NOT_FOUND)
 }
 
-/// Returns the mounted directories that must not be empty when the run starts.
+/// Returns the mounted directories that must not be empty at the start of the run.
 fn required_directories(update: &Update, workspace: &Workspace, binding: &RunBinding) -> Vec<String> {
     let required = references(&workspace.spec, Some(&update.spec.stack_name)).into_iter();
     let required = required.filter(|reference| !binding.empty_references.contains(&reference.object()));
     required.map(|reference| reference.directory).collect()
 }
 
-/// Returns whether the agent in the pod is too old for this run and would silently ignore a part of the request.
+/// Returns whether the agent in the pod is too old for this run. Such an agent would silently ignore a part of the
+/// request.
 pub fn exceeds_protocol_version(update: &Update, workspace: &Workspace) -> bool {
     let understood = workspace.status.as_ref().and_then(|status| status.agent_protocol_version).unwrap_or_default();
     required_protocol_version(update, workspace) > understood
 }
 
-/// Returns the request that starts a run with this binding. `timeouts` are the controller's limits for the duration of a
-/// run.
+/// Returns the request that starts a run with this binding. `timeouts` contains the limits of the controller for the
+/// duration of a run.
 pub fn run(
     update: &Update,
     workspace: &Workspace,
@@ -222,22 +224,22 @@ fn options(update: &Update, workspace: &Workspace) -> proto::RunOptions {
     }
 }
 
-/// Returns the status of the container that runs Pulumi.
+/// Returns the status of the `pulumi` container.
 pub fn pulumi_container(pod: &Pod) -> Option<&ContainerStatus> {
     let mut containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     containers.find(|container| container.name == names::PULUMI_CONTAINER)
 }
 
-/// Timeouts that the controller's flags set. Zero means no limit.
+/// Timeouts from the flags of the controller. Zero means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTimeouts {
-    /// Timeout of runs without `spec.timeout`.
+    /// Timeout of a run without `spec.timeout`.
     pub default: Duration,
-    /// Upper limit for every run.
+    /// Upper limit for all runs.
     pub maximum: Duration,
 }
 
-/// Timeout of one run. A duration of zero means no limit.
+/// Timeout of a run. A duration of zero means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunTimeout {
     pub duration: Duration,
@@ -253,7 +255,7 @@ pub enum TimeoutSource {
 }
 
 impl RunTimeouts {
-    /// Returns the timeout of a run whose `spec.timeout` is `spec`.
+    /// Returns the timeout of a run. `spec` is the value of `spec.timeout`.
     pub fn of(&self, spec: Option<Duration>) -> RunTimeout {
         let desired = match spec {
             Some(duration) => RunTimeout { duration, source: TimeoutSource::Spec },
@@ -268,7 +270,7 @@ impl RunTimeouts {
 }
 
 impl TimeoutSource {
-    /// Returns advice about a timeout that does not come from `spec.timeout`.
+    /// Returns advice about a timeout that is not set by `spec.timeout`.
     pub fn advice(self) -> Option<&'static str> {
         match self {
             TimeoutSource::Spec => None,
@@ -280,7 +282,7 @@ impl TimeoutSource {
     }
 }
 
-/// Returns the dead runs of the Pulumi stack on which `update` operates.
+/// Returns the dead runs of the Pulumi stack of `update`.
 pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     if update.spec.lock_recovery == LockRecovery::Manual {
         return Vec::new();
@@ -297,7 +299,8 @@ pub fn dead_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     dead
 }
 
-/// Returns the run of an Update if it is dead: it was interrupted, evidence proves its end, and its lock can be recognized.
+/// Returns the run of an Update if the run is dead: it was interrupted, its end is proven, and its lock can be
+/// identified.
 pub fn dead_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
     let is_proven = status.termination_evidence.is_some_and(|proof| proof != TerminationEvidence::User);

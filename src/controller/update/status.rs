@@ -1,4 +1,4 @@
-//! Builds the status of an Update, which no other module does. All functions are pure.
+//! Builds the status of an Update. No other module builds it. All functions are pure.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::controller::update::progress::summary_of_changes;
 
 /// Maximum length of a message in the status, in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Maximum length of each part of a message in a reduced status, in bytes.
+/// Maximum length of each part of the message in a reduced status, in bytes.
 const SHORT_MESSAGE: usize = 512;
 
 /// Type, status, reason and message of the three conditions.
@@ -39,7 +39,7 @@ pub fn waiting(update: &Update, reason: &str, message: &str, now: Timestamp) -> 
     status
 }
 
-/// Returns the status of an announced run, which is written before the run starts.
+/// Returns the status of an announced run. It is written before the run starts.
 pub fn announced(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateStatus {
     let mut status = running(update, None, "run is starting", now);
     status.run = Some(binding.clone());
@@ -63,7 +63,7 @@ pub fn canceling(update: &Update, progress: Option<&RunProgress>, message: &str,
     status
 }
 
-/// Returns the status of a run whose state is unknown.
+/// Returns the status of a run for which it is unknown whether it has ended.
 pub fn outcome_unknown(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::Unknown, update_reason::RUN_OUTCOME_UNKNOWN, message, now);
     status.phase = Some(UpdatePhase::OutcomeUnknown);
@@ -123,7 +123,8 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status
 }
 
-/// Returns a reduced status for a completed run, after the API server rejected the full status with `error`.
+/// Returns a reduced status of a completed run. It is written after the API server rejected the complete status with
+/// `error`.
 pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &str, now: Timestamp) -> UpdateStatus {
     let message = conditions::shorten(&outcome.message, SHORT_MESSAGE);
     let why =
@@ -147,8 +148,8 @@ pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &s
     status
 }
 
-/// Returns the time that the agent reports, or `None` if it is more than one day before the creation of the Update or more
-/// than one day after `now`.
+/// Returns the time that the agent reports. Returns `None` if the time is more than one day before the creation of the
+/// Update or more than one day after `now`.
 fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option<Timestamp> {
     let day = SignedDuration::from_hours(24);
     let created = update.creation_timestamp().map_or(now, |created| created.0);
@@ -157,8 +158,8 @@ fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option
     time.filter(|time| (earliest..=latest).contains(time))
 }
 
-/// Returns the progress of a completed run. No operation is in progress, but the process ID is kept because a lock may refer
-/// to it.
+/// Returns the progress of a completed run, in which no operation is in progress. The process ID is kept, because a
+/// lock can contain it.
 fn ended(last: Option<&RunProgress>, written: Option<&RunProgress>, outcome: &RunOutcome) -> Option<RunProgress> {
     let pid = last.and_then(|last| last.pid).or_else(|| written.and_then(|written| written.pid));
     let changes = summary_of_changes(outcome.changes.iter());
@@ -207,7 +208,7 @@ mod tests {
         assert_eq!(announced.phase, Some(UpdatePhase::Starting));
         let runs = running(&so(announced), Some(&progress(Some(42))), "run in progress", at(3));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
-        // A new controller process has no progress yet.
+        // A new controller process has not received the progress yet.
         let runs = running(&so(runs), None, "run in progress", at(4));
         assert_eq!((runs.phase, runs.progress.clone()), (Some(UpdatePhase::Running), Some(progress(Some(42)))));
         let changes = [("create".to_owned(), 2), ("same".to_owned(), 1)].into();
@@ -230,9 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn a_run_with_unknown_outcome_is_open_until_a_user_answers() {
+    fn a_run_with_unknown_outcome_is_open_until_a_user_resolves_it() {
         let outcome_unknown = outcome_unknown(&so(UpdateStatus::default()), "unknown", at(1));
-        let progressing = conditions::find(&outcome_unknown.conditions, PROGRESSING).expect("there");
+        let progressing = conditions::find(&outcome_unknown.conditions, PROGRESSING).expect("value is set");
         assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("Unknown", "RunOutcomeUnknown"));
         assert!(!conditions::is_true(&outcome_unknown.conditions, COMPLETE));
         let mut update = so(outcome_unknown);

@@ -1,4 +1,4 @@
-//! Performs the actions of a Workspace reconcile, including all its writes.
+//! Performs the actions of a Workspace reconcile, including all writes.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
@@ -17,14 +17,14 @@ use crate::rpc::client::AgentClient;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::{Object, WriteError};
 
-/// How the reconcile continues after an action.
+/// Result of an action, which determines how the reconcile continues.
 pub(super) enum Step {
     /// Perform another pass.
     Again,
     Done(Outcome),
 }
 
-/// Action to perform, with its inputs.
+/// Performs actions. Contains their inputs.
 pub(super) struct Act<'a> {
     pub observed: &'a Observed,
     pub agent: Option<&'a AgentClient>,
@@ -75,7 +75,7 @@ impl Act<'_> {
         status::write(self.observed, report, self.context, self.now).await?;
         Ok(Step::Done(match report.again {
             None => Outcome::Settled,
-            // Jitter distributes the polls of ready Workspaces over time. In other states, the interval has no jitter.
+            // Jitter distributes the polls of ready Workspaces over time. All other intervals have no jitter.
             Some(again) if report.state == State::Ready => {
                 let workspace = &self.observed.workspace;
                 let namespace = workspace.namespace().unwrap_or_default();
@@ -109,7 +109,7 @@ impl Act<'_> {
         }
     }
 
-    /// Records an apply over outdated objects, to detect objects that another client changes back after each apply.
+    /// Records an apply over outdated objects. The record shows which objects another client changes after each apply.
     fn record_apply(&self, [service, _, budget, stateful_set]: [bool; 4]) {
         let Observed { workspace, desired: Ok(desired), .. } = self.observed else { return };
         let parts = [
@@ -123,7 +123,7 @@ impl Act<'_> {
         }
     }
 
-    /// Takes over an object that is applied afterwards. The apply then removes the operator's fields that the rendered
+    /// Takes over an object before it is applied. The apply then removes the fields of the operator that the rendered
     /// object does not contain.
     async fn take_over<K: Object>(&self) -> Result<(), ReconcileError> {
         let workspace = &self.observed.workspace;
@@ -135,7 +135,7 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// Applies the selected objects among the Service, the certificate, the PodDisruptionBudget and the StatefulSet.
+    /// Applies the selected objects: the Service, the certificate, the PodDisruptionBudget and the StatefulSet.
     /// `certificate` is the existing Secret.
     async fn apply_parts(
         &self,
@@ -148,7 +148,7 @@ impl Act<'_> {
         let writer = &self.context.writer;
         let rendered = &desired.rendered;
         if stateful_set {
-            // The check rejects unknown fields in the user's `podTemplate`, which an apply would drop silently.
+            // The check rejects unknown fields in the `podTemplate` of the user. An apply would silently drop them.
             writer.check::<StatefulSet>(&rendered.stateful_set).await?;
         }
         if service {
@@ -209,14 +209,14 @@ impl Act<'_> {
     }
 }
 
-/// Returns whether the API server rejected the content. The API server reports unknown fields and values of the wrong type
-/// with code 500.
+/// Returns whether the API server rejected the content. The API server reports unknown fields and values of the wrong
+/// type with code 500.
 fn is_invalid(error: &WriteError) -> bool {
     let words = ["field not declared in schema", "failed to create typed patch object"];
     error.is_invalid() || error.server_message().is_some_and(|message| words.iter().any(|word| message.contains(word)))
 }
 
-/// Returns the report for an object that the API server rejects, or `None` for errors that are retried.
+/// Returns the report about an object that the API server rejects. Returns `None` for errors that are retried.
 fn rejection(error: &WriteError) -> Option<Report> {
     let message = || refusal(error);
     match error {

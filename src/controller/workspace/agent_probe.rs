@@ -1,6 +1,6 @@
-//! Probes agents that are starting. The kubelet reports the start of a container up to two seconds late, because it checks
-//! containers once per second and their probes afterwards. A task probes the port until the agent opens it, and then
-//! requeues the Workspace.
+//! Probes agents that are starting. The kubelet reports the start of a container up to two seconds late, because it
+//! checks containers once per second and their probes afterwards. A task probes the port of the agent until the port is
+//! open, and then requeues the Workspace.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,11 +17,12 @@ use tokio_util::task::TaskTracker;
 use crate::api::auto::Workspace;
 use crate::api::names::AGENT_PORT;
 
-/// Interval between two probes. A probe costs one or two packets.
+/// Interval between two probes. A probe requires one or two packets.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout of one probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum duration of probing. Afterwards, the controller waits for the kubelet to report the pod as ready.
+/// Maximum duration of the probes of one agent. After this time, the controller waits for the readiness that the
+/// kubelet reports.
 const PROBE_DURATION: Duration = Duration::from_secs(20);
 
 /// All probes of this process. Cheap to clone.
@@ -30,7 +31,7 @@ pub struct AgentProbes {
     wake: mpsc::Sender<ObjectRef<Workspace>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// Probes by UID of the pod. Locked only for short sections.
+    /// Probes by UID of the pod. Locked only for short sections and never across an `.await`.
     probes: Arc<Mutex<HashMap<String, Probe>>>,
 }
 
@@ -40,13 +41,13 @@ struct Probe {
 }
 
 impl AgentProbes {
-    /// Creates the probes. `wake` receives the Workspaces whose agent has opened its port. The tasks end when `end` is
+    /// Creates the probes. `wake` receives the Workspaces whose agent has opened its port. All tasks end when `end` is
     /// canceled.
     pub fn new(wake: mpsc::Sender<ObjectRef<Workspace>>, tasks: TaskTracker, end: CancellationToken) -> Self {
         AgentProbes { wake, tasks, end, probes: Arc::default() }
     }
 
-    /// Returns whether the agent of this pod has opened its port. The first call starts probing.
+    /// Returns whether the agent of this pod has opened its port. The first call starts the probes.
     pub(super) fn is_open(&self, workspace: ObjectRef<Workspace>, pod_uid: &str, ip: IpAddr) -> bool {
         let mut probes = self.lock();
         if let Some(probe) = probes.get(pod_uid) {
@@ -78,7 +79,7 @@ impl AgentProbes {
             probe.is_open = true;
         }
         if self.wake.clone().try_send(workspace).is_err() {
-            tracing::debug!("wake-up dropped; the readiness of the pod covers it");
+            tracing::debug!("wake-up dropped; the readiness of the pod requeues the Workspace");
         }
     }
 
@@ -94,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Separate address for this test, because all agents use the same port.
+    /// Address that no other test uses, because all agents have the same port.
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 83, 7, 1));
 
     #[tokio::test]

@@ -1,5 +1,5 @@
-//! Detects objects of a Workspace that another client, such as a mutating webhook or a controller, rewrites after each
-//! apply. Continuous applies would load the controller and the API server without any effect.
+//! Detects objects of a Workspace that another client, such as a mutating webhook or a controller, changes after each
+//! apply. Continuous applies would load the controller and the API server without effect.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,31 +13,31 @@ use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
 
-/// Number of applies of the same content over outdated objects after which backoff starts.
+/// Number of applies of the same content over outdated objects after which the backoff starts.
 const MAX_APPLIES: u32 = 5;
 /// Initial backoff. Each further apply doubles the backoff.
 const MIN_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
-/// Interval after which the count of applies is reset, unless twice the backoff is longer.
+/// Time after which the count of applies is reset, unless twice the backoff is longer.
 const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
-/// Maximum number of fields that are listed for each object.
+/// Maximum number of listed fields of an object.
 const MAX_FIELDS: usize = 5;
 /// Maximum length of the description of one object, in characters.
 const MAX_TEXT: usize = 500;
 
-/// Objects whose next apply is delayed, because another client rewrites them.
+/// Objects whose next apply is delayed, because another client changes them after each apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contested {
-    /// Description of the objects, with the fields that differ and the managers of these fields.
+    /// Description of the objects: the fields that differ, and the managers of these fields.
     pub message: String,
     /// Time until the next apply.
     pub pause: Duration,
-    /// Whether the StatefulSet is one of the objects. A new pod might then not match the spec.
+    /// Whether the StatefulSet is one of the objects. If so, a new pod might not match the spec.
     pub stateful_set: bool,
 }
 
 impl Contested {
-    /// Creates the message from the descriptions of the objects, as returned by [`describe`].
+    /// Creates the message from descriptions of the objects that [`describe`] returns.
     pub(super) fn new(objects: &[String], pause: Duration, stateful_set: bool) -> Self {
         let message = format!(
             "other clients change objects of the Workspace after each apply, so applies back off: {}. Exclude the objects from \
@@ -48,8 +48,8 @@ impl Contested {
     }
 }
 
-/// Counts of applies over outdated objects, by namespace and name of the Workspace. The counts are only in memory: after a
-/// restart, they start at zero.
+/// Counts of applies over outdated objects, by namespace and name of the Workspace. The counts are only in memory, and
+/// start at zero after a restart.
 #[derive(Default)]
 pub(super) struct Applies(Mutex<HashMap<(String, String), Applied>>);
 
@@ -81,7 +81,7 @@ impl Applies {
         known.insert(key, Applied { parts_hash: parts_hash.to_owned(), count, last: Instant::now() });
     }
 
-    /// Returns the time until this content may be applied again, or `None` if it may be applied now.
+    /// Returns the time until this content can be applied again, or `None` if it can be applied now.
     pub(super) fn pause(&self, (namespace, name): (&str, &str), parts_hash: &str) -> Option<Duration> {
         let known = self.lock();
         let applied = known.get(&(namespace.to_owned(), name.to_owned()))?;
@@ -94,8 +94,7 @@ impl Applies {
     }
 }
 
-/// Describes an object: its kind and name, and the fields that differ from the applied ones, with the managers of these
-/// fields.
+/// Describes an object: its kind, its name, and the fields that differ from the applied fields, with their managers.
 pub(super) fn describe<K: Resource<DynamicType = ()> + Serialize>(found: &K, desired: &Value) -> String {
     let value = serde_json::to_value(found).unwrap_or_default();
     let mut paths = BTreeSet::new();
@@ -116,8 +115,8 @@ fn field(path: &[String], managed: &[ManagedFieldsEntry]) -> String {
     format!("{} ({})", path.join("."), changed_by(&managers(managed, path)))
 }
 
-/// Describes the managers of a field. The API server attributes changes by admission to the client of the request, so such
-/// changes have no other manager.
+/// Describes the managers of a field. The API server attributes a change by admission to the client of the request.
+/// Such a change therefore has no other manager.
 fn changed_by(managers: &BTreeSet<&str>) -> String {
     match managers.is_empty() {
         true => "changed by an admission webhook or policy".to_owned(),
@@ -125,7 +124,8 @@ fn changed_by(managers: &BTreeSet<&str>) -> String {
     }
 }
 
-/// Collects the paths of fields that differ from `desired`. A list counts as one field, and additional fields are ignored.
+/// Collects the paths of fields that differ from `desired`. A list counts as one field. Fields that are not in
+/// `desired` are ignored.
 fn differences(found: &Value, desired: &Value, path: &mut Vec<String>, paths: &mut BTreeSet<Vec<String>>) {
     // The API server normalizes quantities.
     if path.last().is_some_and(|field| field == "resources") {
@@ -154,7 +154,7 @@ fn differences(found: &Value, desired: &Value, path: &mut Vec<String>, paths: &m
     }
 }
 
-/// Returns the managers of the field or of its subfields, except this controller.
+/// Returns the managers of the field and its subfields, except this controller.
 fn managers<'a>(managed: &'a [ManagedFieldsEntry], path: &[String]) -> BTreeSet<&'a str> {
     let owns = |entry: &&ManagedFieldsEntry| {
         let mut fields = entry.fields_v1.as_ref().map(|fields| &fields.0);

@@ -1,5 +1,5 @@
-//! Configuration of a Workspace's stacks: the mounted Secrets and ConfigMaps, and the settings for a run. All functions are
-//! pure.
+//! Configuration of the Pulumi stacks of a Workspace: the mounted Secrets and ConfigMaps, and the settings of a run.
+//! All functions are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::rpc::proto;
 
 const MAX_NAME: usize = 253;
 
-/// Secret or ConfigMap that the environment or the configuration refers to.
+/// Secret or ConfigMap to which the environment or the configuration refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mounted<'a> {
     Secret(&'a str),
@@ -35,7 +35,7 @@ impl Mounted<'_> {
         }
     }
 
-    /// Returns a reference to the object; `referrer` describes the field that contains the reference.
+    /// Returns a reference to the object. `referrer` describes the field that contains the reference.
     pub(super) fn referred_to_by(self, referrer: String) -> Reference {
         let (kind, name) = match self {
             Mounted::Secret(name) => (ReferencedKind::Secret, name),
@@ -45,13 +45,13 @@ impl Mounted<'_> {
     }
 }
 
-/// Returns the Secrets and ConfigMaps that the configuration of all stacks refers to.
+/// Returns the Secrets and ConfigMaps to which the configuration of all Pulumi stacks refers.
 pub(super) fn mounted(spec: &WorkspaceSpec) -> BTreeSet<Mounted<'_>> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     items.filter_map(|item| key_of(item.value_from.as_ref()?)).map(|(mounted, _)| mounted).collect()
 }
 
-/// Returns the objects that must exist before a run of this stack starts.
+/// Returns the objects that must exist before a run of this Pulumi stack starts.
 pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
     let stack = spec.stacks.iter().find(|found| found.name == stack);
     let items = stack.into_iter().flat_map(|stack| &stack.config);
@@ -62,15 +62,15 @@ pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
     required.collect()
 }
 
-/// Returns the files in mounted Secrets and ConfigMaps from which the configuration of all stacks is read. A change of such
-/// a file triggers a run. Environment variables and files of other volumes are not included.
+/// Returns the files in mounted Secrets and ConfigMaps from which runs read the configuration of all Pulumi stacks. A
+/// change of such a file triggers a run. Environment variables and files in other volumes are not included.
 pub fn config_files(spec: &WorkspaceSpec) -> BTreeSet<String> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     let keys = items.filter_map(|item| key_of(item.value_from.as_ref()?));
     keys.map(|(mounted, key)| format!("{}/{key}", mounted.directory())).collect()
 }
 
-/// Returns the complete settings of one stack.
+/// Returns the complete settings of a Pulumi stack.
 pub fn settings(spec: &WorkspaceSpec, stack: &str) -> Result<proto::Settings, SpecError> {
     let Some(found) = spec.stacks.iter().find(|found| found.name == stack) else {
         return Ok(proto::Settings { stack: stack.to_owned(), ..proto::Settings::default() });
@@ -79,7 +79,7 @@ pub fn settings(spec: &WorkspaceSpec, stack: &str) -> Result<proto::Settings, Sp
     Ok(proto::Settings { stack: stack.to_owned(), config, environments: found.environment.clone() })
 }
 
-/// Validates the configuration of all stacks.
+/// Validates the configuration of all Pulumi stacks.
 pub(super) fn check(spec: &WorkspaceSpec) -> Result<(), SpecError> {
     for stack in &spec.stacks {
         settings(spec, &stack.name)?;
@@ -131,8 +131,8 @@ fn key_of(from: &ConfigValueFrom) -> Option<(Mounted<'_>, &str)> {
     secret.or_else(config_map)
 }
 
-/// Validates a key for the settings file of a stack: `<name>`, `<namespace>:<name>` or, for a path, one of these followed by
-/// steps into the value. The agent parses the path.
+/// Validates a key of the settings file: `<name>` or `<namespace>:<name>`, followed by steps into the value if the key
+/// is a path. The agent parses the path.
 fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
     let key = item.key.as_str();
     if key.trim().is_empty() {
@@ -156,7 +156,7 @@ fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
             return Err("namespace of the key must not contain white space");
         }
     }
-    // A colon followed by a space ends a key in the settings file, even within a name.
+    // In the settings file, a colon followed by a space ends the key, even within a name.
     if full_name.split(':').any(is_padded) || key.contains(": ") {
         return Err("key must not contain white space next to a colon");
     }
@@ -189,8 +189,7 @@ pub(super) fn check_key(key: &str) -> Result<(), &'static str> {
     if is_file_name(key) { Ok(()) } else { Err("`key` must be a key of a Secret or ConfigMap") }
 }
 
-/// Returns whether Kubernetes accepts this key in a Secret or ConfigMap. The rules for the names of these objects are
-/// stricter.
+/// Returns whether a Secret or ConfigMap can have this key. The rules for the names of these objects are stricter.
 fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= MAX_NAME && name != "." && !name.starts_with("..") && name.chars().all(plain)

@@ -1,4 +1,4 @@
-//! Dependencies of a Workspace reconcile, and the state that is kept between reconciles.
+//! Dependencies of a Workspace reconcile, and state that is kept between reconciles.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,39 +26,41 @@ use crate::runtime::writes::Writer;
 use crate::source::git::Git;
 use crate::telemetry::metrics::Metrics;
 
-/// Limits for concurrent source streams to agents, in total and per namespace. A waiting reconcile occupies a reconcile
-/// slot, so the number of reconcile slots limits the queue.
+/// Limits of concurrent source streams to agents, in total and for each namespace. A waiting reconcile occupies a
+/// reconcile slot, so the number of reconcile slots also limits the queue.
 const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
-/// Time for which verified objects are not read again while the pod is ready. A deleted object affects only the next pod.
+/// Time for which verified objects are not read again while the pod is ready. The deletion of an object affects only
+/// the next pod.
 const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
-/// Time for which verified objects are not read again while the pod is not ready, which a missing object may cause.
+/// Time for which verified objects are not read again while the pod is not ready. A missing object can be the cause.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconcile.
 pub struct Context {
-    /// Lists events, which the reader does not support.
+    /// Client with which events are listed, because the reader does not support this.
     pub client: Client,
     pub reader: Reader,
     pub writer: Writer,
     pub agents: Agents,
-    /// Signs the certificates of agents. A change triggers a reconcile of all Workspaces.
+    /// CA that signs the certificates of agents. A change triggers a reconcile of all Workspaces.
     pub authority: watch::Receiver<Arc<Generations>>,
-    /// Stores the bytes of artifacts.
+    /// Store for the bytes of artifacts.
     pub artifacts: artifact::Store,
-    /// Size limits for agents.
+    /// Size limits of artifacts, which are sent to agents.
     pub artifact_limits: artifact::Limits,
-    /// Fetches artifacts that no other controller provides.
+    /// Fetcher of artifacts that no other controller provides.
     pub fetcher: artifact::Fetcher,
-    /// Polls the Git repositories of Workspaces.
+    /// Poller for the Git repositories of Workspaces.
     pub git: Git,
     pub metrics: Metrics,
-    /// Updates in scope, which show the open runs. The controller fills this store.
+    /// All Updates in the scope of the controller, which contain the open runs. The Workspace controller fills this
+    /// store.
     pub updates: Updates,
     /// Waits until the cache of Updates is complete.
     pub caches: CacheSync,
     pub events: Events,
     pub pods: PodSettings,
-    /// ServiceAccount of pods whose Workspace does not specify one.
+    /// ServiceAccount of pods whose Workspace does not set a ServiceAccount.
     pub default_service_account: Option<String>,
     pub probes: AgentProbes,
     pub inputs: InputWatch,
@@ -66,12 +68,13 @@ pub struct Context {
     pub memory: Memory,
 }
 
-/// State that is kept between reconciles. It only saves or limits work, so its loss is harmless.
+/// State that is kept between reconciles. It only avoids or limits work, so its loss has no consequences.
 pub struct Memory {
-    /// Version of each StatefulSet after the last apply, by namespace and name. Locked only for short sections.
+    /// Version of each StatefulSet after the last apply, by namespace and name. Locked only for short sections and
+    /// never across an `.await`.
     applied: Mutex<HashMap<(String, String), Version>>,
     streams: FairSlots,
-    /// Workspaces whose objects need not be read again yet.
+    /// Workspaces whose objects do not have to be read again yet.
     pub(super) verified_parts: VerifiedParts,
     pub(super) applies: Applies,
 }
@@ -88,8 +91,8 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Returns whether a StatefulSet is unchanged since the last apply. A StatefulSet without a known version counts as
-    /// unchanged.
+    /// Returns whether a StatefulSet is unchanged since the last apply. If no version is recorded, the StatefulSet
+    /// counts as unchanged.
     pub(super) fn is_unchanged(&self, found: &StatefulSet) -> bool {
         let version = Version::of(found);
         self.lock().entry(key_of(found)).or_insert_with(|| version.clone()) == &version
@@ -107,13 +110,13 @@ impl Memory {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the slots for source streams to agents, by namespace.
+    /// Returns the slots of source streams to agents. The keys are namespaces.
     pub(super) fn streams(&self) -> &FairSlots {
         &self.streams
     }
 }
 
-/// Version of an object. It differs if the spec has changed or the object was recreated.
+/// Version of an object. It changes when the spec changes or the object is recreated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Version {
     uid: String,
@@ -131,23 +134,23 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
     (stateful_set.namespace().unwrap_or_default(), stateful_set.name_any())
 }
 
-/// Cache of Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet were current a short time ago, by
-/// namespace and name. A Workspace is reconciled about a dozen times while a pod starts and a run executes, almost always
-/// because of changes of the pod.
+/// Cache of Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet were recently found to be
+/// current, by namespace and name. While a pod starts and a run is in progress, a Workspace is reconciled about
+/// twelve times, in most cases because of changes of the pod.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
-    /// Locked only for short sections.
+    /// Locked only for short sections and never across an `.await`.
     known: Mutex<HashMap<(String, String), Known>>,
 }
 
 /// State of the objects of one Workspace.
 enum Known {
     Right(Seen),
-    /// An object has changed. Earlier reads may be stale.
+    /// An object has changed at this time. Earlier reads may be stale.
     ChangedAt(Instant),
 }
 
-/// Inputs for which the objects were current, and the time of the read.
+/// Inputs for which the objects are current, and the time of the read.
 struct Seen {
     parts_hash: String,
     authority: Arc<Generations>,
@@ -155,7 +158,7 @@ struct Seen {
 }
 
 impl VerifiedParts {
-    /// Returns whether the objects with this hash need not be read again. `ready` is the readiness of the pod.
+    /// Returns whether the objects with this hash do not have to be read again. `ready` is the readiness of the pod.
     pub(super) fn contains(
         &self,
         workspace: (&str, &str),
@@ -169,7 +172,7 @@ impl VerifiedParts {
         seen.parts_hash == parts_hash && Arc::ptr_eq(&seen.authority, authority) && seen.at.elapsed() < trusted_for
     }
 
-    /// Records that all objects are current. `started` is the time at which their reads started.
+    /// Records that all objects are current. `started` is the start time of their reads.
     pub(super) fn insert(
         &self,
         workspace: (&str, &str),
@@ -238,13 +241,13 @@ mod tests {
     const APP: (&str, &str) = ("team", "app");
 
     fn authority() -> Arc<Generations> {
-        Arc::new(Generations::first(Authority::generate(Timestamp::now()).expect("an authority")))
+        Arc::new(Generations::first(Authority::generate(Timestamp::now()).expect("valid authority")))
     }
 
     #[tokio::test(start_paused = true)]
     async fn verified_parts_expire_and_apply_only_to_the_verified_inputs() {
         let (verified, ours, next) = (VerifiedParts::default(), authority(), authority());
-        assert!(!verified.contains(APP, "a", &ours, true), "never seen");
+        assert!(!verified.contains(APP, "a", &ours, true), "not read yet");
         verified.insert(APP, "a", &ours, Instant::now());
         assert!(verified.contains(APP, "a", &ours, true));
         assert!(!verified.contains(APP, "b", &ours, true), "a different spec");
@@ -258,9 +261,9 @@ mod tests {
         let started = Instant::now();
         verified.insert(APP, "a", &ours, started);
         verified.invalidate(APP);
-        assert!(!verified.contains(APP, "a", &ours, true), "changed since");
+        assert!(!verified.contains(APP, "a", &ours, true), "changed after the read");
         verified.insert(APP, "a", &ours, started);
-        assert!(!verified.contains(APP, "a", &ours, true), "changed while it was read");
+        assert!(!verified.contains(APP, "a", &ours, true), "changed during the read");
         tokio::time::advance(Duration::from_millis(1)).await;
         verified.insert(APP, "a", &ours, Instant::now());
         assert!(verified.contains(APP, "a", &ours, true), "read again");

@@ -1,6 +1,7 @@
-//! Controller of Workspaces: the watches that trigger a reconcile, and the reconcile loop (observe, decide, act).
+//! Workspace controller: the watches that trigger a reconcile, and the reconcile loop (observe, decide, act).
 //!
-//! Triggers: changes of the Workspace, its pod, its StatefulSet, its runs and the CA, and explicit requests.
+//! A reconcile is triggered by a change of the Workspace, its pod, its StatefulSet, its runs or the CA, and by explicit
+//! requests.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -32,17 +33,17 @@ use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
 use crate::runtime::watch::{self, only_changes};
 
-/// Maximum number of steps per reconcile. No Workspace needs more steps.
+/// Maximum number of steps per reconcile, which is sufficient for each Workspace.
 const MAX_STEPS: usize = 12;
 /// Requeue interval after a reconcile that reached the maximum number of steps.
 const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
-/// Watches of the controller, and the stores that they fill.
+/// Watches of the controller, and the stores into which they write.
 pub struct Watches<W> {
-    /// Receives all Updates in scope, reduced to the fields that show whether a run is open. `Context::updates` reads the
-    /// same store.
+    /// Store of all Updates in the scope of the controller. It contains only the fields that show whether a run is
+    /// open. `Context::updates` reads this store.
     pub updates: IndexWriter<Update, UpdateGroup>,
-    /// Workspaces to reconcile now, for example because the bytes of their artifact have arrived.
+    /// Workspaces that must be reconciled immediately, for example because the bytes of their artifact are available.
     pub wakes: W,
 }
 
@@ -80,7 +81,7 @@ where
     start.run(strip_unused_fields, |_| (), triggers, reconcile, context).await;
 }
 
-/// Emits an item each time the CA changes, because certificates must then be issued again.
+/// Returns a stream with an item for each change of the CA, after which certificates must be issued again.
 fn authority_changes(
     authority: tokio::sync::watch::Receiver<Arc<Generations>>,
 ) -> impl Stream<Item = ()> + Send + 'static {
@@ -90,14 +91,14 @@ fn authority_changes(
     })
 }
 
-/// Removes the spec and the status, because each reconcile reads the live object.
+/// Removes the spec and the status, because each reconcile reads its Workspace from the API.
 fn strip_unused_fields(workspace: &mut Workspace) {
     workspace.spec = WorkspaceSpec::default();
     workspace.status = None;
 }
 
-/// Returns a stream of the Updates whose run was opened or has ended. Each Update is in the store before the stream emits
-/// it.
+/// Returns a stream of the Updates whose run was opened or has ended. The store contains each Update before the stream
+/// returns it.
 fn run_changes(
     scope: &Scope,
     context: &Context,
@@ -122,12 +123,13 @@ fn run_state(update: &Update) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// Returns the fields of a pod on which decisions depend. The kubelet writes many other fields while a pod starts.
+/// Returns the fields of a pod on which decisions depend. While a pod starts, the kubelet writes many other fields.
 fn decisive(pod: &Pod) -> String {
     format!("{:?}", pod_state::read(pod))
 }
 
-/// Returns the fields of a StatefulSet that an edit changes. Its status is ignored, because the pod provides more detail.
+/// Returns the fields of a StatefulSet that an edit changes. The status is not included, because the pod provides more
+/// details.
 fn spec_state(stateful_set: &StatefulSet) -> String {
     let metadata = &stateful_set.metadata;
     format!(
@@ -147,7 +149,7 @@ fn workspace_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<W
     Some(ObjectRef::new(name).within(&object.namespace()?))
 }
 
-/// Reconciles a Workspace step by step until no action is due.
+/// Reconciles a Workspace in steps until no action is due.
 pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());

@@ -16,19 +16,19 @@ use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::cli;
 use crate::runtime::field_managers;
 
-/// Seconds without a response after which a stale pod is replaced without draining its agent.
+/// Seconds without a response of the agent after which a stale pod is replaced without a drain of the agent.
 const SILENT_SECONDS: i64 = 120;
 
-/// Seconds within which the init container `fetch` must respond after its start.
+/// Seconds after its start in which the init container `fetch` must respond.
 const FETCH_START_SECONDS: i64 = 10;
 
-/// Next action. The reconcile ends after `Ignore`, `RemoveFinalizer` and `Report`. After the other actions, another pass
-/// follows unless the action fails.
+/// Next action. The reconcile ends after `Ignore`, `RemoveFinalizer` and `Report`. After all other actions, another
+/// pass follows unless the action fails.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// Do nothing: the Workspace is being deleted and has no finalizer, or it belongs to the Pulumi Kubernetes Operator.
+    /// Do nothing. The Workspace is being deleted and has no finalizer, or the Pulumi Kubernetes Operator manages it.
     Ignore,
-    /// Take over the fields of the operator, which still manages the status.
+    /// Take over the fields of the operator. The operator still manages the status.
     TakeOver,
     AddFinalizer,
     /// Apply the objects that are missing or outdated.
@@ -38,9 +38,9 @@ pub(super) enum Action {
         budget: bool,
         stateful_set: bool,
     },
-    /// Send a drain request to the agent, which then starts no new run.
+    /// Drain the agent, so that it starts no new run.
     Drain,
-    /// Delete the pod. The StatefulSet creates a new one.
+    /// Delete the pod. The StatefulSet then creates another pod.
     DeletePod {
         uid: String,
     },
@@ -60,7 +60,7 @@ pub(super) enum Action {
     Report(Report),
 }
 
-/// Decides the next action from the observed state.
+/// Selects the next action for the observed state.
 pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     let workspace = &observed.workspace;
     let has_finalizer = workspace.finalizers().iter().any(|finalizer| finalizer == WORKSPACE_FINALIZER);
@@ -68,8 +68,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
     }
     if field_managers::is_applied_by_operator(workspace) {
-        // Once its Stack takes over the Workspace, the change requeues the Workspace. Until then, the Workspace stays
-        // unchanged.
+        // The Workspace stays unchanged until its Stack takes it over. This change then requeues the Workspace.
         return Action::Ignore;
     }
     if field_managers::is_due(workspace) {
@@ -105,7 +104,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Decides about the pod and its source. All other objects are current, or their next apply is delayed.
+/// Selects the action for the pod and its source. All other objects are current, or their next apply is delayed.
 fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) -> Action {
     let Some(pod) = &observed.pod else {
         return Action::Report(Report::no_pod(observed.warning.as_deref()));
@@ -144,7 +143,8 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
     }
 }
 
-/// Decides about a pod whose agent has responded. If its CLI version is not supported, no source is delivered.
+/// Selects the action for a pod whose agent has responded. If the version of its CLI is not supported, no source is
+/// delivered.
 fn responded(observed: &Observed, cli: &str, source: &DesiredSource, now: Timestamp) -> Action {
     match cli::is_too_old(cli) {
         true => Action::Report(Report::cli_too_old(cli)),
@@ -156,8 +156,8 @@ fn another_pod(uid: &str) -> Report {
     Report::unreachable(&format!("the responding agent belongs to another pod ({uid})"))
 }
 
-/// Decides about a pod whose init container `fetch` is running. This container always needs the source, even if the source
-/// is installed, because it does not exit before it has received the source.
+/// Selects the action for a pod whose init container `fetch` is running. This container requires the source even if the
+/// source is installed, because it exits only after it has received the source.
 fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &DesiredSource, now: Timestamp) -> Action {
     let starting = || Action::Report(Report::fetch_starting(&pod.name));
     let given = observed.workspace.status.as_ref().is_some_and(|status| {
@@ -167,7 +167,7 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &Des
     match &observed.agent {
         Agent::Responded(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
         Agent::Responded(_) => deliver(observed, desired),
-        // The container has exited, but the kubelet has not reported it yet.
+        // The container has exited. The kubelet has not reported this yet.
         _ if given => Action::Report(Report::initializing(&pod.name, None)),
         Agent::Unreachable(message) if now.as_second() - since.as_second() > FETCH_START_SECONDS => {
             Action::Report(Report::unreachable(message))
@@ -176,7 +176,7 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &Des
     }
 }
 
-/// Decides whether a pod whose agent has responded needs the requested source.
+/// Selects the action for the source of a pod whose agent has responded.
 fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action {
     let desired = &source.artifact;
     let is_desired = |found: &ArtifactReference| found.digest == desired.digest && found.dir == desired.dir;
@@ -185,8 +185,8 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
         return Action::Report(Report::install_progress(desired, candidate, installing_for(observed, now)));
     }
     let run = observed.open_run();
-    // A candidate, which the agent is still installing, would replace the current source, so the candidate must be
-    // superseded first. While a run is open, the agent does not replace the source.
+    // The agent may be installing another source, the candidate, which would replace the current source. The candidate
+    // must then be superseded. While a run is open, the agent does not replace the source.
     if observed.in_place().is_some_and(|found| is_desired(&found)) && (candidate.is_none() || run.is_some()) {
         return Action::Report(ready(observed, observed.workspace.spec.artifact.as_ref().unwrap_or(desired)));
     }
@@ -199,18 +199,18 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
     deliver(observed, source)
 }
 
-/// Delivers the source to the agent once its bytes are in the store.
+/// Selects the action that delivers the source to the agent. The store must contain the bytes.
 fn deliver(observed: &Observed, source: &DesiredSource) -> Action {
     match &source.origin {
         _ if observed.artifact_stored => Action::PutSource { artifact: source.artifact.clone() },
         Some(_) => Action::Fetch,
-        // The controller that wrote the digest fetches the bytes and requeues the Workspace.
+        // The controller that set the digest fetches the bytes and then requeues the Workspace.
         None => Action::Report(Report::artifact_missing(&source.artifact)),
     }
 }
 
-/// Returns the report that the source is installed. New runs wait for the end of an interactive session, which the report
-/// contains.
+/// Returns the report that the source is installed. If an interactive session exists, new runs wait for its end, and
+/// the report contains the session.
 fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     match observed.interactive_session() {
         Some(session) => Report::ready(artifact).with_session(session),
@@ -218,7 +218,8 @@ fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     }
 }
 
-/// Deletes a pod once its agent accepts no new run, no run is open and no interactive session exists.
+/// Selects the action that leads to the deletion of a pod. The pod is deleted after its agent has stopped accepting
+/// runs, no run is open, and no interactive session exists.
 fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp) -> Action {
     if matches!(&observed.agent, Agent::Responded(reply) if !reply.draining) {
         return Action::Drain;
@@ -238,7 +239,7 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
     }
 }
 
-/// Returns how long the Workspace has reported the installation of a source. The time has a resolution of one second.
+/// Returns the time since which the Workspace reports the installation of a source, with a resolution of one second.
 fn installing_for(observed: &Observed, now: Timestamp) -> Duration {
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let installing = find(conditions, READY).filter(|ready| ready.reason == reason::INSTALLING);
@@ -253,7 +254,7 @@ fn is_unreachable_for_long(observed: &Observed, now: Timestamp) -> bool {
         .is_some_and(|ready| now.as_second() - ready.last_transition_time.0.as_second() > SILENT_SECONDS)
 }
 
-/// Decides about a pod that is being deleted. The finalizer of a completed run must not block the deletion.
+/// Selects the action for a pod that is being deleted. The finalizer of a completed run must not block the deletion.
 fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
     match observed.open_run() {
         Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, &pod.name, &run)),
@@ -262,7 +263,8 @@ fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Ac
     }
 }
 
-/// Decides about a Workspace that is being deleted. Its objects are deleted one after the other once no run is open.
+/// Selects the action for a Workspace that is being deleted. Its objects are deleted one after another when no run is
+/// open.
 fn clean_up(observed: &Observed, now: Timestamp) -> Action {
     if let Some(pod) = observed.pod.as_ref().filter(|pod| !pod.terminating)
         && let waits @ (Action::Drain | Action::Report(_)) = retire(observed, pod, reason::DELETING, now)

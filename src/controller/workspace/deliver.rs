@@ -1,4 +1,4 @@
-//! Delivery of the source: fetches its bytes into the store and sends them to the agent.
+//! Delivery of the source: its bytes are fetched into the store and sent to the agent.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::runtime::reconcile::ReconcileError;
 use crate::source::Origin;
 use crate::telemetry::metrics::FetchResult;
 
-/// Time after which the status reports that the delivery of a source is in progress.
+/// Time after which the status reports that a source is being delivered.
 const INSTALLING_REPORT_DELAY: Duration = Duration::from_secs(1);
 
 impl Act<'_> {
@@ -51,7 +51,8 @@ impl Act<'_> {
         });
         let Err(error) = fetched else { return Ok(Step::Again) };
         let step = self.report(&Report::artifact_not_fetched(&source.artifact, &error)).await?;
-        // Return an error so that retries back off: each retry downloads the complete content, which is unlikely to change.
+        // The error delays the retries with backoff. Each retry downloads the complete content, which probably does not
+        // change.
         if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(step) }
     }
 
@@ -94,8 +95,8 @@ impl Act<'_> {
         let mut written = None;
         let result = match tokio::time::timeout(INSTALLING_REPORT_DELAY, &mut put).await {
             Ok(result) => result,
-            // Keep a reported rejection in the status until the agent accepts the source. Otherwise, the message would
-            // alternate with each retry.
+            // If the status reports a rejection, it is kept until the agent accepts the source. Otherwise, the message
+            // would alternate with each retry.
             Err(_) if self.was_refused() => put.await,
             Err(_) => {
                 written = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
@@ -111,8 +112,8 @@ impl Act<'_> {
         }
     }
 
-    /// Returns the mounted directories that an installation needs, or a message about missing objects. The Workspace is
-    /// requeued once the missing objects exist.
+    /// Returns the mounted directories that the installation requires, or a message about missing objects. When the
+    /// missing objects exist, the Workspace is requeued.
     async fn required_directories(&self) -> Result<Result<Vec<String>, String>, ReconcileError> {
         let workspace = &self.observed.workspace;
         let namespace = workspace.namespace().unwrap_or_default();
@@ -139,12 +140,12 @@ impl Act<'_> {
         Ok(Ok(desired.into_iter().map(|reference| reference.directory).collect()))
     }
 
-    /// Returns whether the status reports for the current spec that the agent rejected the source.
+    /// Returns whether the status reports, for the current spec, that the agent rejected the source.
     fn was_refused(&self) -> bool {
         self.has_reason(workspace_reason::ARTIFACT_REFUSED)
     }
 
-    /// Returns whether the `Ready` condition has this reason for the current spec.
+    /// Returns whether the condition `Ready` has this reason for the current spec.
     fn has_reason(&self, reason: &str) -> bool {
         let workspace = &self.observed.workspace;
         let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -152,8 +153,8 @@ impl Act<'_> {
             .is_some_and(|ready| ready.reason == reason && ready.observed_generation == workspace.metadata.generation)
     }
 
-    /// Reports that the source has been delivered. If the init container `fetch` received the source, the container now
-    /// exits, and the pod watch requeues the Workspace.
+    /// Reports that the source was delivered. If the init container `fetch` received it, the container now exits, and
+    /// the watch of pods requeues the Workspace.
     async fn source_placed(&self, written: Option<Workspace>) -> Result<Step, ReconcileError> {
         let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
             return Ok(Step::Again);
@@ -164,7 +165,7 @@ impl Act<'_> {
         act.report(&Report::initializing(&pod.name, None)).await
     }
 
-    /// Reports a failed delivery. `written` is the Workspace after the last status write during the delivery.
+    /// Reports a failed delivery. `written` is the Workspace after the last write of its status during the delivery.
     async fn source_failed(
         &self,
         artifact: &ArtifactReference,
@@ -176,12 +177,12 @@ impl Act<'_> {
         let act = Act { observed: &observed, ..*self };
         if error.is_unavailable() {
             let step = act.report(&Report::unreachable(&error.to_string())).await?;
-            // Return an error so that retries back off: an agent that is slow on purpose would otherwise occupy a stream
-            // slot most of the time.
+            // The error delays the retries with backoff. Otherwise, an agent that is slow on purpose would occupy a
+            // stream slot most of the time.
             return if error.is_timeout() { Err(ReconcileError::transient(error)) } else { Ok(step) };
         }
         act.report(&Report::artifact_refused(artifact, &error.message)).await?;
-        // Return an error so that retries back off: the agent is unlikely to accept the same bytes on the next attempt.
+        // The error delays the retries with backoff, because the agent will probably reject the same bytes again.
         Err(ReconcileError::transient(error))
     }
 

@@ -1,7 +1,8 @@
 //! Environment of the `pulumi` container and of each run.
 //!
-//! Each run reads values from the mounted Secrets and ConfigMaps, so that a rotated value reaches the next run in the same
-//! pod. The container also has the values from the start of the pod, for interactive shells.
+//! Each run reads the values from the mounted Secrets and ConfigMaps, so that a changed value takes effect in the next
+//! run of the same pod. The environment of the container contains the values at the start of the pod, for interactive
+//! shells.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,13 +25,13 @@ struct KeyOf<'a> {
     key: &'a str,
 }
 
-/// Environment of the `pulumi` container that the user specifies.
+/// Environment of the `pulumi` container, as the user specifies it.
 pub(super) struct Desired {
     env: Vec<Value>,
     env_from: Vec<Value>,
 }
 
-/// Returns the environment in a Workspace's spec after `podTemplate` has been merged into it.
+/// Returns the environment in the spec of a Workspace, after its `podTemplate` is merged.
 pub(super) fn desired(spec: &WorkspaceSpec) -> Result<Desired, SpecError> {
     let container = json!({"name": PULUMI_CONTAINER, "env": spec.env, "envFrom": spec.env_from});
     let generated = json!({"spec": {"containers": [container]}});
@@ -53,14 +54,14 @@ pub(super) fn desired(spec: &WorkspaceSpec) -> Result<Desired, SpecError> {
 }
 
 impl Desired {
-    /// Returns the Secrets and ConfigMaps that the environment refers to.
+    /// Returns the Secrets and ConfigMaps to which the environment refers.
     pub(super) fn mounted(&self) -> BTreeSet<Mounted<'_>> {
         let keys = self.env.iter().filter_map(key_of).map(|reference| reference.mounted);
         keys.chain(self.env_from.iter().filter_map(env_from_source)).collect()
     }
 }
 
-/// Returns all Secrets and ConfigMaps that the pod mounts, such as `Secret/aws`, and their directories in the pod.
+/// Returns the directories in the pod of all mounted Secrets and ConfigMaps, by object, such as `Secret/aws`.
 pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
     let Ok(environment) = desired(spec) else { return BTreeMap::new() };
     let mounted = environment.mounted().into_iter().chain(config::mounted(spec));
@@ -88,7 +89,7 @@ fn is_optional(entry: &Value, pointers: &[&str]) -> bool {
     pointers.iter().any(|pointer| entry.pointer(pointer) == Some(&Value::Bool(true)))
 }
 
-/// Makes all references optional, so that the pod starts without the objects. A run waits for missing objects instead.
+/// Makes all references optional, so that the pod starts without the objects. Runs wait for missing objects instead.
 pub(super) fn make_optional(container: &mut Value) {
     let references = [
         ("env", ["/valueFrom/secretKeyRef", "/valueFrom/configMapKeyRef"]),
@@ -105,18 +106,18 @@ pub(super) fn make_optional(container: &mut Value) {
     }
 }
 
-/// Returns the environment of each run: literal values, and files for values from Secrets and ConfigMaps. Later entries take
-/// precedence.
+/// Returns the environment of each run: literal values, and the files of values in Secrets and ConfigMaps. Later
+/// entries take precedence.
 ///
-/// Omits values that only Kubernetes can resolve (fields of the pod, and literals that refer to other variables). Also omits
-/// optional values, because a run fails if a file is missing. The container has all these values, and the run inherits the
-/// environment of the container.
+/// Values that only Kubernetes can resolve are omitted: fields of the pod, and literals that refer to other variables.
+/// Optional values are also omitted, because a run fails if a file is missing. The run inherits all these values from
+/// the environment of the container.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
     let desired = desired(spec)?;
     Ok(desired.env_from.iter().filter_map(run_variables).chain(desired.env.iter().filter_map(run_variable)).collect())
 }
 
-/// Returns the variables for all keys of a Secret or ConfigMap.
+/// Returns the variables of all keys of a Secret or ConfigMap.
 fn run_variables(from: &Value) -> Option<EnvironmentVariable> {
     if is_optional(from, &OPTIONAL_SOURCES) {
         return None;
@@ -162,7 +163,7 @@ fn env_from_source(from: &Value) -> Option<Mounted<'_>> {
     named("/secretRef/name").map(Mounted::Secret).or_else(|| named("/configMapRef/name").map(Mounted::ConfigMap))
 }
 
-/// Validates a variable, because the names in its reference become part of paths in the pod.
+/// Validates a variable. The names in its reference become part of paths in the pod.
 fn check(variable: &Value) -> Result<(), SpecError> {
     let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
     if name.is_empty() || name.contains(['=', '\0']) {
@@ -187,13 +188,14 @@ fn check_from(from: &Value) -> Result<(), SpecError> {
         .map_err(invalid)
 }
 
-/// Returns whether an item of a list has this name.
+/// Returns whether the name of a list item is `name`.
 pub(super) fn has_name(item: &Value, name: &str) -> bool {
     item.get("name").and_then(Value::as_str) == Some(name)
 }
 
-/// Returns the objects to which the environment and the configuration of one stack refer, each object once and without
-/// optional references. Returns no objects for an invalid spec, because the run reports the error.
+/// Returns the objects to which the environment and the configuration of a Pulumi stack refer, without optional
+/// references. Each object is returned once. If the spec is invalid, returns no objects, because the run reports the
+/// error.
 pub fn references(spec: &WorkspaceSpec, stack: Option<&str>) -> Vec<Reference> {
     let environment = required(spec).unwrap_or_default();
     let configuration = stack.map(|stack| config::required(spec, stack)).unwrap_or_default();

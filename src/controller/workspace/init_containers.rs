@@ -1,6 +1,6 @@
-//! Init containers of a pod: the generated ones run first, then those of the user in their order. If an init container of
-//! the user runs to completion before the pod starts, the generated ones also fetch the source, so that the user's container
-//! can read it.
+//! Init containers of a pod: the generated init containers, followed by the init containers of the user in their order.
+//! If an init container of the user runs to completion before the pod starts, a generated init container also fetches
+//! the source, so that the container of the user can read the source.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
@@ -11,22 +11,22 @@ use crate::api::names::PULUMI_CONTAINER;
 
 /// Copies the binary into the share volume, so that the main container can use any Pulumi image.
 pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
-/// Receives the source before user-defined init containers run.
+/// Receives the source before the init containers of the user run.
 pub(super) const FETCH_CONTAINER: &str = "fetch";
 /// Generated init containers, in the order in which they run.
 pub(super) const OWN: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
-/// Fields of the generated containers that a user may change, because policies of a namespace may require them for every
-/// container.
+/// Fields of the generated init containers that a user can change, because the policies of a namespace can require them
+/// in all containers.
 const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"];
-/// Lists of `fetch` that a user may extend, with the key of their items. The Pulumi Kubernetes Operator fetches the source in
-/// this container.
+/// Lists of `fetch` to which a user can add items, and the key of these items. In the Pulumi Kubernetes Operator, this
+/// container fetches the source.
 const EXTENSIBLE: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
-/// Maximum number of listed items that have no effect.
+/// Maximum number of listed items without an effect.
 const MAX_NAMED: usize = 10;
-/// Fields of a security context that set the user and group of a container.
+/// Fields of a security context that set the user and the group of a container.
 const IDENTITY: [&str; 2] = ["runAsUser", "runAsGroup"];
 
-/// Returns an error for the first generated field that the user's template changes.
+/// Returns an error for the first generated field that the template of the user changes.
 pub(super) fn check(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     let protected = |field: String| Err(SpecError::Protected { field });
     for name in OWN {
@@ -43,8 +43,8 @@ pub(super) fn check(generated: &Value, merged: &Value) -> Result<(), SpecError> 
     Ok(())
 }
 
-/// Returns the items that a user's template adds to `fetch`, such as `env[SSH_KNOWN_HOSTS]`. They have no effect, because the
-/// controller fetches the source.
+/// Returns the items that the template of the user adds to `fetch`, such as `env[SSH_KNOWN_HOSTS]`. These items have no
+/// effect, because the controller fetches the source.
 pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
     let Some(fetch) = find(pod_template, FETCH_CONTAINER) else { return Vec::new() };
     let items = EXTENSIBLE.iter().flat_map(|(list, key)| {
@@ -54,8 +54,8 @@ pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
     items.take(MAX_NAMED).collect()
 }
 
-/// Sorts the merged init containers. Removes `fetch` unless there is a source to deliver and an init container of the user
-/// runs to completion. Returns whether `fetch` is kept.
+/// Sorts the merged init containers. Removes `fetch`, unless there is a source to deliver and an init container of the
+/// user runs to completion. Returns whether `fetch` is kept.
 pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     let identity = identity_of_pulumi(template);
     let Some(containers) = template.pointer_mut("/spec/initContainers").and_then(Value::as_array_mut) else {
@@ -74,7 +74,7 @@ pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     fetches
 }
 
-/// Returns the names of the user's init containers in a pod that run to completion.
+/// Returns the names of the init containers of the user that run to completion.
 pub(super) fn of_user(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
     let waited_for = containers.filter(|container| container.restart_policy.as_deref() != Some("Always"));
@@ -85,8 +85,8 @@ fn is_own(container: &Value) -> bool {
     OWN.iter().any(|name| has_name(container, name))
 }
 
-/// Returns whether a container runs to completion. A sidecar starts before the other containers and keeps running, so no
-/// container waits for its end.
+/// Returns whether a container runs to completion. A sidecar starts before the other containers and keeps running, so
+/// no container waits for its end.
 fn runs_to_its_end(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) != Some("Always")
 }
@@ -96,7 +96,7 @@ fn find<'a>(template: &'a Value, name: &str) -> Option<&'a Map<String, Value>> {
     containers.iter().find(|container| has_name(container, name))?.as_object()
 }
 
-/// Returns the user and group in the security context of the `pulumi` container.
+/// Returns the user and the group in the security context of the `pulumi` container.
 fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
     let containers = template.pointer("/spec/containers").and_then(Value::as_array);
     let pulumi = containers.into_iter().flatten().find(|container| has_name(container, PULUMI_CONTAINER));
@@ -105,8 +105,8 @@ fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
     identity.map(|(field, value)| (field.clone(), value.clone())).collect()
 }
 
-/// Sets the user and group of `fetch` that it does not set itself. The agent writes to the source, so its user must own the
-/// files.
+/// Sets the user and the group of `fetch`, unless `fetch` already sets them. The agent changes the files of the source,
+/// so its user must own them.
 fn adopt(container: &mut Value, identity: &Map<String, Value>) {
     let Some(container) = container.as_object_mut().filter(|_| !identity.is_empty()) else { return };
     let context = container.entry("securityContext").or_insert_with(|| Value::Object(Map::new()));
@@ -126,7 +126,7 @@ mod tests {
     fn arranged(init_containers: Value, pulumi: Value, has_source: bool) -> (bool, Vec<Value>) {
         let mut template = json!({"spec": {"initContainers": init_containers, "containers": [pulumi]}});
         let fetches = arrange(&mut template, has_source);
-        (fetches, template["spec"]["initContainers"].as_array().expect("a list").clone())
+        (fetches, template["spec"]["initContainers"].as_array().expect("is a list").clone())
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         for (case, init_containers, has_source, expected) in table {
             let (fetches, containers) = arranged(init_containers, json!({"name": "pulumi"}), has_source);
             let names: Vec<_> =
-                containers.iter().map(|container| container["name"].as_str().expect("a name")).collect();
+                containers.iter().map(|container| container["name"].as_str().expect("name is set")).collect();
             assert_eq!(names, expected, "{case}");
             assert_eq!(fetches, expected.contains(&"fetch"), "{case}");
         }

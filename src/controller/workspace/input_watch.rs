@@ -1,7 +1,7 @@
-//! Watches Secrets and ConfigMaps with Flux's watch label. After a change of an object, the controller polls the agents of
-//! the Workspaces that mount the object until the agents report the change: the kubelet updates mounts with a delay, and a
-//! run reads only the mounted values. The watch covers metadata only. Without permission to watch, the agents are polled at
-//! the usual interval.
+//! Watches Secrets and ConfigMaps with the watch label of Flux. A run reads only mounted values, and the kubelet
+//! updates mounts with a delay. After a change of an object, the controller therefore polls the agents of the
+//! Workspaces that mount the object, until the agents report the change. The watch contains only metadata. Without the
+//! permission to watch, agents are polled at the normal interval.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -37,22 +37,22 @@ const REFUSED_RETRY: Duration = Duration::from_secs(5 * 60);
 /// Namespace and name of an object.
 type Key = (String, String);
 
-/// Objects that Workspaces mount, and changes that have not arrived in the pods yet. Cheap to clone; all clones share the
+/// Objects that Workspaces mount, and changes that have not reached the pods yet. Cheap to clone. All clones share the
 /// same state.
 #[derive(Clone)]
 pub struct InputWatch(Arc<Shared>);
 
 struct Shared {
     wake: mpsc::Sender<ObjectRef<Workspace>>,
-    /// Workspaces that mount objects. Locked only for short sections and never across an `.await`.
+    /// Objects that each Workspace mounts. Locked only for short sections and never across an `.await`.
     mounts: Mutex<HashMap<Key, Mounts>>,
 }
 
-/// Objects that one Workspace mounts, such as `Secret/aws`.
+/// Objects that a Workspace mounts, such as `Secret/aws`.
 #[derive(Default)]
 struct Mounts {
     objects: BTreeSet<String>,
-    /// Objects with a pending change, and the time of the change.
+    /// Objects whose change has not reached the pod yet, and the time of the change.
     pending: HashMap<String, Instant>,
 }
 
@@ -120,14 +120,14 @@ impl InputWatch {
         };
         let mut wake = self.0.wake.clone();
         for workspace in workspaces {
-            // The receiver is only dropped when the controller shuts down.
+            // The receiver is dropped only when the controller shuts down.
             if wake.send(workspace).await.is_err() {
                 return;
             }
         }
     }
 
-    /// Replaces the set of objects that a Workspace mounts.
+    /// Sets the objects that a Workspace mounts.
     pub(super) fn set_mounts(&self, namespace: &str, name: &str, objects: BTreeSet<String>) {
         let (mut mounts, key) = (self.lock(), (namespace.to_owned(), name.to_owned()));
         if objects.is_empty() {
@@ -139,7 +139,7 @@ impl InputWatch {
         known.objects = objects;
     }
 
-    /// Records that the changes of these objects have arrived in the pod.
+    /// Records that the changes of these objects have reached the pod.
     pub(super) fn mark_mounted<'a>(&self, namespace: &str, name: &str, objects: impl Iterator<Item = &'a String>) {
         if let Some(known) = self.lock().get_mut(&(namespace.to_owned(), name.to_owned())) {
             for object in objects {
@@ -148,7 +148,8 @@ impl InputWatch {
         }
     }
 
-    /// Returns the time until the next poll of the agent, or `None` if no change is pending in the pod of the Workspace.
+    /// Returns the time until the next poll of the agent. Returns `None` if all changes have reached the pod of the
+    /// Workspace.
     pub(super) fn next_poll(&self, namespace: &str, name: &str) -> Option<Duration> {
         let mut mounts = self.lock();
         let known = mounts.get_mut(&(namespace.to_owned(), name.to_owned()))?;
@@ -166,7 +167,7 @@ impl InputWatch {
     }
 }
 
-/// Last seen versions of the labeled objects of one kind. When the watch restarts, it reports all objects again.
+/// Last observed versions of the labeled objects of a kind. After a restart, the watch reports all objects again.
 #[derive(Default)]
 struct Seen {
     versions: HashMap<Key, String>,
@@ -177,7 +178,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns the object that an event reports as changed. Objects in the initial list count as unchanged.
+    /// Returns the object that an event reports as changed. Objects in the first list count as unchanged.
     fn changed<K: Resource<DynamicType = ()>>(&mut self, event: Event<PartialObjectMeta<K>>) -> Option<Key> {
         match event {
             Event::Init => self.listed.clear(),
@@ -203,8 +204,8 @@ impl Seen {
         None
     }
 
-    /// Waits until the API server allows a list of the objects. The permission may be missing on purpose, so the rejection
-    /// is logged once. A watch is not started earlier, because a watch logs each rejection.
+    /// Waits until the API server allows a list of the objects. The permission can be missing on purpose, so the
+    /// rejection is logged only once. The watch starts after this wait, because a watch logs each rejection.
     async fn until_allowed<K>(&mut self, api: Api<K>, selector: &Selector)
     where
         K: Resource<DynamicType = ()> + Clone + fmt::Debug + serde::de::DeserializeOwned,

@@ -1,4 +1,4 @@
-//! Metadata that identifies the objects of a Workspace, and hashes that mark their content.
+//! Metadata that identifies the objects of a Workspace, and hashes of their content.
 
 use kube::{Resource, ResourceExt};
 use serde_json::{Map, Value, json};
@@ -8,7 +8,8 @@ use super::environment;
 use crate::api::auto::{ArtifactReference, WorkspaceSpec};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME, workspace_object};
 
-/// Annotation with the hash of a rendered StatefulSet or Service. The hash shows whether the live object must be applied.
+/// Annotation with the hash of a rendered StatefulSet or Service. If the hash of the existing object differs, the
+/// object must be applied.
 pub(super) const ANNOTATION_RENDERED: &str = "auto.pulumi.com/rendered-hash";
 /// Length of the hash in bytes.
 const HASH_BYTES: usize = 16;
@@ -28,33 +29,34 @@ pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
     object.labels().get(LABEL_WORKSPACE_NAME).map(String::as_str) == Some(name)
 }
 
-/// Returns a hash of the user's inputs for the pod, which shows whether a pod is stale. The hash excludes the agent image
-/// and the defaults of the controller, because otherwise an upgrade of the controller would replace all pods. It also
-/// excludes labels and annotations of the Service, and the source, stacks and configuration, which the agent receives by
-/// RPC. If the pod depends on its source, `bound` is the source, and the hash includes it.
+/// Returns a hash of the inputs of the user for the pod. A pod with another hash is stale. The hash does not contain
+/// the agent image and the defaults of the controller, because an upgrade of the controller would otherwise replace all
+/// pods. It also does not contain the labels and annotations of the Service, and the source, Pulumi stacks and
+/// configuration, which the agent receives by RPC. If the pod depends on its source, `bound` is the source, and the
+/// hash contains it.
 pub(super) fn revision_hash(spec: &WorkspaceSpec, bound: Option<&ArtifactReference>) -> String {
     let mut inputs = json!({
-        // The revision is excluded, because a different revision with the same content does not change the pod.
+        // The revision is not included, because another revision with the same content does not change the pod.
         "artifact": bound.map(|artifact| json!({"digest": artifact.digest, "dir": artifact.dir})),
         "env": spec.env,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
-        // The kubelet updates the content of mounted objects in a running pod, but a new object needs a new volume.
+        // The kubelet updates the content of mounted objects in a running pod. A new object requires a new volume.
         "mounted": environment::directories(spec).keys().collect::<Vec<_>>(),
         "podTemplate": spec.pod_template,
         "resources": spec.resources,
         "securityProfile": spec.security_profile,
         "serviceAccountName": spec.service_account_name,
     });
-    // Unset inputs are removed, so that a newly introduced field does not change the hash of a Workspace that does not set
-    // it.
+    // Absent inputs are removed. The hash of a Workspace therefore does not change when a new field is introduced that
+    // the Workspace does not set.
     if let Some(inputs) = inputs.as_object_mut() {
         inputs.retain(|_, input| !input.is_null() && input != &json!([]));
     }
     hash(&inputs)
 }
 
-/// Returns a hash of a JSON value that is independent of the order of fields.
+/// Returns a hash of a JSON value. The hash does not depend on the order of fields.
 pub(super) fn hash(value: &Value) -> String {
     let digest = Sha256::digest(canonical(value).to_string());
     hex::encode(digest.iter().take(HASH_BYTES).copied().collect::<Vec<u8>>())
@@ -85,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_stable_across_releases() {
-        // A change of this value replaces all workspace pods when the controller is upgraded.
+        // If this value changes, an upgrade of the controller replaces all workspace pods.
         assert_eq!(revision_hash(&base(), None), "627b77386ec931620d739b83141f54f7");
     }
 

@@ -1,7 +1,7 @@
-//! Workspace controller: maintains a pod in which Pulumi runs, with the requested source.
+//! Workspace controller: maintains a pod that contains the requested source and runs Pulumi.
 //!
-//! `controller` watches and reconciles: `render` builds the objects of a Workspace, `observe` reads the state, `decide` selects
-//! the next action, `act` and `deliver` perform it, and `status` reports the result.
+//! `controller` contains the watches and the reconcile loop: `render` builds the objects of a Workspace, `observe`
+//! reads the state, `decide` selects the next action, `act` and `deliver` perform it, and `status` reports the result.
 
 mod act;
 mod agent_probe;

@@ -1,4 +1,4 @@
-//! Reads the state for a Workspace reconcile, from the cluster and from the agent in the pod.
+//! Reads the state for a Workspace reconcile from the cluster and from the agent in the pod.
 
 use std::sync::Arc;
 
@@ -27,30 +27,30 @@ use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
 
-/// Maximum number of minor versions by which an agent may be older than the controller.
+/// Maximum number of minor versions that an agent can be older than the controller.
 const SUPPORTED_MINOR_VERSIONS: u64 = 2;
 
 /// State at the start of a pass.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub workspace: Workspace,
-    /// Objects and source that the spec requests, or the reason why they are unavailable.
+    /// Objects and source that the spec requests, or the reason why they are not available.
     pub desired: Result<DesiredState, Unavailable>,
     pub service: Part,
     pub tls: Part,
     /// State of the PodDisruptionBudget.
     pub budget: Part,
     pub stateful_set: Part,
-    /// Outdated objects whose next apply is delayed.
+    /// Outdated objects whose next apply is delayed, because another client changes them after each apply.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
     /// Reason for a missing pod or a slow start, from a warning event.
     pub warning: Option<String>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
-    /// Whether the agent is older than the supported versions, or older than a pending run requires.
+    /// Whether the agent is older than the supported versions, or too old for a pending run.
     pub is_agent_too_old: bool,
-    /// Whether the store contains the bytes of the requested artifact, or the source needs none.
+    /// Whether the store contains the bytes of the requested artifact, or the source requires no bytes.
     pub artifact_stored: bool,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct DesiredState {
     pub source: DesiredSource,
 }
 
-/// Update whose run is bound to a pod and has no recorded end.
+/// Update whose run is bound to a pod, and whose end is not recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpenRun {
     pub name: String,
@@ -71,14 +71,14 @@ pub(super) struct OpenRun {
 /// Response of the agent.
 #[derive(Clone, Debug)]
 pub(super) enum Agent {
-    /// There is no agent to call yet.
+    /// The agent cannot be called yet.
     NotCalled,
     Unreachable(String),
     Responded(Box<StatusReply>),
 }
 
 impl Observed {
-    /// Returns the first object that has the name of an object of the Workspace but belongs to another owner.
+    /// Returns the first object that has the name of an object of the Workspace and is not part of the Workspace.
     pub(super) fn foreign(&self) -> Option<String> {
         let name = self.workspace.name_any();
         let object = names::workspace_object(&name);
@@ -93,7 +93,7 @@ impl Observed {
         .map(|(_, kind, name)| format!("{kind} {name}"))
     }
 
-    /// Returns an open run: the name of its Update if the Update is known, or its UID otherwise.
+    /// Returns an open run: the name of its Update or, if the Update is unknown, its UID.
     pub(super) fn open_run(&self) -> Option<String> {
         let operation = match &self.agent {
             Agent::Responded(reply) if !reply.open_operation.is_empty() => Some(&reply.open_operation),
@@ -114,7 +114,7 @@ impl Observed {
         }
     }
 
-    /// Returns the source that is installed according to the agent.
+    /// Returns the source that is installed, according to the agent.
     pub(super) fn in_place(&self) -> Option<ArtifactReference> {
         let Agent::Responded(reply) = &self.agent else {
             return None;
@@ -122,7 +122,7 @@ impl Observed {
         reply.artifact.as_ref().and_then(reference)
     }
 
-    /// Returns the source that the agent is installing, and the state of the installation.
+    /// Returns the source that the agent is installing, and the state of its installation.
     pub(super) fn candidate(&self) -> Option<(ArtifactReference, &Candidate)> {
         let Agent::Responded(reply) = &self.agent else {
             return None;
@@ -132,14 +132,14 @@ impl Observed {
     }
 }
 
-/// Converts an artifact that the agent reports, without a revision. Returns `None` if the digest is invalid.
+/// Converts an artifact that the agent reports. The result has no revision. Returns `None` if the digest is invalid.
 fn reference(artifact: &Artifact) -> Option<ArtifactReference> {
     let digest = artifact.digest.parse().ok()?;
     Some(ArtifactReference { digest, revision: String::new(), dir: artifact.directory.clone() })
 }
 
-/// Returns the state of the Pulumi Kubernetes Operator's agent. If the agent may have a run, it counts as unreachable, which
-/// delays the deletion of its pod: the agent ends its run when the operator stops.
+/// Returns the state of the agent of the Pulumi Kubernetes Operator. If it may execute a run, it counts as unreachable,
+/// because the agent ends its run when the operator stops. This delays the deletion of its pod.
 fn operators_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(
@@ -205,7 +205,8 @@ pub(super) async fn observe(
     Ok(Some((observed, client)))
 }
 
-/// Returns the objects and source that the spec requests. `origin` is the origin of the bytes, if it is known already.
+/// Returns the objects and the source that the spec requests. `origin` is the origin of the bytes, if it is already
+/// known.
 fn desired(
     name: &str,
     namespace: &str,
@@ -234,13 +235,13 @@ fn lacks_required_protocol(agent: &Agent, workspace: &Workspace, updates: &[Arc<
     updates.iter().any(|update| waits(update) && required_protocol_version(update, workspace) > reply.protocol_version)
 }
 
-/// Returns whether the store contains the bytes and this namespace may use them.
+/// Returns whether the store contains the bytes and the namespace can use them.
 fn is_stored(desired: &DesiredState, namespace: &str, context: &Context) -> bool {
     desired.source.is_in_pod() || context.artifacts.is_granted(&desired.source.artifact.digest, namespace)
 }
 
-/// Returns the open runs of a Workspace whose pod has the finalizer of a run. The cache may not contain the run yet, so its
-/// Update is read from the API server before the pod is released.
+/// Returns the open runs of a Workspace whose pod has the finalizer of a run. The cache may not contain this run yet,
+/// so its Update is read from the API server before the pod is released.
 async fn open_runs_in(
     pod: &PodState,
     updates: &[Arc<Update>],
@@ -267,8 +268,9 @@ fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
     open.map(|update| OpenRun { name: update.name_any(), uid: update.uid().unwrap_or_default() }).collect()
 }
 
-/// Returns whether to call the agent. While a pod starts, its agent can be called only in the init container `fetch`, or
-/// after the agent has opened its port. The agent of a stale pod is called even if the pod is not ready, because a run may be open in the pod.
+/// Returns whether the agent must be called. While a pod starts, its agent can be called only in the init container
+/// `fetch`, or after it has opened its port. The agent of a stale pod is called even if the pod is not ready, because a
+/// run may be open in the pod.
 fn should_call_agent(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>, context: &Context) -> bool {
     let stale = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
     let deleted = workspace.metadata.deletion_timestamp.is_some();
@@ -285,7 +287,7 @@ fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
     ip.is_some_and(|ip| context.probes.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
 }
 
-/// Returns the status request. Its content makes the agent check the mounted objects for changes.
+/// Returns the request for the status. Its content makes the agent check the mounted objects for changes.
 fn status_request(workspace: &Workspace, context: &Context) -> StatusRequest {
     let mounted = environment::directories(&workspace.spec);
     let request = StatusRequest {
@@ -311,7 +313,7 @@ async fn call_agent(
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name };
     match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Responded(Box::new(reply)), Some(client)),
-        // The pod is not ready, so the agent may not have started yet.
+        // The pod is not ready, so the agent may not have started.
         Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotCalled, None),
         Err(error) => (Agent::Unreachable(error.to_string()), None),
     }
@@ -326,8 +328,8 @@ async fn status(
     Ok((client.status_with_inputs(request).await?, client))
 }
 
-/// Returns whether an agent is older than the supported versions. Newer agents and agents without a version are kept, so
-/// that a rollback of the controller does not replace all pods.
+/// Returns whether an agent is older than the supported versions. Newer agents and agents with an unknown version are
+/// kept, so that a rollback of the controller does not replace all pods.
 fn is_too_old(agent: &str, own: &str) -> bool {
     match (major_and_minor(agent), major_and_minor(own)) {
         (Some((agent_major, _)), Some((own_major, _))) if agent_major != own_major => agent_major < own_major,

@@ -1,4 +1,4 @@
-//! State of the objects of a Workspace except its pod: whether each object exists and matches the rendered object.
+//! State of the objects of a Workspace, except its pod: whether each object exists and matches the rendered object.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::runtime::reconcile::ReconcileError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Missing,
-    /// An object with this name exists but does not belong to the Workspace.
+    /// An object with this name exists, but is not part of the Workspace.
     Foreign,
     Outdated,
     /// The Pulumi Kubernetes Operator manages fields of the object.
@@ -51,7 +51,8 @@ pub(super) struct Parts {
     pub(super) contested: Option<Contested>,
 }
 
-/// Returns the states of the objects. The objects are not read if a pod exists and they were verified a short time ago.
+/// Returns the states of the objects. If a pod exists and the objects were verified a short time ago, they are not
+/// read.
 pub(super) async fn parts(
     workspace: &Workspace,
     pod: Option<&PodState>,
@@ -109,7 +110,7 @@ pub(super) async fn parts(
     Ok(parts)
 }
 
-/// Returns the outdated objects, which are not applied again before `pause` has elapsed, or `None` if no object is outdated.
+/// Returns the outdated objects, whose next apply is delayed by `pause`. Returns `None` if no object is outdated.
 fn contested(
     parts: &Parts,
     (service, budget, stateful_set): (Option<&Service>, Option<&PodDisruptionBudget>, Option<&StatefulSet>),
@@ -141,8 +142,8 @@ fn is_as_desired<K: Serialize>(found: &K, desired: Option<&Value>) -> bool {
     desired.is_some_and(|desired| covers(&found, desired))
 }
 
-/// Returns whether a StatefulSet has the hash of the rendered one. The API server normalizes quantities, so a comparison of
-/// all fields would fail.
+/// Returns whether a StatefulSet has the hash of the rendered StatefulSet. A comparison of all fields would fail,
+/// because the API server normalizes quantities.
 fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Context) -> bool {
     let hash = found.annotations().get(ANNOTATION_RENDERED);
     let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
@@ -151,7 +152,7 @@ fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Contex
         && context.memory.is_unchanged(found)
 }
 
-/// Returns whether `found` contains all fields of `desired`. It may contain further fields.
+/// Returns whether `found` contains all fields of `desired`. It can contain additional fields.
 fn covers(found: &Value, desired: &Value) -> bool {
     match (found, desired) {
         (Value::Object(found), Value::Object(desired)) => {
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_covers_the_desired_one_if_it_has_all_its_fields() {
+    fn an_object_with_all_desired_fields_covers_the_desired_object() {
         let cases = [
             (json!({"a": 1, "b": 2}), json!({"a": 1}), true),
             (json!({"a": 1}), json!({"a": 1, "b": 2}), false),

@@ -1,5 +1,5 @@
-//! Generated pod template, before the user's `podTemplate` is merged into it, and the security profiles. All functions are
-//! pure.
+//! Generated pod template before the `podTemplate` of the user is merged into it, and the security profiles. All
+//! functions are pure.
 
 use std::collections::BTreeSet;
 
@@ -23,19 +23,19 @@ const TLS_VOLUME: &str = "tls";
 /// Path of the binary in the agent image, and in the pod.
 const BINARY_IN_IMAGE: &str = "/pulumi-controller";
 const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
-/// Directory of the project: a symbolic link created by the agent, or a directory created by init containers.
+/// Directory of the project. It is a symbolic link that the agent creates, or a directory that init containers create.
 const PROJECT_DIRECTORY: &str = "/share/workspace";
-/// Kubernetes' default termination grace period.
+/// Default termination grace period of Kubernetes, in seconds.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
-/// One hour at one probe per second. Only a pod with a broken image fails the startup probe for that long, and no run starts
-/// in the pod before the probe succeeds.
+/// Number of probes in one hour, at one probe per second. Only a pod with a broken image fails the startup probe for
+/// this time. No run starts in a pod before its startup probe succeeds.
 const MAX_STARTUP_PROBES: u32 = 3600;
-/// Memory request for an idle workspace, which uses 7 MiB as measured. The request does not cover the memory of a run,
+/// Memory request of an idle workspace, which uses 7 MiB as measured. The request does not include the memory of runs,
 /// because runs share the limited slots of their node.
 const MEMORY_REQUEST: &str = "16Mi";
-/// Variable that passes the termination grace period to the agent.
+/// Variable with the termination grace period, for the agent.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
-/// Tag suffix of an image that runs as a non-root user. The image without the suffix runs as root.
+/// Suffix of the tag of an image that runs as a non-root user. The image without the suffix runs as root.
 const NONROOT: &str = "-nonroot";
 
 /// Returns the generated pod template.
@@ -71,19 +71,19 @@ pub(super) fn pulumi_container(template: &mut Value) -> Option<&mut Value> {
     containers.iter_mut().find(|container| has_name(container, PULUMI_CONTAINER))
 }
 
-/// Passes the grace period of the merged template to the agent. The agent needs it to end a run before the kubelet kills the
-/// run.
+/// Passes the grace period of the merged template to the agent, so that the agent ends a run before the kubelet kills
+/// it.
 pub(super) fn set_grace_period(template: &mut Value) {
     let grace = template.pointer("/spec/terminationGracePeriodSeconds").filter(|grace| !grace.is_null());
     let grace = grace.map_or(Some(KUBERNETES_GRACE_SECONDS), Value::as_u64);
     let environment = pulumi_container(template).and_then(|container| container.get_mut("env"));
     let Some(environment) = environment.and_then(Value::as_array_mut) else { return };
     environment.retain(|variable| !has_name(variable, GRACE_VARIABLE));
-    // The API server rejects the pod if the value is not a number of seconds.
+    // If the value is not a number of seconds, the API server rejects the pod.
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
 }
 
-/// Passes the path of the file with environment variables for the CLI to every container. The agent reads only this path.
+/// Passes the path of the file with environment variables of the CLI to all containers. The agent reads only this path.
 pub(super) fn set_env_file(template: &mut Value) {
     for list in ["/spec/initContainers", "/spec/containers"] {
         let containers = template.pointer_mut(list).and_then(Value::as_array_mut);
@@ -97,15 +97,16 @@ pub(super) fn set_env_file(template: &mut Value) {
     }
 }
 
-/// Adds the revision hash to a pod template as an annotation.
+/// Adds an annotation with the revision hash to a pod template.
 pub(super) fn annotate(template: &mut Value, revision_hash: &str) {
     let metadata = template.pointer_mut("/metadata").and_then(Value::as_object_mut);
     let Some(annotations) = metadata.map(|m| m.entry("annotations").or_insert_with(|| json!({}))) else { return };
     set(annotations, ANNOTATION_REVISION_HASH, Some(revision_hash));
 }
 
-/// Returns the init container that copies the binary and creates the working directory. The container runtime would create a
-/// missing working directory as root. Init containers that provide the project create the directory themselves.
+/// Returns the init container that copies the binary and creates the working directory. Otherwise, the container
+/// runtime would create a missing working directory as root. If init containers of the user provide the project, they
+/// create the directory.
 fn bootstrap(settings: &PodSettings, source: &DesiredSource) -> Value {
     let mut role = vec!["bootstrap", "--to", BINARY_IN_POD];
     if !source.is_from_init_containers() {
@@ -159,12 +160,12 @@ fn pulumi(
         "name": PULUMI_CONTAINER,
         "image": spec.image.as_deref().unwrap_or_else(|| profile.image(&settings.default_image)),
         "command": [BINARY_IN_POD, "agent"],
-        // Working directory of `kubectl exec`. The agent changes to another directory.
+        // Working directory of `kubectl exec`. The agent uses another directory.
         "workingDir": PROJECT_DIRECTORY,
         "env": environment,
         "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
-        // No liveness probe, because a throttled pod must not lose its run. The startup probe is frequent. The readiness
-        // probe starts when the startup probe has succeeded and is infrequent.
+        // There is no liveness probe, because a throttled pod must not lose its run. The startup probe is frequent. The
+        // readiness probe starts after the success of the startup probe and is infrequent.
         "startupProbe": {
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
             "periodSeconds": 1,
@@ -190,8 +191,8 @@ fn pulumi(
     container
 }
 
-/// Returns the variables that identify the pod to the agent, and `PWD` with the path of the project for the CLI in
-/// `kubectl exec`: the working directory does not show the path of a symbolic link.
+/// Returns the variables that identify the pod to the agent. `PWD` contains the path of the project for the CLI in
+/// `kubectl exec`, because the working directory does not show the path of a symbolic link.
 pub(super) fn own_environment() -> Vec<Value> {
     vec![
         pod_field("POD_NAME", "metadata.name"),
@@ -209,10 +210,11 @@ fn pod_field(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
-/// Returns the user's resources. Adds a memory request if the user sets neither a request nor a limit for memory.
+/// Returns the resources that the user sets. If the user sets neither a request nor a limit for memory, a memory
+/// request is added.
 fn resources(desired: Option<&Value>) -> Value {
     let mut resources = desired.filter(|desired| desired.is_object()).cloned().unwrap_or_else(|| json!({}));
-    // Without a request, Kubernetes uses the limit as the request.
+    // If only a limit is set, Kubernetes uses the limit as the request.
     if ["requests", "limits"].iter().any(|kind| is_set(resources.get(kind), "memory")) {
         return resources;
     }
@@ -236,7 +238,7 @@ fn requests(resources: &mut Value) -> Option<&mut serde_json::Map<String, Value>
 
 fn mounts(mounted: &BTreeSet<Mounted<'_>>) -> Value {
     let mut mounts = vec![share_mount(), tls_mount()];
-    // Mount directories, because the kubelet does not update single mounted files.
+    // Directories are mounted, because the kubelet does not update single mounted files.
     mounts.extend(
         mounted
             .iter()
@@ -250,7 +252,8 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
         json!({"name": SHARE_VOLUME, "emptyDir": {}}),
         json!({"name": TLS_VOLUME, "secret": {"secretName": workspace_tls_secret(name), "optional": false}}),
     ];
-    // Optional, so that the pod starts without the object. A run that needs the object reports that it is missing.
+    // The volume is optional, so that the pod starts without the object. A run that requires the object reports that it
+    // is missing.
     volumes.extend(mounted.iter().map(|mounted| match mounted {
         Mounted::Secret(secret) => {
             json!({"name": volume_name(*mounted), "secret": {"secretName": secret, "optional": true}})
@@ -260,8 +263,8 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
     Value::Array(volumes)
 }
 
-/// Returns the name of a volume. The name contains a hash, because volume names have at most 63 characters and no dots, but
-/// names of Secrets and ConfigMaps have up to 253 characters and may contain dots.
+/// Returns the name of a volume. The name contains a hash. A volume name has at most 63 characters and no dots, but the
+/// name of a Secret or ConfigMap can have 253 characters and dots.
 fn volume_name(mounted: Mounted<'_>) -> String {
     let (kind, name) = match mounted {
         Mounted::Secret(name) => ("secret", name),
@@ -310,7 +313,7 @@ impl SecurityProfile {
         }
     }
 
-    /// Returns the security context of the `pulumi` container, if it needs one.
+    /// Returns the security context of the `pulumi` container, if the profile requires one.
     pub(super) fn of_pulumi(self) -> Option<Value> {
         match self {
             Self::Restricted => Some(restricted()),
@@ -318,7 +321,7 @@ impl SecurityProfile {
         }
     }
 
-    /// Returns the image for a Workspace that does not specify one.
+    /// Returns the image of a Workspace that does not set an image.
     pub(super) fn image(self, default: &str) -> &str {
         match self {
             Self::Restricted => default,

@@ -1,13 +1,14 @@
-//! Checks a complete pod template against the Pod Security Standard `restricted` (Kubernetes 1.35). All functions are pure.
+//! Checks a complete pod template against the Pod Security Standard `restricted` (Kubernetes 1.35). All functions are
+//! pure.
 //!
-//! A namespace can enforce the standard with a label. `--restrict-workspace-pods` enforces it in all namespaces. Otherwise,
-//! a user with permission to edit Workspaces could make the controller create any pod. Two exemptions of the standard, which
-//! depend on the node, are not applied: the exemption for Windows, because the agent supports only Linux, and the exemption
-//! for user namespaces, because a node may ignore `hostUsers`.
+//! A namespace can enforce the standard with a label, and `--restrict-workspace-pods` enforces it in all namespaces.
+//! Otherwise, a user with the permission to edit Workspaces could make the controller create any pod. Two exemptions of
+//! the standard depend on the node and are not applied: the exemption for Windows, because the agent supports only
+//! Linux, and the exemption for user namespaces, because a node can ignore `hostUsers`.
 
 use serde_json::Value;
 
-/// Violation of the standard by a pod template.
+/// Violation of the standard in a pod template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pod violates the Pod Security Standard restricted: {control}: {field} {rule}")]
 pub struct Violation {
@@ -16,7 +17,7 @@ pub struct Violation {
     rule: String,
 }
 
-/// Capabilities that a container may add.
+/// Capabilities that a container can add.
 const CAPABILITIES: [&str; 1] = ["NET_BIND_SERVICE"];
 const SELINUX_TYPES: [&str; 5] = ["", "container_engine_t", "container_init_t", "container_kvm_t", "container_t"];
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
@@ -74,7 +75,7 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Returns the field at `pointer` in this part. Null counts as absent.
+    /// Returns the field at `pointer` in this part. A null counts as absent.
     fn get(&self, pointer: &str) -> Option<&'a Value> {
         self.value.pointer(pointer).filter(|value| !value.is_null())
     }
@@ -134,7 +135,7 @@ fn check_pod(pod: &Part<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks the controls of the standard that apply to both pods and containers.
+/// Checks the controls of the standard that apply to both the pod and its containers.
 fn check_context(part: &Part<'_>) -> Result<(), Violation> {
     part.forbid_true("HostProcess", "/securityContext/windowsOptions/hostProcess")?;
     part.one_of("AppArmor", "/securityContext/appArmorProfile/type", &PROFILES)?;
@@ -184,7 +185,7 @@ fn check_capabilities(container: &Part<'_>) -> Result<(), Violation> {
     }
 }
 
-/// Checks the hosts of probes and lifecycle handlers, to which the kubelet opens connections from the node.
+/// Checks the hosts in probes and lifecycle handlers. The kubelet connects to these hosts from the node.
 fn check_hosts(container: &Part<'_>) -> Result<(), Violation> {
     let actions = ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
     for action in actions {
@@ -195,7 +196,7 @@ fn check_hosts(container: &Part<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks the fields that a container must set unless its pod sets them.
+/// Checks the fields that a container must set, unless its pod sets them.
 fn check_inherited(pod: &Part<'_>, container: &Part<'_>) -> Result<(), Violation> {
     let is_set = |pointer: &str| pod.get(pointer).is_some() || container.get(pointer).is_some();
     let (seccomp, non_root) = ("/securityContext/seccompProfile/type", "/securityContext/runAsNonRoot");

@@ -6,13 +6,13 @@ use serde_json::Value;
 use super::pod_security;
 use super::spec_error::SpecError;
 
-/// ServiceAccount of a pod that does not specify one.
+/// ServiceAccount of a pod that does not set a ServiceAccount.
 const DEFAULT_ACCOUNT: &str = "default";
-/// Labels by which network policies and Services usually select Pods, and the prefix of further such labels.
+/// Labels with which network policies and Services usually select Pods, and the prefix of other labels of this kind.
 const SELECTOR_LABELS: [&str; 3] = ["app", "control-plane", "k8s-app"];
 const SELECTOR_PREFIX: &str = "app.kubernetes.io/";
-/// Names of controllers that the network policies of Flux and of this controller select by labels such as `app` or
-/// `app.kubernetes.io/component`.
+/// Names of controllers. The network policies of Flux and of this controller select pods with these names in labels
+/// such as `app` or `app.kubernetes.io/component`.
 const CONTROLLERS: [&str; 9] = [
     "helm-controller",
     "image-automation-controller",
@@ -24,7 +24,7 @@ const CONTROLLERS: [&str; 9] = [
     "source-watcher",
     "controller",
 ];
-/// Names of installations that these policies select by the label `app.kubernetes.io/part-of`.
+/// Names of installations. The same policies select pods with these names in the label `app.kubernetes.io/part-of`.
 const INSTALLATIONS: [&str; 2] = ["flux", "pulumi-controller"];
 
 /// Settings of the controller for workspace pods.
@@ -32,9 +32,9 @@ const INSTALLATIONS: [&str; 2] = ["flux", "pulumi-controller"];
 pub struct PodSettings {
     /// Image that contains the binary `/pulumi-controller`.
     pub agent_image: String,
-    /// Pull policy of the agent image. If absent, the default of Kubernetes applies.
+    /// Pull policy of the agent image, or `None` for the default of Kubernetes.
     pub agent_image_pull_policy: Option<String>,
-    /// Image of the `pulumi` container if the Workspace does not specify one.
+    /// Image of the `pulumi` container of a Workspace that does not set an image.
     pub default_image: String,
     pub restrictions: PodRestrictions,
 }
@@ -42,15 +42,16 @@ pub struct PodSettings {
 /// Restrictions for the workspace pods of all namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRestrictions {
-    /// Whether pods must meet the Pod Security Standard `restricted` and must not have labels by which policies select Pods.
+    /// Whether pods must meet the Pod Security Standard `restricted`, and must not have labels with which policies
+    /// select Pods.
     pub is_restricted: bool,
-    /// ServiceAccounts that pods may use: `name` in every namespace, or `namespace/name` in one namespace. An empty list
-    /// allows all.
+    /// ServiceAccounts that pods can use: `name` in all namespaces, or `namespace/name` in one namespace. An empty list
+    /// allows all ServiceAccounts.
     pub service_accounts: Vec<String>,
 }
 
 impl PodRestrictions {
-    /// Checks the complete pod template for a namespace.
+    /// Checks the complete pod template of a Workspace in `namespace`.
     pub(super) fn check(&self, namespace: &str, template: &Value) -> Result<(), SpecError> {
         self.check_account(namespace, template)?;
         for (label, value) in template.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten() {
@@ -64,7 +65,7 @@ impl PodRestrictions {
     fn check_account(&self, namespace: &str, template: &Value) -> Result<(), SpecError> {
         let field = |name: &str| template.pointer(&format!("/spec/{name}")).and_then(Value::as_str);
         let named = |account: &&str| !account.is_empty();
-        // Kubernetes uses the deprecated field `serviceAccount` if `serviceAccountName` is empty.
+        // If `serviceAccountName` is empty, Kubernetes uses the deprecated field `serviceAccount`.
         let account = field("serviceAccountName").filter(named).or_else(|| field("serviceAccount").filter(named));
         let account = account.unwrap_or(DEFAULT_ACCOUNT);
         let is_allowed = |allowed: &String| match allowed.split_once('/') {
@@ -78,7 +79,7 @@ impl PodRestrictions {
     }
 }
 
-/// Returns whether network policies would select a pod with this label as a controller.
+/// Returns whether network policies would select a pod with this label as the pod of a controller.
 fn is_of_controller(label: &str, value: &Value) -> bool {
     let value = value.as_str().unwrap_or_default();
     match label {

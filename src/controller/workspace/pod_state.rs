@@ -1,4 +1,4 @@
-//! State of a workspace pod on which decisions depend, and the reason why the pod does not start.
+//! State of a workspace pod on which decisions depend, and the reason why a pod does not start.
 
 use std::time::Duration;
 
@@ -16,22 +16,23 @@ use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
 use crate::runtime::reconcile::ReconcileError;
 
-/// Reasons of waiting containers that occur during a normal start.
+/// Reasons of waiting containers during a normal start.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
-/// Path of the Pulumi Kubernetes Operator's agent in its pods.
+/// Path of the agent of the Pulumi Kubernetes Operator in its pods.
 const OPERATORS_AGENT: &str = "/share/agent";
-/// Term in scheduler messages for a request that does not fit on any node.
+/// Word in a scheduler message about a request that no node can satisfy.
 const DOES_NOT_FIT: &str = "Insufficient";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// Maximum length of a message from a container, in bytes.
 const MAX_MESSAGE: usize = 2048;
-/// Seconds without a pod after which events are read.
+/// Number of seconds without a pod after which events are read.
 const NO_POD_SECONDS: i64 = 4;
-/// Seconds after which events are read for a pod that has not started.
+/// Number of seconds without a started pod after which events are read.
 const SLOW_START_SECONDS: i64 = 40;
-/// Age in seconds above which an event is ignored. The StatefulSet controller retries after at most 1000 seconds.
+/// Age in seconds after which an event is ignored. The StatefulSet controller retries after at most 1000 seconds.
 const OLD_SECONDS: i64 = 1200;
-/// Maximum number of events to read for one object. Clients limit the event rate per object, so more are unlikely.
+/// Maximum number of events of an object that are read. Clients limit the rate of events of an object, so more events
+/// are unlikely.
 const MAX_EVENTS: u32 = 200;
 const EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -41,29 +42,29 @@ pub(super) struct PodState {
     pub name: String,
     pub uid: String,
     pub ip: Option<String>,
-    /// Hash of the user's inputs from which the pod was created.
+    /// Hash of the inputs of the user from which the pod was created.
     pub revision_hash: Option<String>,
-    /// Whether the pod has the agent of the Pulumi Kubernetes Operator, which uses another protocol.
+    /// Whether the pod contains the agent of the Pulumi Kubernetes Operator, which has another protocol.
     pub is_operators: bool,
     /// Whether the pod is being deleted.
     pub terminating: bool,
     /// Whether the pod has the finalizer of an open run.
     pub held: bool,
-    /// UID of the Update whose run last marked the pod.
+    /// UID of the Update whose run was the last run to mark the pod.
     pub run: Option<String>,
-    /// Whether all init containers have completed, so that the `pulumi` container starts or has started.
+    /// Whether all init containers have completed. The `pulumi` container then starts or has started.
     pub initialized: bool,
     /// Whether the `pulumi` container is running.
     pub running: bool,
     /// Whether the `pulumi` container is ready.
     pub ready: bool,
-    /// Start time of the init container `fetch` while it runs and waits for the source.
+    /// Start time of the init container `fetch`. Set only while this container runs and waits for the source.
     pub fetching: Option<Timestamp>,
-    /// Name of the user's init container that is running.
+    /// Name of the running init container of the user.
     pub initializing: Option<String>,
     /// Reason why the pod does not start, as Kubernetes reports it. `None` during a normal start.
     pub problem: Option<String>,
-    /// Whether the pod does not start because no node fits its requirements.
+    /// Whether the pod does not start because no node meets its requirements.
     pub unschedulable: bool,
 }
 
@@ -73,7 +74,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
     let container = status
         .and_then(|status| status.container_statuses.as_ref())
         .and_then(|containers| containers.iter().find(|container| container.name == PULUMI_CONTAINER));
-    // After the loss of the node, the container states are outdated.
+    // After a loss of the node, the states of the containers are outdated.
     let over = status.is_some_and(|status| matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")));
     let runs = |container: &&ContainerStatus| !over && state(container).is_some_and(|state| state.running.is_some());
     let mut running_init =
@@ -138,7 +139,7 @@ fn problem(pod: &Pod) -> Option<String> {
     })
 }
 
-/// Returns the `PodScheduled` condition of a pod for which the scheduler has found no node.
+/// Returns the condition `PodScheduled` of a pod for which the scheduler found no node.
 fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
@@ -175,15 +176,15 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
     })
 }
 
-/// Returns the last failure of an init container that is being retried. The failure is reported until a retry succeeds,
-/// because the message would otherwise alternate with each retry.
+/// Returns the last failure of an init container that is retried. The failure is reported until a retry succeeds.
+/// Otherwise, the message would alternate with each retry.
 fn last_failure(container: &ContainerStatus) -> Option<String> {
     state(container)?.running.as_ref()?;
     let last = container.last_state.as_ref()?.terminated.as_ref()?;
     (last.exit_code != 0).then(|| failure(container, last))
 }
 
-/// Describes a failure. The text does not change while the next retry progresses.
+/// Describes a failure. The text does not change during the next retry.
 fn failure(container: &ContainerStatus, last: &ContainerStateTerminated) -> String {
     let is_repeated = container.restart_count > 0 || state(container).is_some_and(|state| state.terminated.is_none());
     if is_repeated { sentence(CRASH_LOOP, Some(&end(last))) } else { end(last) }
@@ -215,9 +216,9 @@ fn sentence(reason: &str, message: Option<&str>) -> String {
     format!("{reason}: {}", message.get(..end).unwrap_or_default())
 }
 
-/// Returns the latest event about the object that blocks the Workspace, if the event is a warning. Quotas, Pod Security
-/// violations and volumes that cannot be mounted appear only in events. Events are read only if the pod has been missing or
-/// has not started for some time.
+/// Returns the newest event about the object that blocks the Workspace, if this event is a warning. Only events report
+/// quotas, Pod Security violations and volumes that cannot be mounted. Events are read only after the pod has been
+/// missing or has not started for some time.
 pub(super) async fn find_warning(
     workspace: &Workspace,
     stateful_set_uid: Option<&str>,
@@ -246,7 +247,7 @@ pub(super) async fn find_warning(
     Ok(newest_warning(&events, now))
 }
 
-/// Returns the latest event if it is a warning. A later normal event means that the problem is resolved.
+/// Returns the newest event if it is a warning. A newer normal event means that the problem is resolved.
 fn newest_warning(events: &[Event], now: Timestamp) -> Option<String> {
     let recent = events.iter().filter_map(|event| Some((event_time(event)?, event)));
     let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);

@@ -1,9 +1,9 @@
 //! Renders the objects of a Workspace: a headless Service, a StatefulSet with one pod, and a PodDisruptionBudget. All
-//! functions are pure. The objects stay JSON until they are applied, because the user's `podTemplate` may contain fields
-//! that `k8s-openapi` does not define.
+//! functions are pure. The objects stay JSON until they are applied, because the `podTemplate` of the user can contain
+//! fields that `k8s-openapi` does not define.
 //!
-//! The objects have no owner references, because a foreground deletion of the Workspace would delete the pod during a run.
-//! The controller deletes the objects before it removes the finalizer of the Workspace.
+//! The objects have no owner references, because a foreground deletion of the Workspace would then delete the pod
+//! during a run. The controller deletes the objects before it removes the finalizer of the Workspace.
 
 use serde_json::{Map, Value, json};
 
@@ -18,19 +18,19 @@ use crate::api::bounds;
 use crate::api::names::{AGENT_PORT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::controller::merge::{POD_TEMPLATE, SERVICE_TEMPLATE, TooLarge, check_size, merge};
 
-/// Metadata fields that a service template may set. The other fields define how the agent is reached.
+/// Metadata fields that a service template can set. The other fields determine how the agent is reached.
 const SERVICE_FIELDS: [&str; 2] = ["annotations", "labels"];
 
 /// Rendered objects of a Workspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
     pub service: Value,
-    /// PodDisruptionBudget that blocks a drain of the node while a run is open.
+    /// PodDisruptionBudget that blocks the drain of the node while a run is open.
     pub budget: Value,
     pub stateful_set: Value,
-    /// Hash of the user's inputs, which the pod contains as an annotation.
+    /// Hash of the inputs of the user. An annotation of the pod contains it.
     pub revision_hash: String,
-    /// Hash of the StatefulSet, which the StatefulSet contains as an annotation.
+    /// Hash of the StatefulSet. An annotation of the StatefulSet contains it.
     pub rendered_hash: String,
     /// Hash of all rendered objects.
     pub parts_hash: String,
@@ -50,8 +50,8 @@ pub fn render(
     let source = source::desired(&workspace.spec)?;
     let mut template = pod_template(name, workspace, settings, &source)?;
     let is_fetched_first = init_containers::arrange(&mut template, !source.is_in_pod());
-    // The result of the user's init containers may depend on the source, so a different source needs a new pod. The same
-    // applies to a source inside the pod.
+    // The result of the init containers of the user can depend on the source, so another source requires another pod.
+    // The same applies to a source in the image or from init containers.
     let is_bound = is_fetched_first || source.is_in_pod();
     let revision_hash = revision_hash(&workspace.spec, is_bound.then_some(&source.artifact));
     pod::annotate(&mut template, &revision_hash);
@@ -61,9 +61,9 @@ pub fn render(
         "spec": {
             "replicas": 1,
             "serviceName": workspace_object(name),
-            // A stuck pod must not block its own replacement.
+            // Otherwise, a pod that does not become ready would block its replacement.
             "podManagementPolicy": "Parallel",
-            // Only the controller replaces a pod, and only while no run is open in it.
+            // Only the controller replaces a pod, and only if no run is open in the pod.
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": labels(name)},
             "template": template,
@@ -113,7 +113,7 @@ fn pod_template(
     Ok(merged)
 }
 
-/// Returns a PodDisruptionBudget that selects the pod only while a run is open. An idle pod may be evicted.
+/// Returns a PodDisruptionBudget that selects the pod only while a run is open. An idle pod can be evicted.
 fn budget(name: &str, namespace: &str) -> Value {
     json!({
         "metadata": metadata(name, namespace),
@@ -124,11 +124,12 @@ fn budget(name: &str, namespace: &str) -> Value {
     })
 }
 
-/// Returns the headless Service with the labels and annotations of the template. Generated labels and the selector take
-/// precedence over the template.
+/// Returns the headless Service with the labels and annotations of the template. The generated labels and the selector
+/// take precedence.
 fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Value, SpecError> {
     let mut metadata = metadata(name, namespace);
-    // Added even without a template, so that an empty template has the same result as an absent one.
+    // The field is added even without a template, so that an empty template and an absent template have the same
+    // result.
     add(&mut metadata, "annotations", None);
     if let Some(template) = template {
         check_service_template(template)?;
@@ -149,8 +150,8 @@ fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Valu
             "ports": [{"name": "grpc", "port": AGENT_PORT}],
         },
     });
-    // The hash detects fields that were removed from the template, because the remaining fields alone would still match the
-    // existing Service.
+    // The hash also shows fields that were removed from the template. The remaining fields would match the existing
+    // Service.
     let hash = json!({ANNOTATION_RENDERED: hash(&service)});
     if let Some(metadata) = service.get_mut("metadata") {
         replace(metadata, "annotations", hash.as_object());
@@ -172,7 +173,7 @@ fn check_service_template(template: &Value) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Adds the entries whose keys do not exist yet.
+/// Adds the entries whose keys do not exist.
 fn add(metadata: &mut Value, field: &str, more: Option<&Map<String, Value>>) {
     let Some(fields) = entry(metadata, field) else { return };
     for (key, value) in more.into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! State of a Workspace as a reason and a message, with the requeue time.
+//! State of a Workspace as a reason, a message and a requeue time.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,16 +12,17 @@ use crate::pulumi::cli;
 use crate::rpc::proto::{Candidate, InteractiveSession};
 use crate::source::Unavailable;
 
-/// Requeue interval in case a watch event of a pod or a run is missed.
+/// Requeue interval in case a watch event of a pod or a run is lost.
 const BACKSTOP: Duration = Duration::from_secs(30);
-/// Retry interval for an object that the API server rejects or another client rewrites. No watch event signals a change of a
-/// policy.
+/// Retry interval for an object that the API server rejects, or that another client changes after each apply. Watches
+/// do not report changes of policies.
 pub(super) const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 /// Requeue interval for an unreachable agent or a missing pod.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Limits of the poll interval for an agent that is installing a source.
+/// Bounds of the poll interval while an agent is installing a source.
 const INSTALL_POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
-/// Part of the duration of the installation so far that is the poll interval, so that polling delays a run only a little.
+/// Divisor of the duration of an installation. The result is the poll interval, so that a poll delays a run only
+/// slightly.
 const INSTALL_POLL_PART: u32 = 8;
 
 /// Maximum length of the CLI version in a message, in characters.
@@ -38,7 +39,7 @@ pub(super) enum State {
     Ready,
     /// An operation is in progress.
     Working,
-    /// A problem that may disappear without a change of the spec.
+    /// A problem that can disappear without a change of the spec.
     Failing,
     /// A problem that only a change of the spec resolves.
     Stalled,
@@ -50,7 +51,7 @@ pub(super) struct Report {
     pub state: State,
     pub reason: &'static str,
     pub message: String,
-    /// Requeue interval, or `None` to wait for a change.
+    /// Requeue interval, or `None` to wait for a watch event.
     pub again: Option<Duration>,
 }
 
@@ -64,7 +65,7 @@ impl Report {
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: None }
     }
 
-    /// Reports that the image contains an unsupported version of the CLI.
+    /// Reports that the version of the CLI in the image is not supported.
     pub(super) fn cli_too_old(version: &str) -> Self {
         let version: String = version.chars().filter(|c| !c.is_control()).take(MAX_VERSION).collect();
         let (major, minor) = cli::OLDEST;
@@ -76,8 +77,8 @@ impl Report {
         Self { state: State::Stalled, reason, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    /// Reports that an object with a name that the Workspace needs belongs to another owner. No watch event signals its deletion, so the object is
-    /// polled.
+    /// Reports that an object that is not part of the Workspace has a name that the Workspace requires. Watches do not
+    /// report its deletion, so it is polled.
     pub(super) fn foreign(object: &str) -> Self {
         let message =
             format!("{object} exists and does not belong to this Workspace: delete it or rename the Workspace");
@@ -106,7 +107,7 @@ impl Report {
         }
     }
 
-    /// Reports that the source is delivered and the user's init containers run.
+    /// Reports that the source is delivered and the init containers of the user are running.
     pub(super) fn initializing(pod: &str, container: Option<&str>) -> Self {
         let what = container.map_or_else(
             || "waiting for its init containers".to_owned(),
@@ -115,7 +116,8 @@ impl Report {
         Self::working(reason::INITIALIZING, format!("pod {pod} is starting: {what}"), BACKSTOP)
     }
 
-    /// Reports that the init container `fetch` is starting. No event signals that it accepts connections, so it is polled.
+    /// Reports that the init container `fetch` is starting. Watches do not report when it accepts connections, so it is
+    /// polled.
     pub(super) fn fetch_starting(pod: &str) -> Self {
         Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), FETCH_START_RETRY)
     }
@@ -124,7 +126,8 @@ impl Report {
         Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {problem}"), BACKSTOP)
     }
 
-    /// Reports that no node fits the pod. This state may end at any time, for example because an autoscaler adds a node.
+    /// Reports that no node meets the requirements of the pod. This can change at any time, for example when an
+    /// autoscaler adds a node.
     pub(super) fn unschedulable(pod: &str, problem: &str) -> Self {
         Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} failed to start: {problem}"), BACKSTOP)
     }
@@ -137,7 +140,8 @@ impl Report {
         Self::working(why, format!("waiting for run {run} to end before deleting pod {pod}"), BACKSTOP)
     }
 
-    /// Reports that an interactive session delays the deletion of the pod. No event signals its end, so the agent is polled.
+    /// Reports that an interactive session delays the deletion of the pod. Watches do not report its end, so the agent
+    /// is polled.
     pub(super) fn pod_waits_for_session(why: &'static str, pod: &str, session: &InteractiveSession) -> Self {
         Self::working(why, format!("waiting for {} to end before deleting pod {pod}", describe(session)), POLL_INTERVAL)
     }
@@ -147,7 +151,7 @@ impl Report {
         Self::working(reason::INSTALLING, message, POLL_INTERVAL)
     }
 
-    /// Adds the interactive session that delays runs to the message.
+    /// Adds the interactive session for which runs wait to the message.
     pub(super) fn with_session(self, session: &InteractiveSession) -> Self {
         let message = format!("{}; runs wait for {} to end", self.message, describe(session));
         Self { message, again: Some(POLL_INTERVAL), ..self }
@@ -182,7 +186,7 @@ impl Report {
         }
     }
 
-    /// Reports missing objects. The installation of the source needs all objects that the environment refers to.
+    /// Reports missing objects. The installation of the source requires all objects to which the environment refers.
     pub(super) fn reference_not_found(artifact: &ArtifactReference, waits: &str) -> Self {
         let message = format!("{waits}; source {} is installed afterwards", name(artifact));
         Self::failing(reason::REFERENCE_NOT_FOUND, message, BACKSTOP)
@@ -192,7 +196,8 @@ impl Report {
         Self::working(reason::INSTALLING, format!("installing source {}", name(artifact)), BACKSTOP)
     }
 
-    /// Reports the progress of the installation of a source after `elapsed`. The agent sends no events, so it is polled.
+    /// Reports the progress of the installation of a source after `elapsed`. The agent sends no events, so it is
+    /// polled.
     pub(super) fn install_progress(artifact: &ArtifactReference, candidate: &Candidate, elapsed: Duration) -> Self {
         let name = name(artifact);
         if candidate.failure.is_empty() {
@@ -210,7 +215,8 @@ impl Report {
         Self::failing(reason::ARTIFACT_REFUSED, message, BACKSTOP)
     }
 
-    /// Reports a source that cannot be fetched. If its URL is not allowed, only a change of the spec resolves the problem.
+    /// Reports a source that cannot be fetched. If its URL is not allowed, only a change of the spec resolves the
+    /// problem.
     pub(super) fn artifact_not_fetched(artifact: &ArtifactReference, error: &FetchError) -> Self {
         let message = format!("failed to fetch source {}: {error}", name(artifact));
         match error {
@@ -234,13 +240,13 @@ impl Report {
         Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
     }
 
-    /// Reports that the API server rejected the content of an object. The cause may also be a webhook or policy whose
+    /// Reports that the API server rejected the content of an object. The cause can also be a webhook or policy whose
     /// message is not recognized.
     pub(super) fn rejected(message: String) -> Self {
         Self { again: Some(REJECTED_RETRY), ..Self::stalled(message) }
     }
 
-    /// Reports that the pod is not replaced, because the StatefulSet for the new pod does not match the spec.
+    /// Reports that the pod is not replaced, because the StatefulSet would create a pod that does not match the spec.
     pub(super) fn contested_pod() -> Self {
         let message = "cannot replace the pod: another client changes the StatefulSet after each apply".to_owned();
         Self::failing(reason::POD_FAILED, message, REJECTED_RETRY)
@@ -261,7 +267,7 @@ impl Report {
     }
 }
 
-/// Describes an interactive session on one line with limited length, because the agent is not trusted.
+/// Describes an interactive session on one line and with limited length, because the agent is not trusted.
 fn describe(session: &InteractiveSession) -> String {
     let typed: String =
         session.command.chars().take(MAX_COMMAND).map(|c| if c.is_control() { ' ' } else { c }).collect();

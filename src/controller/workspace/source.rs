@@ -1,5 +1,5 @@
-//! Source that a Workspace requests, and the origin of its bytes. For a Git repository, the current revision becomes the
-//! artifact of the Workspace, as if a Stack had set it.
+//! Source that a Workspace requests, and the origin of its bytes. The current revision of a Git repository becomes the
+//! artifact of the Workspace, in the same way as if a Stack had set the artifact.
 
 use std::str::FromStr;
 
@@ -16,9 +16,9 @@ use crate::source::{Origin, Unavailable};
 /// Source that a Workspace requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DesiredSource {
-    /// Artifact with normalized digest and directory.
+    /// Artifact with a normalized digest and directory.
     pub artifact: ArtifactReference,
-    /// Origin of the bytes, or `None` if the controller that wrote `artifact` provides the bytes.
+    /// Origin of the bytes, or `None` if the controller that set `artifact` provides the bytes.
     pub origin: Option<Origin>,
 }
 
@@ -27,14 +27,14 @@ impl DesiredSource {
         self.origin == Some(Origin::InPod)
     }
 
-    /// Returns whether the user's init containers provide the source.
+    /// Returns whether the init containers of the user provide the source.
     pub(super) fn is_from_init_containers(&self) -> bool {
         InPod::of(&self.artifact.digest) == Some(InPod::InitContainers)
     }
 }
 
-/// Returns the source of a Workspace. At most one field may specify the source; without such a field, the init containers
-/// provide it.
+/// Returns the source of a Workspace. At most one field can specify the source. Without such a field, the init
+/// containers provide the source.
 pub(super) fn desired(spec: &WorkspaceSpec) -> Result<DesiredSource, SpecError> {
     let written = InlineSource::of(spec);
     let resolved = match (&spec.artifact, written.first()) {
@@ -50,15 +50,15 @@ pub(super) fn desired(spec: &WorkspaceSpec) -> Result<DesiredSource, SpecError> 
     Ok(DesiredSource { artifact, origin: Some(resolved.origin) })
 }
 
-/// Returns the source for an artifact that another controller or a user has resolved.
+/// Returns the source of an artifact that another controller or a user has set.
 fn from_artifact_reference(artifact: &ArtifactReference) -> Result<DesiredSource, SpecError> {
     let origin = InPod::of(&artifact.digest).map(|_| Origin::InPod);
     let dir = Directory::from_str(&artifact.dir)?.as_str().to_owned();
     Ok(DesiredSource { artifact: ArtifactReference { dir, ..artifact.clone() }, origin })
 }
 
-/// Sets `spec.artifact` to the current revision of the Workspace's Git repository. Returns the origin of its bytes if a
-/// repository is the only source of the Workspace.
+/// Sets `spec.artifact` to the current revision of the Git repository of the Workspace. Returns the origin of the bytes
+/// if the repository is the only source of the Workspace.
 pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Origin>, Unavailable> {
     let follower = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let desired = match repository(workspace) {
@@ -80,7 +80,7 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
             put(workspace, artifact);
             Ok(Some(resolved.origin))
         }
-        // A ready Workspace stays ready until the revision is known.
+        // A ready Workspace stays ready while the revision is looked up.
         Err(error @ Unavailable::Resolving(_)) => match ready(workspace) {
             Some(artifact) => {
                 put(workspace, artifact);
@@ -92,7 +92,7 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
     }
 }
 
-/// Returns the repository that a Workspace follows. Returns `None` if the spec contains an artifact or the Workspace is
+/// Returns the Git repository of a Workspace. Returns `None` if the spec contains an artifact, or if the Workspace is
 /// being deleted.
 fn repository(workspace: &Workspace) -> Result<Option<RepositorySpec>, Unavailable> {
     if workspace.spec.artifact.is_some() || workspace.metadata.deletion_timestamp.is_some() {
@@ -107,7 +107,7 @@ fn put(workspace: &mut Workspace, artifact: ArtifactReference) {
     workspace.spec = WorkspaceSpec { git: None, artifact: Some(artifact), ..spec };
 }
 
-/// Returns the revision and digest of the artifact in the pod.
+/// Returns the revision and the digest of the artifact in the pod.
 fn known(workspace: &Workspace) -> Option<KnownArtifact> {
     let artifact = workspace.status.as_ref()?.artifact.as_ref()?;
     Some(KnownArtifact { revision: artifact.revision.clone(), digest: artifact.digest.clone(), selection: None })
@@ -128,7 +128,7 @@ mod tests {
     use crate::artifact::Digest;
 
     fn found(spec: Value) -> Result<DesiredSource, String> {
-        let spec: WorkspaceSpec = serde_json::from_value(spec).expect("a spec");
+        let spec: WorkspaceSpec = serde_json::from_value(spec).expect("valid spec");
         desired(&spec).map_err(|error| error.to_string())
     }
 
@@ -150,8 +150,8 @@ mod tests {
         let from_stack = found(json!({"artifact": {"digest": InPod::Image.digest(), "dir": "app"}}));
         assert!(from_stack.expect("valid").is_in_pod());
 
-        let both = found(json!({"artifact": {"digest": digest}, "local": {"dir": "/app"}})).expect_err("refused");
+        let both = found(json!({"artifact": {"digest": digest}, "local": {"dir": "/app"}})).expect_err("rejected");
         assert_eq!(both, "artifact and local are mutually exclusive: remove one of them");
-        assert!(found(json!({"local": {}})).expect_err("refused").starts_with("local.dir is missing"));
+        assert!(found(json!({"local": {}})).expect_err("should be rejected").starts_with("local.dir is missing"));
     }
 }

@@ -5,11 +5,11 @@ use super::pod_security::Violation;
 use crate::controller::merge::{MergeError, TooLarge};
 use crate::source::inline::InlineSourceError;
 
-/// Maximum length of a Workspace's name. The labels of Pods and ControllerRevisions are derived from the name, and a longer
-/// name would make these labels invalid.
+/// Maximum length of the name of a Workspace, in characters. The labels of Pods and ControllerRevisions contain the
+/// name. With a longer name, these labels are invalid.
 pub(super) const MAX_NAME: usize = 42;
 
-/// Reason why no pod can be created from a Workspace's spec. Only a change of the spec resolves the error.
+/// Reason why no pod can be created from the spec of a Workspace. Only a change of the spec resolves the error.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     #[error("invalid metadata.name: must have at most {MAX_NAME} characters")]

@@ -1,4 +1,4 @@
-//! Builds the conditions of a Workspace and the events about their changes, which no other module does.
+//! Builds the conditions of a Workspace and the events about changes of the conditions. No other module builds them.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -21,15 +21,15 @@ use crate::rpc::proto::StatusReply;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::writes::WriteError;
 
-/// Maximum length of a project name that the CLI accepts.
+/// Maximum length of a project name in the CLI, in characters.
 const MAX_PROJECT_NAME: usize = 100;
-/// Event reason for a template that sets fields which have no effect.
+/// Event reason: a template sets fields that have no effect.
 const NO_EFFECT: &str = "PodTemplateNoEffect";
 
-/// Event reason for objects that another client changes after each apply.
+/// Event reason: another client changes objects after each apply.
 const APPLY_CONFLICT: &str = "ApplyConflict";
 
-/// Writes the reported state if it has changed. Returns the Workspace after a write.
+/// Writes the reported state if it has changed. Returns the Workspace after the write.
 pub(super) async fn write(
     observed: &Observed,
     report: &Report,
@@ -53,7 +53,8 @@ pub(super) async fn write(
     Ok(written)
 }
 
-/// Returns an event about objects that another client rewrites, unless the status already reports the same differences.
+/// Returns an event about objects that another client changes after each apply, unless the status already reports the
+/// same differences.
 fn contested_event(observed: &Observed) -> Option<Event> {
     let contested = observed.contested.as_ref()?;
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice());
@@ -63,7 +64,7 @@ fn contested_event(observed: &Observed) -> Option<Event> {
         .then(|| Event::new(&observed.workspace, EventKind::Warning, APPLY_CONFLICT, contested.message.clone()))
 }
 
-/// Ends the polling for changes of mounted objects that have arrived in the pod.
+/// Ends the polls for changes of mounted objects that have reached the pod.
 fn mark_mounted(workspace: &Workspace, now: &WorkspaceStatus, context: &Context) {
     let before = workspace.status.as_ref().map(|status| &status.mounted_inputs);
     let arrived = now.mounted_inputs.iter().filter(|(object, word)| before.and_then(|b| b.get(*object)) != Some(*word));
@@ -86,8 +87,8 @@ fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStat
     status
 }
 
-/// Sets the fields that the agent reports. If the agent does not respond, the last reported values are kept while the pod is
-/// the same.
+/// Sets the fields that the agent reports. If the agent does not respond, the last reported values are kept while the
+/// same pod exists.
 fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     match &observed.agent {
         Agent::Responded(reply) => {
@@ -113,16 +114,17 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     }
 }
 
-/// Returns the agent's hash of the configuration inputs, or the previous hash if the agent cannot compute it now. All pods
-/// of a Workspace compute the same hash for the same content, so a change is detected even if no pod exists at the time of
-/// the change.
+/// Returns the hash of the configuration inputs that the agent reports. If the agent cannot compute the hash, returns
+/// the previous hash. All pods of a Workspace compute the same hash for the same content, so a change is detected even
+/// if no pod exists when the content changes.
 fn config_inputs(before: Option<String>, reply: &StatusReply, spec: &WorkspaceSpec) -> Option<String> {
     let has_inputs = !config::config_files(spec).is_empty();
     let reported = Some(reply.config_inputs.clone()).filter(|word| !word.is_empty());
     reported.or(before).filter(|_| has_inputs)
 }
 
-/// Returns the agent's hash of each mounted Secret and ConfigMap, or the previous one.
+/// Returns the hash that the agent reports for each mounted Secret and ConfigMap. If the agent reports no hash, returns
+/// the previous hash.
 fn mounted_inputs(
     before: &BTreeMap<String, String>,
     reply: &StatusReply,
@@ -137,12 +139,12 @@ fn mounted_inputs(
     environment::directories(spec).into_iter().filter_map(word).take(max_inputs).collect()
 }
 
-/// Returns the project name that the agent reports, with limited length because the agent is not trusted.
+/// Returns the project name that the agent reports, with limited length, because the agent is not trusted.
 fn project_name(reported: &str) -> String {
     reported.chars().filter(|c| !c.is_control()).take(MAX_PROJECT_NAME).collect()
 }
 
-/// Adds the revision from the spec or the previous status. The agent reports only digest and directory.
+/// Adds the revision in the spec or in the previous status. The agent reports only the digest and the directory.
 fn with_revision(found: ArtifactReference, observed: &Observed) -> ArtifactReference {
     let normal = observed.desired.as_ref().ok().map(|desired| &desired.source.artifact);
     let is_desired = normal.is_some_and(|desired| desired.digest == found.digest && desired.dir == found.dir);
@@ -174,7 +176,7 @@ fn set_conditions(status: &mut WorkspaceStatus, report: &Report, generation: i64
     }
 }
 
-/// Returns an event if the state has changed and is not an intermediate state.
+/// Returns an event if the state has changed and the new state is not an intermediate state.
 fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
     let before = workspace.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
     let was = before.map(|ready| (ready.status.as_str(), ready.reason.as_str()));
@@ -193,7 +195,7 @@ fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
     })
 }
 
-/// Returns an event about fields of the template that have no effect, once for each generation.
+/// Returns an event about fields of the template that have no effect. The event is published once for each generation.
 fn without_effect(workspace: &Workspace) -> Option<Event> {
     let observed = workspace.status.as_ref().and_then(|status| status.observed_generation);
     let template = workspace.spec.pod_template.as_ref().filter(|_| observed != workspace.metadata.generation)?;
@@ -228,7 +230,7 @@ mod tests {
                 "metadata": {"name": "app", "namespace": "team", "generation": 2}, "spec": {"podTemplate": pod_template},
                 "status": {"observedGeneration": observed},
             }))
-            .expect("a Workspace");
+            .expect("valid Workspace");
             without_effect(&workspace).is_some()
         };
         let fetch = |fields| json!({"spec": {"initContainers": [fields]}});
@@ -248,7 +250,7 @@ mod tests {
     fn the_last_reported_hash_of_the_config_inputs_is_kept() {
         let config = json!([{"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
         let spec =
-            |config| serde_json::from_value(json!({"stacks": [{"name": "dev", "config": config}]})).expect("a spec");
+            |config| serde_json::from_value(json!({"stacks": [{"name": "dev", "config": config}]})).expect("valid");
         let (with, without): (WorkspaceSpec, WorkspaceSpec) = (spec(config), spec(json!([])));
         for (before, reported, spec, expected) in [
             (None, "", &with, None),
@@ -270,7 +272,7 @@ mod tests {
             "envFrom": [{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "aws"}}],
             "stacks": [{"name": "dev", "config": [{"key": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}],
         }))
-        .expect("a spec");
+        .expect("valid spec");
         let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(key, word)| ((*key).to_owned(), (*word).to_owned())).collect()
         };

@@ -1,4 +1,4 @@
-//! Secret with the server certificate of a workspace's agent. The content of the Secret is never cached.
+//! Secret with the server certificate of the agent of a Workspace. The content of the Secret is not cached.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -17,8 +17,9 @@ use crate::rpc::server_tls::{
 /// Minimum length of the inputs key, in bytes.
 const MIN_INPUTS_KEY: usize = 32;
 
-/// Returns whether the Secret is current. It must contain the private key, the CA bundle for the agent, the inputs key, and
-/// a certificate with the correct name that the current CA has signed and that is not due for renewal.
+/// Returns whether the Secret is current. It must contain the private key, the CA bundle for the agent, the inputs key
+/// and a certificate. The certificate must have the correct name, must be signed by the current CA, and must not be due
+/// for renewal.
 pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generations, now: Timestamp) -> bool {
     let text = |key: &str| {
         let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
@@ -27,7 +28,7 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generat
     let (Some(certificate), Some(key), Some(authorities)) = (text(CERTIFICATE), text(KEY), text(AUTHORITIES)) else {
         return false;
     };
-    // An unreadable certificate counts as missing.
+    // A certificate that cannot be read counts as missing.
     !key.is_empty()
         && inputs_key(secret).is_some()
         && authorities == authority.bundle_pem()
@@ -36,14 +37,13 @@ pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generat
         && !identity::renewal_due(certificate, now).unwrap_or(true)
 }
 
-/// Returns the key with which the agent hashes the inputs of the configuration.
+/// Returns the key with which the agent hashes the configuration inputs.
 fn inputs_key(secret: &Secret) -> Option<&str> {
     let ByteString(bytes) = secret.data.as_ref()?.get(INPUTS_KEY)?;
     std::str::from_utf8(bytes).ok().filter(|key| key.len() >= MIN_INPUTS_KEY)
 }
 
-/// Returns a Secret with a new certificate. The inputs key is kept, because with a new key all inputs would appear to have
-/// changed.
+/// Returns a Secret with a new certificate. The inputs key is kept. Otherwise, all inputs would appear to be changed.
 pub(super) fn issue(
     name: &str,
     namespace: &str,
@@ -81,18 +81,18 @@ mod tests {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
     fn authority(now: Timestamp) -> Generations {
-        Generations::first(Authority::generate(now).expect("an authority"))
+        Generations::first(Authority::generate(now).expect("valid authority"))
     }
 
     fn secret(value: Value) -> Secret {
-        serde_json::from_value(value).expect("a Secret")
+        serde_json::from_value(value).expect("valid Secret")
     }
 
     #[test]
     fn a_certificate_is_current_until_renewal_or_a_new_authority() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let issued = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
+        let issued = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
         let name = workspace_server_name("app", "team");
         assert!(is_current(&issued, &name, &authority, now));
         assert!(!is_current(&issued, "other-workspace.team.svc", &authority, now), "a different name");
@@ -105,11 +105,11 @@ mod tests {
     fn certificate_renewal_keeps_the_inputs_key() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let first = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
-        let renewed = secret(issue("app", "team", Some(&first), &authority, now).expect("a Secret"));
+        let first = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
+        let renewed = secret(issue("app", "team", Some(&first), &authority, now).expect("valid Secret"));
         assert_eq!(inputs_key(&renewed), inputs_key(&first));
         assert_ne!(renewed.data.as_ref().map(|data| &data[KEY]), first.data.as_ref().map(|data| &data[KEY]));
-        let other = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
+        let other = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
         assert_ne!(inputs_key(&other), inputs_key(&first));
     }
 
@@ -117,12 +117,12 @@ mod tests {
     fn an_incomplete_tls_secret_is_not_current() {
         let now = Timestamp::now();
         let authority = authority(now);
-        let issued = secret(issue("app", "team", None, &authority, now).expect("a Secret"));
+        let issued = secret(issue("app", "team", None, &authority, now).expect("valid Secret"));
         for key in [CERTIFICATE, KEY, AUTHORITIES, INPUTS_KEY] {
             let mut broken = issued.clone();
-            broken.data.as_mut().expect("data").remove(key);
+            broken.data.as_mut().expect("data is set").remove(key);
             assert!(!is_current(&broken, &workspace_server_name("app", "team"), &authority, now), "{key}");
-            broken.data.as_mut().expect("data").insert(key.to_owned(), ByteString(b"nonsense".to_vec()));
+            broken.data.as_mut().expect("data is set").insert(key.to_owned(), ByteString(b"nonsense".to_vec()));
             let current = is_current(&broken, &workspace_server_name("app", "team"), &authority, now);
             assert_eq!(current, key == KEY, "{key}: only the format of the key is checked");
         }

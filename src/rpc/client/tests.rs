@@ -1,4 +1,4 @@
-//! Tests of the client with a fake agent over real connections.
+//! Tests of the client with a fake agent and real connections.
 
 use std::io::{self, Cursor};
 use std::pin::Pin;
@@ -16,16 +16,16 @@ use crate::rpc::proto::agent_server::Agent;
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::server_tls::tests::Serving;
 
-/// An agent that records calls.
+/// Agent that records calls.
 #[derive(Clone, Default)]
 pub(crate) struct FakeAgent {
     calls: Arc<Mutex<Vec<String>>>,
     sources: Arc<Mutex<Vec<Received>>>,
-    /// Error that `Run` returns.
+    /// Error with which the agent responds to `Run`.
     refusal: Option<Status>,
-    /// Length of the version in a reply to `Status`.
+    /// Length of the version in the reply to `Status`.
     version_length: usize,
-    /// Result of a run; `None` for a default result.
+    /// Result of a run, or `None` for the default result.
     result: Option<proto::Result>,
     /// Whether the agent stops reading a source after the first message.
     hangs: bool,
@@ -124,7 +124,7 @@ fn done() -> proto::Result {
     proto::Result { message: "done".into(), ..Default::default() }
 }
 
-/// Reader that returns some bytes and then fails.
+/// Reader that returns some bytes, and then an error.
 struct BrokenReader(Cursor<Vec<u8>>);
 
 impl AsyncRead for BrokenReader {
@@ -183,7 +183,7 @@ async fn a_fully_sent_stream_is_done_even_if_the_agent_hangs() {
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let sending = Sending::default();
-    // The source fits into the buffers of the connection, so the agent does not have to read it.
+    // The buffers of the connection hold the complete source, so the agent does not have to read it.
     let least = Rate { bytes: 1024 * 1024, within: Duration::from_millis(100) };
     let put = client.put_source_at(header(7), Cursor::new(vec![1; 7]), &sending, least);
     let put = tokio::time::timeout(Duration::from_secs(1), put);
@@ -208,12 +208,12 @@ async fn a_hostile_result_is_bounded_on_receipt() {
             found = Some(result);
         }
     }
-    let found = found.expect("a result");
+    let found = found.expect("result is set");
     assert_eq!((found.message.as_str(), found.permalink.as_str(), found.changes.len()), ("done", "", 32));
 }
 
 #[tokio::test]
-async fn a_failed_artifact_read_is_reported_as_such() {
+async fn a_failed_artifact_read_is_reported() {
     let agent = FakeAgent::default();
     let (_serving, client) = connected(&agent).await;
     let reader = BrokenReader(Cursor::new(vec![1; 300 * 1024]));
@@ -283,7 +283,7 @@ async fn an_oversized_reply_is_rejected() {
 async fn an_unreachable_agent_is_unavailable() {
     let serving = Serving::start(FakeAgent::default()).await;
     let (agents, mut address) = (serving.agents(), serving.address());
-    // A port that was free a moment ago, so that no process listens on it.
+    // The port was free immediately before, so no process listens on it.
     address.port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let error = agents.connect(&address).await.map(|_| ()).unwrap_err();
     assert!(error.is_unavailable() && error.message.contains("refused"), "{error}");

@@ -1,4 +1,4 @@
-//! Tests which clients the agent's TLS server accepts and refuses, over real connections.
+//! Tests of the clients that the TLS server of the agent accepts and rejects, with real connections.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::rpc::server_tls::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, ServerT
 
 const NAME: &str = "web-workspace.apps.svc";
 
-/// A running agent, and the authority that issued the certificates of both sides.
+/// Running agent, and the authority that issued the certificates of both sides.
 pub(crate) struct Serving {
     pub(crate) authority: Authority,
     directory: tempfile::TempDir,
@@ -67,21 +67,21 @@ impl Serving {
         assert_eq!(self.status_as(&client).await.unwrap().start_id, "start");
     }
 
-    /// Returns the error of the client, as the controller reports it.
+    /// Returns the error that the client reports.
     async fn refusal(&self, clients: &[Issued]) -> String {
         let agents = Agents::new(clients, self.authority.certificate_pem()).unwrap();
-        let error = status(&agents, &self.address()).await.expect_err("refused");
+        let error = status(&agents, &self.address()).await.expect_err("should be rejected");
         assert!(error.is_unavailable(), "{error}");
         self.assert_serves_the_controller().await;
         error.message
     }
 
-    /// Replaces the agent's files.
+    /// Replaces the files of the agent.
     fn mount(&self, server: &Issued, authorities: &str) {
         self.change(|directory| write_files(directory, server, authorities));
     }
 
-    /// Changes the agent's files and waits until the change is detected.
+    /// Changes the files of the agent, and waits until the change is detected.
     fn change(&self, change: impl FnOnce(&Path)) {
         let directory = self.directory.path();
         let version = || self.watch.version([directory]).expect("the directory is watched");
@@ -109,7 +109,7 @@ fn write_files(directory: &Path, server: &Issued, authorities: &str) {
     std::fs::write(directory.join(AUTHORITY_FILE), authorities).unwrap();
 }
 
-/// Returns a client certificate of the authority without the controller's URI.
+/// Returns a client certificate of the authority that does not contain the URI of the controller.
 fn client_of_no_name(authority: &Authority) -> Issued {
     let key = KeyPair::from_pem(&authority.key_pem()).unwrap();
     let issuer = Issuer::from_ca_cert_pem(authority.certificate_pem(), key).unwrap();
@@ -143,7 +143,8 @@ async fn replies_do_not_wait_for_acknowledgements() {
     client.abort();
 }
 
-/// Returns clients that the agent refuses, each with the agent's log message and the controller's error.
+/// Returns clients that the agent rejects. For each client: the log message of the agent, and the error of the
+/// controller.
 fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str, &'static str); 5] {
     let of_another = Authority::generate(Timestamp::now()).unwrap().issue_client(Timestamp::now()).unwrap();
     [
@@ -183,7 +184,7 @@ fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str
 #[tokio::test]
 async fn unauthorized_clients_are_rejected_with_a_reason() {
     let serving = Serving::start(FakeAgent::default()).await;
-    // Repeated, because in some attempts the connection is closed before the call is sent.
+    // The attempts are repeated, because the connection is sometimes closed before the call is sent.
     for (who, clients, _, error) in strangers(&serving.authority).iter().cycle().take(100) {
         let message = serving.refusal(clients).await;
         assert!(message.contains("the agent ") && message.contains(error), "{who}: {message}");
@@ -245,8 +246,8 @@ async fn a_server_with_a_wrong_certificate_is_rejected() {
     }
 }
 
-/// Tests all steps of an authority rotation: the certificates of the controller, and the files that a pod can have at
-/// that time.
+/// Tests each step of a rotation of the authority with the certificates of the controller and the files that a pod can
+/// have in this step.
 #[tokio::test]
 async fn agents_stay_reachable_in_adjacent_steps_of_an_authority_rotation() {
     let serving = Serving::start(FakeAgent::default()).await;
@@ -300,7 +301,7 @@ async fn changed_certificate_files_apply_to_the_next_connection() {
     let agents = Agents::new(&[client], &both).unwrap();
     let status = async || agents.connect(&serving.address()).await?.status().await;
 
-    status().await.expect_err("the agent does not know the next authority");
+    status().await.expect_err("the agent does not trust the next authority");
     serving.mount(&server_certificate(&serving.authority), &both);
     status().await.expect("the bundle has both authorities");
     serving.assert_serves_the_controller().await;

@@ -1,4 +1,4 @@
-//! Writes events to the Kubernetes API in the format of Flux.
+//! Writes events to the Kubernetes API in the same format as Flux.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use super::queue::{Destination, Event, Queued, Reporter, bounded, is_repetition}
 use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of events that are kept to count repetitions.
+/// Maximum number of recent events, which are kept to count repetitions.
 const MAX_RECENT: usize = 1024;
-/// Period in which a repetition increases the count of an event instead of creating a new one.
+/// Period in which a repetition increases the count of the existing event and does not create another event.
 const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
-/// Maximum length in bytes of a message that the API accepts.
+/// Maximum length of a message that the API accepts, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
 /// The Kubernetes API as a destination of events.
@@ -54,7 +54,8 @@ impl Kubernetes {
         if let Some((name, count)) = self.recent.repeat(event) {
             let patch = json!({ "count": count, "lastTimestamp": Time(now) });
             match self.writer.merge::<KubernetesEvent>(&namespace, &name, &patch).await {
-                // The event may no longer exist: the API server deletes events after an hour, and users may delete them.
+                // The event may no longer exist. The API server deletes events after an hour, and users can delete
+                // them.
                 Err(error) if error.is_not_found() => {}
                 other => return other.map(|_| ()),
             }
@@ -93,7 +94,7 @@ impl Kubernetes {
 /// Recent events, which are kept to count repetitions.
 #[derive(Default)]
 struct RecentEvents {
-    /// Oldest first.
+    /// Events, oldest first.
     events: VecDeque<RecentEvent>,
 }
 
@@ -105,8 +106,8 @@ struct RecentEvent {
 }
 
 impl RecentEvents {
-    /// Returns the name of a recent event with the same content and the new count of that event, or `None` if there is no
-    /// such event.
+    /// Returns the name of a recent event with the same content, and its new count. Returns `None` if no recent event
+    /// has the same content.
     fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
         self.events.retain(|recent| recent.created.elapsed() < AGGREGATION_WINDOW);
         let recent = self.events.iter_mut().find(|recent| is_repetition(&recent.event, event))?;

@@ -1,4 +1,4 @@
-//! Posts events to Flux's notification-controller.
+//! Posts events to the notification-controller of Flux.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -16,17 +16,17 @@ use url::Url;
 use super::queue::{Destination, Event, EventKind, Queued, Reporter, bounded, is_repetition};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of posted events that are kept to suppress repetitions.
+/// Maximum number of posted events, which are kept to suppress repetitions.
 const MAX_RECENT: usize = 1024;
-/// Period in which an equal event is not posted again. By default, the notification-controller drops repetitions within the
-/// same period.
+/// Period in which an equal event is not posted again. It equals the default period in which the
+/// notification-controller drops repetitions.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Maximum length of a message in bytes, as in Flux.
 const MAX_MESSAGE: usize = 39_000;
-/// API group, or parent domain of API groups, whose objects an Alert can reference.
+/// API group, and parent domain of API groups, of the objects that an Alert can reference.
 const OWN_GROUPS: &str = "pulumi.com";
 
-/// Address of a notification-controller, and the client and policy for requests to it.
+/// Address of a notification-controller, with the client and the retry policy for requests to it.
 #[derive(Clone, Debug)]
 pub struct NotificationController {
     pub address: Url,
@@ -34,14 +34,14 @@ pub struct NotificationController {
     pub retry_policy: RetryPolicy,
 }
 
-/// Retry policy for posting an event. The default is the policy of Flux's event recorder.
+/// Policy for retries of a post. The default is the policy of the event recorder of Flux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Timeout of one attempt.
     pub timeout: Duration,
     /// Maximum number of retries.
     pub retries: u32,
-    /// Delay before the first retry. It doubles with each further retry.
+    /// Delay before the first retry. The delay doubles with each further retry.
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
 }
@@ -57,7 +57,7 @@ impl Default for RetryPolicy {
     }
 }
 
-/// Error while posting an event.
+/// Error of an attempt to post an event.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostError {
     #[error("failed to reach {address}")]
@@ -69,7 +69,7 @@ pub(super) enum PostError {
 }
 
 impl PostError {
-    /// Whether a retry may succeed.
+    /// Returns whether a retry can succeed.
     fn is_transient(&self) -> bool {
         match self {
             PostError::Unreachable { .. } => true,
@@ -79,18 +79,19 @@ impl PostError {
     }
 }
 
-/// Whether an event is posted. Trace events and events of objects that no Alert can reference are not posted.
+/// Returns whether an event is posted. Events of the kind `Trace`, and events of objects that no Alert can reference,
+/// are not posted.
 pub(super) fn is_posted(event: &Event) -> bool {
     event.kind != EventKind::Trace && is_own(&event.object)
 }
 
-/// Whether the object belongs to an API group of this controller.
+/// Returns whether the API group of the object is a group of this controller.
 fn is_own(object: &ObjectReference) -> bool {
     let group = object.api_version.as_deref().and_then(|version| version.split_once('/')).map(|(group, _)| group);
     group.is_some_and(|group| group == OWN_GROUPS || group.ends_with(&format!(".{OWN_GROUPS}")))
 }
 
-/// A notification-controller, and the events that it has received recently.
+/// Notification-controller, and the events that were recently posted to it.
 pub(super) struct Notifications {
     controller: NotificationController,
     reporter: Reporter,
@@ -148,7 +149,7 @@ impl Notifications {
         let failed =
             |source: reqwest::Error| PostError::Unreachable { address: address.clone(), source: source.without_url() };
         match sent.map_err(failed)?.status() {
-            // The notification-controller has received an equal event recently.
+            // The notification-controller has recently received an equal event.
             StatusCode::TOO_MANY_REQUESTS => Ok(()),
             status if status.is_success() => Ok(()),
             status => Err(PostError::Refused { address: address.clone(), status }),
@@ -159,7 +160,7 @@ impl Notifications {
         Body {
             involved_object: &event.object,
             severity: if event.kind == EventKind::Warning { "error" } else { "info" },
-            // Whole seconds, as in Kubernetes timestamps.
+            // Kubernetes timestamps have whole seconds.
             timestamp: Time(Timestamp::from_second(at.as_second()).unwrap_or(at)),
             message: bounded(&event.message, MAX_MESSAGE),
             reason: &event.reason,
@@ -170,7 +171,7 @@ impl Notifications {
     }
 }
 
-/// An event in the format of the notification-controller.
+/// Event in the format of the notification-controller.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {

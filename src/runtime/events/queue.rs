@@ -1,4 +1,4 @@
-//! Events of Kubernetes objects, the bounded queue of events for a destination, and the delivery of the queued events.
+//! Events of objects, the bounded queue of a destination, and the delivery of queued events.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::redact::url_credentials;
 
-/// Maximum number of queued events; further events are dropped and counted.
+/// Maximum number of queued events. Further events are dropped and counted.
 const CAPACITY: usize = 1024;
-/// Prefix of object annotations that are copied to the metadata of the object's events, as in Flux.
+/// Prefix of annotations that are copied from an object to the metadata of its events, as in Flux.
 const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
 
 /// Component that reports the events.
@@ -30,7 +30,7 @@ pub(super) struct Reporter {
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// The event is written to the API as a normal event and is not posted to the notification-controller.
+    /// Event that is written to the API as a normal event, and not posted to the notification-controller.
     Trace,
     Normal,
     Warning,
@@ -45,14 +45,14 @@ impl EventKind {
     }
 }
 
-/// An event of an object.
+/// Event about an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     pub object: ObjectReference,
     pub kind: EventKind,
     pub reason: String,
     pub message: String,
-    /// Annotations of the event, such as `pulumi.com/revision`.
+    /// Metadata of the event, such as `pulumi.com/revision`, which becomes annotations of the event.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -68,7 +68,7 @@ impl Event {
         Event { object, kind, reason: reason.into(), message: message.into(), metadata }
     }
 
-    /// Adds metadata.
+    /// Adds an entry to the metadata.
     #[must_use]
     pub fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.insert(key.into(), value.into());
@@ -76,7 +76,7 @@ impl Event {
     }
 }
 
-/// Whether two events contain the same information. The resource version of the object is ignored.
+/// Returns whether two events contain the same information. The resource version of the object is not compared.
 pub(super) fn is_repetition(one: &Event, other: &Event) -> bool {
     one.object.uid == other.object.uid
         && one.object.name == other.object.name
@@ -87,7 +87,7 @@ pub(super) fn is_repetition(one: &Event, other: &Event) -> bool {
         && one.metadata == other.metadata
 }
 
-/// Removes URL credentials from a message and truncates the message to `max_length` bytes.
+/// Removes credentials in URLs from a message and truncates the message to `max_length` bytes.
 pub(super) fn bounded(message: &str, max_length: usize) -> String {
     let message = url_credentials(message);
     if message.len() <= max_length {
@@ -99,13 +99,13 @@ pub(super) fn bounded(message: &str, max_length: usize) -> String {
 
 /// Destination of events.
 pub(super) trait Destination: Send {
-    /// Name of the destination in logs.
+    /// Name of the destination, for logs.
     const NAME: &'static str;
-    /// Maximum time for the delivery of queued events after shutdown has begun.
+    /// Maximum time for which queued events are delivered after the start of the shutdown.
     const SHUTDOWN_TIMEOUT: Duration;
     type Error: Error + Send + 'static;
 
-    /// Delivers an event. After `end` is canceled, makes at most one more attempt.
+    /// Delivers an event. If `end` is canceled, makes at most one further attempt.
     fn deliver(
         &mut self,
         queued: Queued,
@@ -116,14 +116,14 @@ pub(super) trait Destination: Send {
     fn count_dropped(metrics: &Metrics);
 }
 
-/// An event and the time at which it was queued.
+/// Event, and the time at which it was queued.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) event: Event,
     pub(super) at: Timestamp,
 }
 
-/// Write side of a queue. Cheap to clone; never blocks.
+/// Write side of a queue. Cheap to clone. Never blocks.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     sender: mpsc::Sender<Queued>,
@@ -131,14 +131,14 @@ pub(super) struct Queue {
     metrics: Metrics,
 }
 
-/// Read side of a queue, which delivers the events in order.
+/// Read side of a queue. Delivers the events in order.
 pub(super) struct Delivery<D> {
     events: mpsc::Receiver<Queued>,
     destination: D,
     metrics: Metrics,
 }
 
-/// Creates the write side and the read side of a queue. The caller must run the read side.
+/// Creates both sides of a queue. The caller must run the read side.
 pub(super) fn queue<D: Destination>(destination: D, metrics: Metrics) -> (Queue, Delivery<D>) {
     let (sender, events) = mpsc::channel(CAPACITY);
     let queue = Queue { sender, count_dropped: D::count_dropped, metrics: metrics.clone() };
@@ -156,7 +156,7 @@ impl Queue {
 }
 
 impl<D: Destination> Delivery<D> {
-    /// Delivers events until `end` is canceled, and then the events that are still queued, for at most the shutdown timeout.
+    /// Delivers events until `end` is canceled. Then delivers the queued events for at most the shutdown timeout.
     pub(super) async fn run(mut self, end: &CancellationToken) {
         let overdue = async {
             end.cancelled().await;

@@ -1,4 +1,4 @@
-//! Tests which events reach the API and the notification-controller.
+//! Tests of the events that reach the API and the notification-controller.
 
 mod kubernetes;
 mod notifications;

@@ -1,11 +1,11 @@
-//! Queued runs in the order in which they start, and the numbers of slots in use.
+//! Queued runs in the order in which they start, and the number of slots in use.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 
-/// A run that needs a slot.
+/// Run that needs a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     pub uid: String,
@@ -14,9 +14,10 @@ pub struct Run {
     pub workspace: String,
     /// Node of the workspace pod.
     pub node: String,
-    /// Runs with a higher priority start first within their namespace.
+    /// Priority of the run in its namespace. Runs with a higher priority start first.
     pub priority: i32,
-    /// Among runs with the same priority, the run that has been pending longest starts first.
+    /// Time since which the run is pending. Among runs with the same priority, the run that has been pending longest
+    /// starts first.
     pub pending_since: Timestamp,
 }
 
@@ -28,7 +29,7 @@ pub struct Limits {
     pub each_node: usize,
 }
 
-/// Numbers of slots that are in use or reserved.
+/// Numbers of slots that are in use or reserved: in total, by namespace and by node.
 #[derive(Default)]
 pub(super) struct Taken<'t> {
     pub(super) all: usize,
@@ -50,7 +51,7 @@ impl Taken<'_> {
         self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
     }
 
-    /// Whether the limits of the namespace and the node permit one more run. The caller checks the total limit.
+    /// Returns whether the limits of the namespace and the node permit another run. The caller checks the total limit.
     pub(super) fn has_free_slot(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
         self.on_node(node) < limits.each_node
             && self.in_namespace(namespace) < limits.each_namespace
@@ -58,26 +59,28 @@ impl Taken<'_> {
             && !self.is_reserved_on_node(namespace, node, limits)
     }
 
-    /// Whether the free slots are reserved for namespaces with fewer open runs.
+    /// Returns whether the free slots are reserved for namespaces with fewer open runs than this namespace.
     pub(super) fn is_reserved(&self, namespace: &str, limits: &Limits) -> bool {
         let own = self.in_namespace(namespace);
         shares_slots(limits) && own > 0 && limits.all.saturating_sub(self.all) <= own
     }
 
-    /// Whether the free slots of the node are reserved for namespaces with fewer open runs on the node.
+    /// Returns whether the free slots of the node are reserved for namespaces with fewer open runs on the node than
+    /// this namespace.
     pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, limits: &Limits) -> bool {
         let own = self.of_both(namespace, node);
         shares_slots(limits) && own > 0 && limits.each_node.saturating_sub(self.on_node(node)) <= own
     }
 }
 
-/// Whether slots are reserved for other namespaces, which is not the case if the limits allow one namespace to use all slots.
+/// Returns whether some slots are reserved for other namespaces. This is not the case if the limits allow one namespace
+/// to use all slots.
 fn shares_slots(limits: &Limits) -> bool {
     limits.each_namespace < limits.all
 }
 
-/// Sort key of a run among the runs of its namespace. The run with the smallest key starts first. Runs of equal priority and
-/// age are ordered by name, so that a restart of the controller does not change the order.
+/// Sort key of a run within its namespace. The run with the smallest key starts first. Runs with the same priority and
+/// pending time are ordered by name, so that a restart of the controller does not change their order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     priority: Reverse<i32>,
@@ -100,15 +103,16 @@ impl Position {
 /// Queued runs of a namespace on one node.
 type Runs<W> = BTreeMap<Position, (Run, W)>;
 
-/// A namespace with queued runs.
+/// Namespace with queued runs.
 #[derive(Default)]
 struct Namespace {
     runs: usize,
-    /// Logical time at which the namespace last got a slot or, if it has not got one yet, joined the queue.
+    /// Logical time at which the namespace last got a slot. If it has not got a slot yet, the time at which it joined
+    /// the queue.
     served: u64,
 }
 
-/// All queued runs, grouped by node first, so that a node without a free slot is skipped as a whole.
+/// All queued runs by node, so that `next` can skip all runs of a node without a free slot.
 pub(super) struct Queue<W> {
     runs: BTreeMap<String, BTreeMap<String, Runs<W>>>,
     /// Node, namespace and position of each run, by UID.
@@ -140,12 +144,12 @@ impl<W> Queue<W> {
         self.by_age.first().map(|(since, _)| *since)
     }
 
-    /// Adds a run, or replaces the entry of the run if it is queued already.
+    /// Adds a run, or replaces its entry if the run is already queued.
     pub(super) fn insert(&mut self, run: Run, waker: W) {
         let clock = self.tick();
         let namespace = self.namespaces.entry(run.namespace.clone());
-        // The new entry is counted before the old one is removed, so that the namespace keeps its position if this is its
-        // only run.
+        // The new entry is counted before the old entry is removed. Otherwise, a namespace with only this run would
+        // lose its position.
         namespace.or_insert(Namespace { runs: 0, served: clock }).runs += 1;
         self.remove(&run.uid);
         let position = Position::of(&run);
@@ -176,7 +180,8 @@ impl<W> Queue<W> {
         removed
     }
 
-    /// Returns the UID of the run that starts next, given the slots that are taken, or `None` if no queued run may start.
+    /// Returns the UID of the run that starts next, or `None` if no queued run may start. `taken` contains the slots
+    /// that are in use or reserved.
     pub(super) fn next(&self, taken: &Taken<'_>, limits: &Limits) -> Option<&str> {
         let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
         let queues = nodes.flat_map(|(node, namespaces)| namespaces.iter().map(move |(name, runs)| (node, name, runs)));
@@ -188,7 +193,7 @@ impl<W> Queue<W> {
         candidates.min().map(|(_, _, next)| next.uid.as_str())
     }
 
-    /// Removes a run and records that its namespace got a slot.
+    /// Removes a run, and records that its namespace got a slot.
     pub(super) fn take(&mut self, uid: &str) -> Option<(Run, W)> {
         let clock = self.tick();
         let taken = self.remove(uid)?;
@@ -211,7 +216,7 @@ impl<W> Queue<W> {
         queued.map(|(run, _)| run)
     }
 
-    /// Whether all indexes of the queued runs are consistent.
+    /// Returns whether all indexes of the queued runs are consistent.
     pub(super) fn is_consistent(&self) -> bool {
         let counted: usize = self.namespaces.values().map(|namespace| namespace.runs).sum();
         let is_found =

@@ -1,4 +1,4 @@
-//! Tests of the order of runs: table tests, and property tests with arbitrary event sequences.
+//! Tests of the order of runs: table tests, and property tests with arbitrary sequences of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ fn queue(all: usize, each_namespace: usize, each_node: usize) -> FairQueue<Strin
     FairQueue::new(Limits { all, each_namespace, each_node })
 }
 
-/// Repeatedly ends a run and opens the next one. Returns the opened runs in order.
+/// Repeatedly ends a run and opens the next run. Returns the opened runs in order.
 fn opened_in_turn(
     queue: &mut FairQueue<String>,
     runs: &BTreeMap<String, Run>,
@@ -43,7 +43,7 @@ fn opened_in_turn(
     }
 }
 
-/// Returns the order in which queued runs start if the only slot is initially in use.
+/// Returns the order in which queued runs start. Initially, the only slot is in use.
 fn order(requests: &[Run]) -> Vec<String> {
     let now = Instant::now();
     let mut queue = queue(1, 1, 1);
@@ -78,7 +78,7 @@ fn runs_are_ordered_by_priority_and_then_by_pending_time() {
         queued("urgent", "a", 5, 20),
     ];
     assert_eq!(order(&requests), ["urgent", "urgent-late", "early", "late", "low"]);
-    // The order of runs of different namespaces depends neither on priority nor on pending time.
+    // Priority and pending time do not affect the order between namespaces.
     let requests = [queued("other", "b", 0, 50), requests[3].clone(), requests[4].clone(), requests[1].clone()];
     assert_eq!(order(&requests), ["other", "urgent", "urgent-late", "early"]);
 }
@@ -119,7 +119,7 @@ fn a_namespace_is_limited_even_while_slots_are_free() {
     assert_eq!(queue.next_wake(now).as_deref(), Some("a3"));
 }
 
-/// Opens runs of `namespace` on a node until one has to wait. Returns the number of opened runs and the reason.
+/// Opens runs of `namespace` on a node until a run must wait. Returns the number of opened runs and the reason.
 fn fill(queue: &mut FairQueue<String>, namespace: &str, node: &str) -> (usize, Full) {
     let mut opened = 0;
     loop {
@@ -258,7 +258,7 @@ fn the_message_names_the_limit_and_its_flag() {
     }
 }
 
-/// An event of the run with this number.
+/// Event that concerns the run with this number.
 #[derive(Clone, Debug)]
 enum Event {
     Ask(u8),
@@ -308,7 +308,8 @@ fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Returns the namespaces with a run that could start if one more slot were free, and the number of slots that each has taken.
+/// Returns the namespaces with a run that can start if one more slot is free, and the number of slots that each of them
+/// uses.
 fn eligible(queue: &FairQueue<String>) -> BTreeMap<String, usize> {
     let taken = queue.taken_slots();
     let queued = queue.queue.runs().filter(|run| taken.has_free_slot(&run.namespace, &run.node, &queue.limits));
@@ -344,7 +345,7 @@ proptest! {
             queue.reserve(now);
             check(&queue)?;
         }
-        // Every queued run starts once the open runs end and unclaimed reservations expire.
+        // Each queued run starts after the open runs have ended and the unclaimed reservations have expired.
         let mut queued: BTreeSet<String> = queue.queue.runs().map(|run| run.uid.clone()).collect();
         while queue.queued() > 0 || queue.taken() > 0 {
             for (uid, count) in std::mem::take(&mut permits) {
@@ -362,7 +363,7 @@ proptest! {
         prop_assert!(queue.open.is_empty() && queue.reserved.is_empty() && queue.queue.is_consistent());
     }
 
-    /// For any runs and priorities, the namespace with the fewest slots is served first.
+    /// For any runs and priorities, a namespace with the fewest slots is served first.
     #[test]
     fn a_free_slot_is_given_to_a_namespace_with_the_fewest_slots(
         requests in proptest::collection::vec(any::<u8>(), 1..60), ends in proptest::collection::vec(any::<u8>(), 1..60),
@@ -380,7 +381,7 @@ proptest! {
             let mut open: Vec<String> = queue.open.keys().cloned().collect();
             open.sort();
             let Some(ended) = open.get(usize::from(end) % open.len().max(1)).cloned() else { break };
-            // This is the state within `close`: the slot is free and not yet reserved.
+            // `close` has the same state after it frees the slot and before it reserves the slot.
             queue.open.remove(&ended);
             let before = eligible(&queue);
             queue.close(&ended, now);
@@ -405,7 +406,8 @@ proptest! {
         queue.adopt(&run("open", "z", "n"), now);
         let mut open = "open".to_owned();
         let mut runs: BTreeMap<String, Run> = BTreeMap::new();
-        // For each namespace with queued runs: the namespaces that were served since it joined the queue or was last served.
+        // For each namespace with queued runs: the namespaces that were served since this namespace joined the queue or
+        // was last served.
         let mut passed_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (number, (namespace, end, priority)) in order.into_iter().enumerate() {
             let (uid, namespace) = (format!("{number:03}"), namespace.to_string());

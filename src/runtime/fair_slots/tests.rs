@@ -72,7 +72,7 @@ async fn another_key_waits_one_turn_regardless_of_queue_length() {
 async fn a_canceled_waiter_leaks_no_slot_or_key() {
     let slots = slots(1, 1, 2);
     let held = slots.acquire("a").await.expect("free slot");
-    // One caller waits for the key's own slot, one for the common slot.
+    // One caller waits for a slot of the key, and one caller waits for the common slot.
     for key in ["a", "b"] {
         assert!(timeout(Duration::from_secs(1), slots.acquire(key)).await.is_err(), "{key} waits for a slot");
     }
@@ -116,7 +116,7 @@ async fn keys_that_leave_and_return_do_not_delay_a_key_that_stays() {
     for key in ["returning-1", "returning-2"] {
         let slots = slots.clone();
         tokio::spawn(async move {
-            // Between two calls, the key has no caller.
+            // The key has no caller between two calls.
             loop {
                 drop((slots.acquire(key).await, sleep(Duration::from_secs(1)).await));
             }
@@ -140,11 +140,11 @@ async fn the_number_of_recorded_keys_is_bounded() {
     assert!(slots.0.lock().last_grants.len() <= 2 * MIN_RECORDED);
 }
 
-/// A call: key, start time, maximum waiting time and working time, in milliseconds.
+/// Call: key, start time, maximum waiting time and working time. The times are in milliseconds.
 type Call = (usize, u64, u64, u64);
 
-/// Runs the calls. Returns the maximum number of slots in use, in total and by one key, and the number of calls that got a
-/// slot.
+/// Executes the calls. Returns the maximum number of slots in use in total, the maximum number of slots in use by one
+/// key, and the number of calls that got a slot.
 async fn run(slots: &FairSlots, calls: Vec<Call>) -> (usize, usize, usize) {
     let used = Arc::new(Mutex::new((HashMap::<usize, usize>::new(), 0_usize, 0_usize)));
     let mut tasks = JoinSet::new();
@@ -184,7 +184,7 @@ proptest! {
             let (in_total, by_one, _) = run(&slots, calls).await;
             prop_assert!(in_total <= total && by_one <= per_key, "{in_total} of {total}, {by_one} of {per_key}");
             prop_assert_eq!(slots.keys(), 0);
-            // All slots are free again.
+            // All slots must be free after the calls.
             let mut held = Vec::new();
             for index in 0..total {
                 let slot = try_acquire(&slots, &format!("key-{index}")).await;
@@ -211,13 +211,13 @@ proptest! {
                     });
                 }
             }
-            // After this time, each other key has got a slot.
-            sleep(Duration::from_secs(u64::try_from(crowds).expect("few")) + Duration::from_millis(500)).await;
+            // After this time, each of the other keys has got a slot.
+            sleep(Duration::from_secs(u64::try_from(crowds).expect("in range")) + Duration::from_millis(500)).await;
             let began = Instant::now();
             let slot = slots.acquire("newcomer").await;
             prop_assert!(slot.is_ok());
             let waited = began.elapsed();
-            // The next free slot is granted to the newcomer.
+            // The next free slot must be granted to the new key.
             prop_assert!(waited <= Duration::from_secs(1), "{:?} behind {} crowds", waited, crowds);
             Ok(())
         })?;

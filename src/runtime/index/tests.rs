@@ -1,4 +1,4 @@
-//! Tests that the index equals a scan of the store after arbitrary watch events, and tests of the cache sync.
+//! Tests that the index equals a scan of the store after any watch events, and tests of the wait for complete caches.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// Returns an object in the given groups, which are the keys of its data.
+/// Returns an object that is in the given groups. The keys of its data are the groups.
 fn object(name: &str, groups: &BTreeSet<u8>) -> ConfigMap {
     let data: serde_json::Map<_, _> = groups.iter().map(|group| (group.to_string(), json!(""))).collect();
     serde_json::from_value(json!({"metadata": {"namespace": "apps", "name": name}, "data": data})).unwrap()
@@ -34,7 +34,7 @@ fn objects_move_between_groups_and_empty_groups_are_removed() {
     writer.apply(&Event::Apply(object("a", &[3].into())));
     assert_eq!((group("1"), group("2"), group("3")), (vec![], vec!["b".to_owned()], vec!["a".to_owned()]));
     assert!(!index.has_group(&"1".to_owned()));
-    // The deleted version has a group that no earlier event contained.
+    // No earlier event contained the group of the deleted version.
     writer.apply(&Event::Delete(object("a", &[9].into())));
     assert!(!index.has_group(&"3".to_owned()) && !index.has_group(&"9".to_owned()));
     assert_eq!(index.groups.read().unwrap().len(), 1);
@@ -56,7 +56,7 @@ fn a_group_has_the_newest_version_of_each_object() {
 }
 
 #[test]
-fn a_list_replaces_the_index_only_once_it_is_complete() {
+fn a_list_replaces_the_index_only_after_its_last_object() {
     let (index, mut writer) = indexed(groups_of);
     writer.apply(&Event::Apply(object("old", &[1].into())));
     writer.apply(&Event::Init);
@@ -104,14 +104,14 @@ where
     indexed(|_| vec![()])
 }
 
-/// Several controllers wait for the list of Updates, each with several reconciles.
+/// Several controllers, each with several reconciles, wait for the list of Updates.
 #[tokio::test(start_paused = true)]
 async fn every_reconcile_continues_once_the_initial_list_is_complete() {
     let (updates, mut writer) = cache::<ConfigMap>();
     let controllers = [CacheSync::default().with(&updates), CacheSync::default().with(&updates)];
     let start = Instant::now();
     let reconcile = async |controller: usize| {
-        controllers[controller].wait().await.expect("it is listed within the timeout");
+        controllers[controller].wait().await.expect("the list is complete within the timeout");
         assert_eq!(updates.in_group(&()).len(), 1, "the groups are built before");
         start.elapsed()
     };

@@ -1,4 +1,4 @@
-//! State of the Lease as a candidate observes it, and pure functions that determine the next step of the candidate.
+//! State of the Lease as a candidate observes it, and pure functions that select the next step of the candidate.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ impl Observation {
         self.lease.spec.clone().unwrap_or_default()
     }
 
-    /// Returns the holder, or `None` if the Lease is released, in which case the holder identity is empty.
+    /// Returns the holder. Returns `None` if the Lease was released: the identity of its holder is then empty.
     pub(super) fn holder(&self) -> Option<&str> {
         let holder = self.lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
         holder.filter(|holder| !holder.is_empty())
     }
 
-    /// Returns the lease duration in the Lease, or `ours` if the Lease contains no valid duration.
+    /// Returns the lease duration in the Lease, or `ours` if the Lease has no valid duration.
     pub(super) fn duration(&self, ours: Duration) -> Duration {
         let seconds = self.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let requested = seconds.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
@@ -39,7 +39,7 @@ impl Observation {
 pub(super) enum Step {
     /// The Lease does not exist.
     Create,
-    /// The Lease has no holder, or the process of its holder is considered dead.
+    /// The Lease has no holder, or the holder is considered dead.
     Take,
     /// This candidate holds the Lease.
     Renew,
@@ -50,15 +50,15 @@ pub(super) enum Step {
 /// Identity of a candidate.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Unique identity of this process. The processes before and after a restart of the container have different identities.
+    /// Unique identity of this process. It changes when the container restarts.
     pub(super) process: String,
-    /// Common prefix of the identities of all processes in this container, or `None` without a pod UID.
+    /// Common prefix of the identities of all processes in this container. `None` if the UID of the pod is unknown.
     pub(super) container: Option<String>,
 }
 
 impl Identity {
-    /// Returns the identity of this process in a pod. Without a UID, earlier processes of the container are not recognized,
-    /// because two machines may use the same pod name.
+    /// Returns the identity of this process in a pod. Without a UID, earlier processes of the container are not
+    /// recognized, because pods on two machines can have the same name.
     pub fn new(pod_name: &str, pod_uid: &str) -> Self {
         let process = uuid::Uuid::new_v4();
         if pod_uid.is_empty() {
@@ -77,7 +77,7 @@ impl Identity {
     }
 }
 
-/// Returns the next step, based on the last observation and the clock of this process.
+/// Returns the next step, from the last observation and the clock of this process.
 pub(super) fn decide(seen: Option<&Observation>, identity: &Identity, ours: Duration, now: Instant) -> Step {
     let Some(seen) = seen else { return Step::Create };
     match seen.holder() {
@@ -89,7 +89,7 @@ pub(super) fn decide(seen: Option<&Observation>, identity: &Identity, ours: Dura
     }
 }
 
-/// Returns the spec of the Lease after a step. The timestamps are informational; no candidate bases a decision on them.
+/// Returns the spec of the Lease after a step. The timestamps are for users: no candidate uses them for decisions.
 pub(super) fn desired(step: Step, before: &LeaseSpec, identity: &str, duration: Duration, now: Timestamp) -> LeaseSpec {
     let (acquired, transitions) = match step {
         Step::Renew => (before.acquire_time.clone(), before.lease_transitions),

@@ -1,5 +1,5 @@
-//! Tests of leader election: a table test of the decision, and tests of candidates with a fake API server that stores one
-//! Lease and injects faults. The tests use tokio's paused clock, which advances only while all tasks wait.
+//! Tests of leader election: a table test of the decision, and tests of candidates with a fake API server that stores
+//! one Lease and injects faults. The tests use the paused clock of tokio, which advances only while all tasks wait.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,19 +20,19 @@ use crate::telemetry::metrics::Metrics;
 const LEASE: Duration = Duration::from_secs(35);
 const DEADLINE: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(5);
-/// Maximum pause of a candidate, including jitter.
+/// Maximum pause between two attempts of a candidate, including jitter.
 const MAX_RETRY: Duration = Duration::from_secs(6);
 
-/// Fault behavior of the API server.
+/// Faults of the API server.
 #[derive(Clone, Copy, Debug, Default)]
 enum Behavior {
     #[default]
     Normal,
-    /// Ignores requests and does not respond.
+    /// The server ignores requests and does not respond.
     Unreachable,
-    /// Executes requests and does not respond.
+    /// The server executes requests and does not respond.
     Unresponsive,
-    /// Responds with an error.
+    /// The server responds with an error.
     Failing,
 }
 
@@ -83,7 +83,7 @@ impl Server {
         self.0.lock().unwrap().lease.clone().map(|lease| lease["spec"].clone()).unwrap_or_default()
     }
 
-    /// Changes the Lease as if another client had written it.
+    /// Changes the Lease in the same way as another client.
     fn touch(&self, change: impl FnOnce(&mut Value)) {
         let mut state = self.0.lock().unwrap();
         let mut lease = state.lease.clone().unwrap_or_else(|| json!({ "metadata": { "name": "lead" }, "spec": {} }));
@@ -126,7 +126,7 @@ impl State {
     }
 }
 
-/// Returns a candidate that has been elected.
+/// Returns a candidate that has become the leader.
 async fn leading(server: &Server, identity: &str) -> (Term, Leadership, Log) {
     let (mut elector, leadership, log) = server.candidate(identity);
     elector.acquire().await;
@@ -177,7 +177,7 @@ async fn a_lease_is_taken_only_if_unchanged_for_its_whole_duration() {
 }
 
 #[test]
-fn identities_match_across_restarts_of_a_pod_but_not_by_pod_name() {
+fn identities_match_across_container_restarts_but_not_by_pod_name() {
     let [before, after, namesake] = ["1", "1", "2"].map(|uid| Identity::new("pod", uid));
     assert_ne!(before.as_str(), after.as_str());
     assert!(after.is_successor_of(before.as_str()));
@@ -243,7 +243,7 @@ async fn a_disconnected_leader_stops_writing_before_its_lease_expires() {
         let server = Server::default();
         let (mut term, leadership, log) = leading(&server, "a").await;
         tokio::time::sleep(RETRY * 4).await;
-        // No other candidate can observe the last renewal before this time.
+        // Another candidate can observe the last renewal only after this time.
         let last_renewal = Instant::now();
         let requests = log.all().len();
         server.set_behavior(behavior);
@@ -269,7 +269,7 @@ async fn a_process_paused_past_its_deadline_loses_the_lease_without_requests() {
     let (mut elector, leadership, log) = server.candidate("a");
     elector.acquire().await;
     let requests = log.all().len();
-    // No task that could signal the loss of the Lease runs in this process during the pause.
+    // During the pause, no task of this process can signal the loss of the Lease.
     tokio::time::advance(DEADLINE).await;
     assert!(!leadership.is_held(), "the first check comes after the expiry");
     let lost = Term::begin(elector).lost().await;

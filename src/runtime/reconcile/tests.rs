@@ -1,4 +1,4 @@
-//! Tests of the requeue that follows each result of a reconcile.
+//! Tests of the requeue after each result of a reconcile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

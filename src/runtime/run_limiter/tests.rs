@@ -1,4 +1,4 @@
-//! Tests which runs start, which wait, and which are woken.
+//! Tests of the runs that start, the runs that wait, and the runs that are woken.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn an_unclaimed_slot_is_given_to_the_next_run_after_a_timeout() {
     assert!(run_limiter.acquire(&run("gone"), "gone").is_err() && run_limiter.acquire(&run("next"), "next").is_err());
     drop(a);
     assert_eq!(wakes.next().await, Some("gone"));
-    assert_eq!(wakes.next().await, Some("next"), "after a while");
+    assert_eq!(wakes.next().await, Some("next"), "after the reservation has expired");
     assert!(run_limiter.acquire(&run("next"), "next").is_ok());
 }
 
@@ -78,7 +78,7 @@ async fn a_withdrawn_run_is_skipped_immediately() {
 }
 
 #[tokio::test]
-async fn adopted_runs_count_towards_the_limit_but_are_never_refused() {
+async fn adopted_runs_count_toward_the_limit_but_are_never_rejected() {
     let run_limiter = run_limiter(2);
     let adopted: Vec<_> = ["a", "b", "c"].map(|uid| run_limiter.adopt(&run(uid))).into();
     assert!(run_limiter.acquire(&run("d"), "d").is_err());

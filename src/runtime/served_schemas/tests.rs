@@ -53,7 +53,8 @@ fn a_definition_has_no_missing_fields_compared_with_itself() {
     }
 }
 
-/// Returns the served document of one version, optionally with the Workspace status of an older version.
+/// Returns the served document of a version. If `is_older` is set, the status of a Workspace has the fields of an older
+/// version.
 fn document(path: &str, is_older: bool) -> Option<Value> {
     let mut schemas = Map::new();
     for definition in custom_resource_definitions() {
@@ -66,7 +67,7 @@ fn document(path: &str, is_older: bool) -> Option<Value> {
         schema["x-kubernetes-group-version-kind"] = json!([{"group": group, "version": version.name, "kind": kind}]);
         if is_older && kind == "Workspace" {
             let status = schema["properties"]["status"]["properties"].as_object_mut().unwrap();
-            status.remove("mountedInputs").expect("a field");
+            status.remove("mountedInputs").expect("field is set");
         }
         schemas.insert(format!("{group}.{kind}"), schema);
     }

@@ -1,4 +1,4 @@
-//! Tests which changes in a watch trigger a reconcile.
+//! Tests of the changes of watched objects that trigger a reconcile.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ async fn spec_finalizer_deletion_and_request_changes_trigger_a_reconcile() {
     let stream =
         pin!(changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, runner, |_| ()));
     let seen = stream.map_ok(|object| object.resource_version().unwrap()).take(9).try_collect::<Vec<_>>();
-    let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("all changes are received").unwrap();
+    let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.expect("received all changes").unwrap();
     assert_eq!(seen, ["1", "4", "5", "6", "8", "9", "10", "11", "12"]);
     let kept = store.state();
     assert_eq!(kept[0].resource_version().as_deref(), Some("12"), "the store has every change");
@@ -115,7 +115,7 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
                 break;
             }
         }
-        // Deleted objects are removed only at the end of the list, after its last object.
+        // Deleted objects are removed only after the last object of the list.
         let _ = tokio::time::timeout(Duration::from_millis(100), stream.next()).await;
     };
     tokio::time::timeout(Duration::from_secs(20), all).await.expect("the second list is received");
@@ -124,7 +124,7 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
     assert_eq!(known, [false, false, true, true], "{text}");
 }
 
-/// Returns an object that exceeds the nesting limit of serde_json.
+/// Returns an object whose nesting exceeds the limit of serde_json.
 fn deep(name: &str, version: u32) -> Value {
     let mut object = workspace(name, version, json!({}), "");
     object["spec"] = json!({ "podTemplate": (0..500).fold(json!({}), |inner, _| json!({ "a": inner })) });
@@ -181,7 +181,7 @@ struct Context {
 
 async fn reconcile(workspace: &Workspace, context: &Context) -> Result<Outcome, ReconcileError> {
     assert_eq!(context.store.state().len(), 1);
-    if workspace.name_any() == "web" { Ok(Outcome::After(Duration::from_secs(9))) } else { panic!("another one") }
+    if workspace.name_any() == "web" { Ok(Outcome::After(Duration::from_secs(9))) } else { panic!("unexpected object") }
 }
 
 #[tokio::test]
@@ -238,7 +238,7 @@ fn stored_updates_keep_only_metadata_spec_and_run_state() {
 
 fn config_map(uid: &str, state: &str) -> ConfigMap {
     let object = json!({"metadata": {"uid": uid, "name": uid}, "data": {"state": state}});
-    serde_json::from_value(object).expect("a ConfigMap")
+    serde_json::from_value(object).expect("valid ConfigMap")
 }
 
 fn state(object: &ConfigMap) -> Option<String> {
@@ -258,7 +258,7 @@ fn unchanged_objects_are_filtered_and_deletions_pass() {
         (Event::Apply(config_map("b", "1")), false),
         (Event::Delete(config_map("a", "2")), true),
         (Event::Apply(config_map("a", "2")), true),
-        // The watch restarts; b was deleted in the meantime, without an event.
+        // The watch restarts. The object b was deleted without an event.
         (Event::Init, false),
         (Event::InitApply(config_map("a", "2")), false),
         (Event::InitDone, false),

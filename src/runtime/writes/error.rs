@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Reason with which the API server rejects objects in a namespace that is being deleted.
+/// Reason with which the API server rejects new objects in a namespace that is being deleted.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
 /// Description of a write, for error messages.
@@ -23,7 +23,7 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Error of a write that was not made, or whose outcome is unknown.
+/// Error of a write that was not made, or whose result is unknown.
 #[derive(Debug, Error)]
 pub enum WriteError {
     #[error("{attempt}: this process does not hold the lease")]
@@ -42,7 +42,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Whether the object has changed or was replaced by another object of the same name since it was read.
+    /// Returns whether the object has changed since it was read, or another object with the same name has replaced it.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409)
     }
@@ -55,41 +55,42 @@ impl WriteError {
         self.code() == Some(403)
     }
 
-    /// Whether the namespace is being deleted, so that nothing can be created in it.
+    /// Returns whether the namespace is being deleted. No objects can be created in such a namespace.
     pub fn is_namespace_terminating(&self) -> bool {
         matches!(self, WriteError::Refused { reason, .. } if reason == NAMESPACE_TERMINATING)
     }
 
-    /// Whether the API server rejected the content as invalid.
+    /// Returns whether the API server rejected the content as invalid.
     pub fn is_invalid(&self) -> bool {
         matches!(self.code(), Some(400 | 422))
     }
 
-    /// Whether an admission webhook or policy denied the write. A later attempt with the same object may succeed.
+    /// Returns whether an admission webhook or policy denied the write. A retry with the same object may succeed.
     pub fn is_denied_by_admission(&self) -> bool {
         let denied = |message: &str| message.contains("denied the request") || message.contains("denied request");
         (self.is_invalid() || self.is_forbidden()) && self.server_message().is_some_and(denied)
     }
 
-    /// Whether the object exceeds the size limit of the API server.
+    /// Returns whether the object exceeds the size limit of the API server.
     pub fn is_too_large(&self) -> bool {
         self.code() == Some(413)
     }
 
-    /// Whether the API server or its storage rejected the content, so that a retry would be rejected as well.
+    /// Returns whether the API server or its storage rejected the content. A retry with the same content would be
+    /// rejected, too.
     pub fn is_content_rejected(&self) -> bool {
-        // etcd reports this with code 500.
+        // etcd rejects too large content, and the API server then responds with code 500.
         let too_large = ["request is too large", "larger than max"];
         let is_size_error = |message: &str| too_large.iter().any(|words| message.contains(words));
         self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(is_size_error)
     }
 
-    /// Whether this process is not the leader.
+    /// Returns whether this process is not the leader.
     pub fn is_not_leader(&self) -> bool {
         matches!(self, WriteError::NotLeader { .. })
     }
 
-    /// Returns the message of the API server without the attempted operation, for conditions.
+    /// Returns the message of the API server without the description of the write, for conditions.
     pub fn server_message(&self) -> Option<&str> {
         match self {
             WriteError::Refused { message, .. } => Some(message),
@@ -115,7 +116,7 @@ impl WriteError {
     pub(super) fn from_kube(attempt: Box<Attempt>, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
-                // Only the causes contain this reason; `status.reason` is the same for other rejections.
+                // For this reason, `status.reason` is the same as for other rejections. Only the causes contain it.
                 let causes = status.details.iter().flat_map(|details| &details.causes);
                 let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
                 let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();

@@ -14,7 +14,7 @@ use crate::runtime::writes::{Created, Leadership, WriteError, Writer, difference
 use crate::telemetry::metrics::Metrics;
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/web";
-/// Query parameter of a write that has only the field manager as a parameter.
+/// Query of a write with the field manager as its only parameter.
 const OURS: &str = "&fieldManager=pulumi-controller";
 
 fn update(status: Value) -> Update {
@@ -40,7 +40,7 @@ fn writer(respond: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'st
     (Writer::new(client, Duration::from_secs(30), Leadership::sole(), Metrics::default()), log)
 }
 
-/// Responds to each request with success and an Update.
+/// Responds to each request with an Update.
 fn accept(_: &RecordedRequest) -> FakeResponse {
     FakeResponse::Json(200, serde_json::to_value(update(json!({}))).unwrap())
 }
@@ -222,7 +222,7 @@ async fn a_terminating_namespace_is_distinguished_from_other_refusals() {
 }
 
 #[tokio::test]
-async fn the_operators_field_managers_are_renamed_in_one_guarded_patch() {
+async fn field_managers_of_the_operator_are_renamed_in_one_guarded_patch() {
     let entry = |manager: &str, subresource: &str| {
         json!({ "manager": manager, "operation": "Apply", "subresource": subresource, "apiVersion": "auto.pulumi.com/v1alpha1",
             "fieldsType": "FieldsV1", "fieldsV1": { "f:metadata": {} } })

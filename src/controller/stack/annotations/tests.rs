@@ -15,7 +15,7 @@ mod cancel {
         let complete = json!({"type": "Complete", "status": status, "reason": "Test", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let mut update = Update::new(OPEN, UpdateSpec::default());
-        update.status = Some(serde_json::from_value(json!({"conditions": [complete]})).expect("a status"));
+        update.status = Some(serde_json::from_value(json!({"conditions": [complete]})).expect("status is set"));
         update
     }
 
@@ -91,7 +91,7 @@ mod cancel {
         let (stack, mut marked) = (Stack::new("app", StackSpec::default()), update(true));
         marked.metadata.deletion_timestamp = deleted_at(true);
         marked.metadata.annotations = Some([(names::ANNOTATION_REVOKED.to_owned(), "x".to_owned())].into());
-        marked.status.as_mut().expect("a status").run = Some(RunBinding::default());
+        marked.status.as_mut().expect("status is set").run = Some(RunBinding::default());
         assert!(
             is_canceled_by_user(&stack, &marked),
             "an executed run counts as canceled despite the revoked annotation"
@@ -117,7 +117,7 @@ mod resolve {
     }
 
     #[test]
-    fn an_answer_applies_once_to_the_named_run() {
+    fn a_user_decision_applies_once_to_the_named_run() {
         let unresolved = Some("PendingCreates");
         let rows = [
             ("app-1=retry", None, unresolved, Some(Decision::Retry), ""),
@@ -146,10 +146,10 @@ mod resolve {
     }
 
     #[test]
-    fn an_answer_to_the_open_run_is_passed_to_its_update() {
+    fn a_user_decision_about_the_open_run_is_passed_to_its_update() {
         let mut stack = stack("app-2=retry", None, Some("UpdateFailed"));
         let open = CurrentUpdate { name: "app-2".to_owned(), ..CurrentUpdate::default() };
-        stack.status.as_mut().expect("there").current_update = Some(open);
+        stack.status.as_mut().expect("value is set").current_update = Some(open);
         assert_eq!(resolution_of_open_run(&stack, "app-2"), Some("app-2=retry"));
         assert_eq!(resolution_of_open_run(&stack, "app-1"), None);
         assert_eq!((resolution(&stack), resolution_warning(&stack)), (None, None));

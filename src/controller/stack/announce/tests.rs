@@ -1,4 +1,4 @@
-//! Tests of the events.
+//! Tests of the events about runs.
 
 use super::*;
 use crate::api::pulumi::RunInputs;
@@ -134,14 +134,14 @@ fn resources_left_elsewhere_are_reported_when_the_change_is_first_seen() {
     let with = |announced: Option<&str>| {
         let mut stack =
             stack(Some(LastUpdate { pulumi_stack: Some(of(Some("s3://a"))), ..last("up", "succeeded", &[]) }));
-        let status = stack.status.as_mut().expect("there");
+        let status = stack.status.as_mut().expect("value is set");
         status.applied_stack = Some(of(Some("s3://a")));
         status.current_update = Some(CurrentUpdate { pulumi_stack: Some(of(announced)), ..current() });
         stack
     };
     let begun = |announced: Option<&str>| {
         let stack = with(announced);
-        let current = stack.status.as_ref().and_then(|status| status.current_update.clone()).expect("there");
+        let current = stack.status.as_ref().and_then(|status| status.current_update.clone()).expect("value is set");
         orphan_event(&stack, &current).map(|event| brief(&[event]))
     };
     let ended_in = |announced: Option<&str>, backend: &str| {

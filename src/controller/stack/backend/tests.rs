@@ -38,7 +38,7 @@ fn stacks_conflict_only_if_they_certainly_share_a_pulumi_stack() {
     let both = |spec: Value| (spec.clone(), spec);
     let with_env =
         |value: &str| pod(&json!({"containers": [{"name": "pulumi", "env": [{"name": URL, "value": value}]}]}));
-    // Two specs, and whether their addresses are equal within a namespace and across namespaces.
+    // Two specs, and whether their addresses are equal within a namespace and in two namespaces.
     let rows = [
         ("one bucket", (json!({"backend": "gs://state/"}), json!({"backend": "gs://state"})), true, true),
         ("two buckets", (json!({"backend": "gs://state"}), json!({"backend": "gs://other"})), false, false),

@@ -1,4 +1,4 @@
-//! Tests of the pauses between runs.
+//! Tests of the delays between runs.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
@@ -26,9 +26,9 @@ fn the_resync_interval_follows_from_the_spec() {
     let rows = [
         ("no resync setting", StackSpec::default(), None),
         ("only a resync frequency", operators(None, Some(600)), None),
-        ("switched off", operators(Some(false), Some(600)), None),
+        ("resync is disabled", operators(Some(false), Some(600)), None),
         ("no frequency", operators(Some(true), None), Some(60)),
-        ("too often", operators(Some(true), Some(5)), Some(60)),
+        ("a frequency below the minimum", operators(Some(true), Some(5)), Some(60)),
         ("a frequency", operators(Some(true), Some(600)), Some(600)),
         ("an interval", interval("1h"), Some(3600)),
         ("no interval", interval("0s"), None),
@@ -40,7 +40,7 @@ fn the_resync_interval_follows_from_the_spec() {
 }
 
 #[test]
-fn cooldowns_match_pko() {
+fn delays_after_failures_match_pko() {
     let cooldowns = |longest: Option<i64>| -> Vec<i64> {
         let backoff = backoff(StackSpec { retry_max_backoff_duration_seconds: longest, ..StackSpec::default() });
         (1..=10).map(|failures| backoff.cooldown(failures).as_secs()).collect()
@@ -66,7 +66,7 @@ fn the_pause_after_a_failure_follows_from_spec_and_reason() {
         ("many failures within an interval", often, failed(failure, 99), 300),
         ("a lock", plain, failed(conflict, 2), 30),
         ("a lock at the configured backoff", paced, failed(conflict, 0), 30),
-        ("a lock is a failure", impatient, failed(conflict, 3), 90),
+        ("a lock that counts as a failure", impatient, failed(conflict, 3), 90),
         ("could not start", plain, failed(update_reason::RUN_REFUSED, 99), 60),
         ("interrupted", plain, failed(update_reason::ABORTED, 99), 0),
     ];
@@ -110,14 +110,14 @@ fn interval_jitter_is_bounded_and_stable_per_run() {
     assert!(least >= Some(-180) && least < Some(-150), "{least:?}");
     assert!(most <= Some(180) && most > Some(150), "{most:?}");
     assert_eq!(all[7], spread(5, &hourly, "app-7"));
-    assert_eq!(spread(0, &hourly, "app-7"), 0, "switched off");
+    assert_eq!(spread(0, &hourly, "app-7"), 0, "jitter is disabled");
     assert_eq!(
         StackBackoff::of(&hourly).spread(5, &hourly, None).spread,
         SignedDuration::ZERO,
-        "without a run there is no spread"
+        "there is no jitter before the first run"
     );
     let operators = StackSpec { continue_resync_on_commit_match: Some(true), ..StackSpec::default() };
-    assert_eq!(spread(5, &operators, "app-7"), 0, "PKO fields without jitter have no spread");
+    assert_eq!(spread(5, &operators, "app-7"), 0, "the fields of PKO have no jitter");
 }
 
 proptest! {

@@ -19,7 +19,7 @@ fn secret(namespace: Option<&str>) -> ResourceRef {
 
 fn planned(spec: StackSpec) -> Value {
     let planned = planned_workspace(spec);
-    serde_json::to_value(planned).expect("json")
+    serde_json::to_value(planned).expect("valid JSON")
 }
 
 fn artifact() -> ArtifactReference {
@@ -62,7 +62,7 @@ fn config_is_collected_from_all_of_its_fields() {
         "environment": ["org/env"],
         "pathKeys": ["literal"],
     });
-    let read = |spec: Value| serde_json::from_value::<StackSpec>(spec).expect("a spec");
+    let read = |spec: Value| serde_json::from_value::<StackSpec>(spec).expect("valid spec");
     let planned = planned(read(spec.clone()));
     assert_eq!(
         planned["spec"]["stacks"][0]["config"],
@@ -78,11 +78,11 @@ fn config_is_collected_from_all_of_its_fields() {
     let refused = |field: &str, value: Value| {
         let mut spec = spec.clone();
         spec[field] = value;
-        config(&stack(read(spec))).expect_err("refused").to_string()
+        config(&stack(read(spec))).expect_err("should be rejected").to_string()
     };
     assert_eq!(
         refused("secrets", json!({"plain": "x"})),
-        "config key plain is set in both spec.config and spec.secrets"
+        "config key plain is set in both spec.config and spec.secrets; remove one of them"
     );
     let unknown = refused("pathKeys", json!(["other"]));
     assert!(unknown.starts_with("invalid spec.pathKeys: \"other\" is not a key of"), "{unknown}");
@@ -103,8 +103,8 @@ fn a_workspace_template_cannot_change_name_or_namespace() {
 
 #[test]
 fn the_largest_stack_allowed_by_the_schema_fits_into_its_workspace() {
-    let entries = usize::try_from(bounds::ENTRIES).expect("small");
-    let references = usize::try_from(bounds::REFERENCES).expect("small");
+    let entries = usize::try_from(bounds::ENTRIES).expect("number in range");
+    let references = usize::try_from(bounds::REFERENCES).expect("number in range");
     let names =
         |prefix: &str, count: usize| -> Vec<String> { (0..count).map(|number| format!("{prefix}{number}")).collect() };
     let map = |prefix: &str| names(prefix, entries).into_iter();
@@ -130,7 +130,7 @@ fn the_largest_stack_allowed_by_the_schema_fits_into_its_workspace() {
         (stack.environment.len(), bounds::WORKSPACE_ENVIRONMENTS),
     ];
     for (found, limit) in counts {
-        assert!(found > 0 && u32::try_from(found).expect("small") < limit, "{counts:?}");
+        assert!(found > 0 && u32::try_from(found).expect("number in range") < limit, "{counts:?}");
     }
 }
 
@@ -138,7 +138,7 @@ fn the_largest_stack_allowed_by_the_schema_fits_into_its_workspace() {
 fn templates_over_the_size_limit_are_rejected_by_name() {
     let template = json!({"spec": {"podTemplate": {"spec": {"hostname": "x".repeat(bounds::TEMPLATE_BYTES)}}}});
     let spec = StackSpec { workspace_template: Some(template), ..StackSpec::default() };
-    let error = workspace(&stack(spec), &artifact()).expect_err("refused").to_string();
+    let error = workspace(&stack(spec), &artifact()).expect_err("should be rejected").to_string();
     assert_eq!(error, "spec.workspaceTemplate must be at most 262144 bytes as JSON, but has 262193 bytes");
 }
 
@@ -151,7 +151,7 @@ fn an_invalid_duration_is_named() {
                 serde_json::from_value(
                     json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}, field: text}),
                 )
-                .expect("a spec"),
+                .expect("valid spec"),
             )
         };
         assert_eq!(check_times(&with("1h30m")), Ok(()));
@@ -159,7 +159,7 @@ fn an_invalid_duration_is_named() {
         assert!(error.contains(&format!("spec.{field}")), "{error}");
     }
     let within = json!([{"name": "base", "requirement": {"succeededWithinDuration": "soon"}}]);
-    let spec = StackSpec { prerequisites: serde_json::from_value(within).expect("a list"), ..StackSpec::default() };
+    let spec = StackSpec { prerequisites: serde_json::from_value(within).expect("is a list"), ..StackSpec::default() };
     let error = check_times(&stack(spec)).expect_err("should be rejected").to_string();
     assert!(error.contains("spec.prerequisites.base.requirement.succeededWithinDuration: \"soon\""), "{error}");
 }
@@ -175,9 +175,9 @@ fn stack_name_and_backend_are_validated() {
     for backend in [None, Some(""), Some("s3://state")] {
         assert_eq!(with("acme/web/dev", backend), Ok(()));
     }
-    let error = with("a/b/c/d", None).expect_err("refused");
+    let error = with("a/b/c/d", None).expect_err("should be rejected");
     assert!(error.starts_with("invalid spec.stack: invalid stack name \"a/b/c/d\""), "{error}");
-    let error = with("dev", Some("redis://state")).expect_err("refused");
+    let error = with("dev", Some("redis://state")).expect_err("should be rejected");
     assert!(error.starts_with("invalid spec.backend: invalid backend URL \"redis://state\""), "{error}");
 }
 

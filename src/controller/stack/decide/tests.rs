@@ -60,7 +60,7 @@ fn observed(stack: Stack) -> Observed {
     }
 }
 
-/// Returns the desired Workspace with this `Ready` condition and with the source in its pod.
+/// Returns the desired Workspace, with this `Ready` condition and the source in its pod.
 fn workspace(stack: &Stack, ready: Status, reason: &str) -> Workspace {
     let mut workspace = build_workspace::workspace(stack, &reference(&resolved())).expect("valid");
     workspace.metadata.generation = Some(1);
@@ -90,7 +90,7 @@ fn open(status: Status, reason: &str) -> Observed {
     let mut open = stack();
     let current = current_update(&observed(open.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
     let mut update = Update::new(&current.name, UpdateSpec::default());
-    open.status.as_mut().expect("there").current_update = Some(current);
+    open.status.as_mut().expect("value is set").current_update = Some(current);
     let mut conditions = Vec::new();
     conditions::set(&mut conditions, &Claim { kind: PROGRESSING, status, reason, message: "detail" }, 1, now());
     let run = Some(crate::api::auto::RunBinding::default());
@@ -151,7 +151,7 @@ fn a_new_stack_goes_through_all_steps_to_its_first_run() {
     }
     let with = |status, reason| Observed { workspace: Some(workspace(&stack(), status, reason)), ..observed(stack()) };
     let mut edited = with(Status::True, "Succeeded");
-    edited.workspace.as_mut().expect("there").spec.service_account_name = Some("other".to_owned());
+    edited.workspace.as_mut().expect("value is set").spec.service_account_name = Some("other".to_owned());
     assert_eq!(brief(&decide(&edited, now())), "ApplyWorkspace", "a field that the Stack sets was edited");
     edited.is_workspace_mutated = true;
     assert_eq!(
@@ -218,7 +218,7 @@ fn a_run_waits_for_its_dependencies_but_a_destroy_does_not() {
     let settled = Observed { dependencies: missing(), workspace: there.clone(), ..observed(done.clone()) };
     assert_eq!(decide(&settled, now()), Action::Settled(Settled::Done(None)), "only due runs wait for dependencies");
     done.spec.destroy_on_finalize = Some(true);
-    done.status.as_mut().expect("there").applied_stack =
+    done.status.as_mut().expect("value is set").applied_stack =
         Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
     done.metadata.deletion_timestamp = Some(Time(now()));
     let deleted = Observed { dependencies: missing(), workspace: there, ..observed(done) };
@@ -236,7 +236,7 @@ fn an_outdated_workspace_is_applied_again() {
 #[test]
 fn a_ready_workspace_with_another_source_does_not_count_as_ready() {
     let mut workspace = workspace(&stack(), Status::True, "Succeeded");
-    workspace.status.as_mut().expect("there").artifact = None;
+    workspace.status.as_mut().expect("value is set").artifact = None;
     let observed = Observed { workspace: Some(workspace), ..observed(stack()) };
     assert!(matches!(decide(&observed, now()), Action::WaitForWorkspace(_)));
 }
@@ -333,7 +333,8 @@ fn the_interval_until_the_next_run_uses_the_configured_jitter() {
     done.spec.interval = Some("1h".to_owned());
     let last = LastUpdate { name: Some("app-1".to_owned()), ..last("up", "succeeded") };
     done.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
-    // The jitter in percent, and the bounds of the wait in seconds. The hash of this Update's name makes the jitter positive.
+    // The jitter in percent, and the bounds of the wait in seconds. The name of this Update results in a positive
+    // jitter.
     for (interval_jitter, bounds) in [(0, 3600..=3600), (5, 3601..=3780), (50, 3781..=5400)] {
         let action = decide(&Observed { interval_jitter, ..observed(done.clone()) }, now());
         let Action::Settled(Settled::Done(Some(wait))) = action else { panic!("{interval_jitter}: {action:?}") };
@@ -404,7 +405,7 @@ fn two_leaders_announce_the_same_run() {
     let Action::Start(second) = decide(&ready(), later) else { panic!("expected Action::Start") };
     assert_eq!(first, second, "the same status leads to the same Update");
     let mut announced = stack();
-    announced.status.as_mut().expect("there").current_update = Some(first.clone());
+    announced.status.as_mut().expect("value is set").current_update = Some(first.clone());
     let made = Observed { stack: announced, ..ready() };
     assert_eq!(decide(&made, later), Action::CreateUpdate(first), "the announced Update is created");
 }
@@ -456,7 +457,7 @@ fn a_duplicate_starts_no_run_and_destroys_only_its_applied_stack() {
     let end_beside = |first: &DuplicateStack, applied: Option<&str>, destroys: bool| {
         let mut stack = deleted(destroys, Some(last("up", "succeeded")));
         let applied = applied.map(|name| PulumiStack { name: name.to_owned(), ..PulumiStack::default() });
-        stack.status.as_mut().expect("there").applied_stack = applied;
+        stack.status.as_mut().expect("value is set").applied_stack = applied;
         let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
         decide(&Observed { workspace, duplicate: Some(first.clone()), ..observed(stack) }, now())
     };

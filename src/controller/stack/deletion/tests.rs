@@ -23,7 +23,7 @@ fn now() -> Timestamp {
     at(DELETED_AT + 60)
 }
 
-/// Returns a deleted Stack whose project is known from a run.
+/// Returns a deleted Stack. A run has recorded the name of its project.
 fn stack() -> Stack {
     let spec = StackSpec { stack: "dev".to_owned(), destroy_on_finalize: Some(true), ..StackSpec::default() };
     let mut stack = Stack::new("app", spec);
@@ -49,7 +49,7 @@ fn resolved(bytes: &[u8]) -> Resolved {
     }
 }
 
-/// Returns the observed state with a source that does not exist.
+/// Returns the observed state of a Stack whose source does not exist.
 fn observed(stack: Stack) -> Observed {
     let deletion = Deletion { without_source: without_source(&stack), ..Deletion::default() };
     Observed {
@@ -59,7 +59,8 @@ fn observed(stack: Stack) -> Observed {
     }
 }
 
-/// Returns the Workspace of the Stack with this source and `Ready` condition. `placed` puts the source into the pod.
+/// Returns the Workspace of the Stack with this source and this `Ready` condition. If `placed` is set, the source is in
+/// the pod.
 fn workspace(stack: &Stack, source: &Resolved, status: Status, reason: &str, placed: bool) -> Workspace {
     let mut workspace = build_workspace::workspace(stack, &reference(source)).expect("valid");
     workspace.metadata.generation = Some(1);
@@ -129,7 +130,7 @@ fn a_destroy_uses_the_best_available_source() {
             "Fetch state-alone",
         ),
         (
-            "the agent refuses it",
+            "the agent rejects it",
             vec![found, |o| {
                 o.in_store = true;
                 let source = resolved(b"source");
@@ -140,7 +141,7 @@ fn a_destroy_uses_the_best_available_source() {
         ),
         (
             "the operator installed it",
-            vec![|o| o.stack.status.as_mut().expect("there").attempts = None],
+            vec![|o| o.stack.status.as_mut().expect("value is set").attempts = None],
             "Fetch state-alone",
         ),
     ];
@@ -161,13 +162,13 @@ fn a_destroy_without_source_and_project_waits_with_a_suggested_fix() {
             other => brief(&other),
         }
     };
-    let unknown = waits(|stack| stack.status.as_mut().expect("there").project_info = None);
+    let unknown = waits(|stack| stack.status.as_mut().expect("value is set").project_info = None);
     assert!(unknown.starts_with("failed to destroy the stack: GitRepository apps/app does not exist; "), "{unknown}");
     assert!(unknown.contains("set spec.stack to"), "{unknown}");
     let program = waits(|stack| stack.spec.run_program = Some(true));
     assert!(program.contains("unset spec.runProgram"), "{program}");
     let named = waits(|stack| {
-        stack.status.as_mut().expect("there").project_info = None;
+        stack.status.as_mut().expect("value is set").project_info = None;
         stack.spec.stack = "org/web/dev".to_owned();
     });
     assert_eq!(named, "Fetch state-alone", "the stack name contains the project");
@@ -191,7 +192,7 @@ fn the_generated_project_has_the_known_name_and_no_program() {
     let mut other = stack();
     other.metadata.uid = Some("uid-2".to_owned());
     let other = without_source(&other).expect("project is known");
-    assert_ne!(other.digest, made.digest, "a failed fetch of another artifact does not matter");
+    assert_ne!(other.digest, made.digest, "a failed fetch of another artifact has no effect");
 }
 
 #[test]
@@ -204,9 +205,9 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
     };
     let ours = [names::STACK_FINALIZER];
     let rows = [
-        ("none", vec![], now(), "Fetch state-alone"),
-        ("deleted too", vec![dependent(true, &ours)], now(), "waiting for the deletion of dependent Stacks: upper"),
-        ("already destroyed", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
+        ("no dependents", vec![], now(), "Fetch state-alone"),
+        ("deleted, too", vec![dependent(true, &ours)], now(), "waiting for the deletion of dependent Stacks: upper"),
+        ("the dependent is destroyed", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
         ("the dependent Stack exists", vec![dependent(false, &ours)], now(), "Fetch state-alone"),
         (
             "the dependent Stack existed at the last read",
@@ -215,7 +216,7 @@ fn dependents_are_destroyed_first_only_if_they_are_deleted_too() {
             "checking whether dependent Stacks",
         ),
         (
-            "one of two",
+            "one of two dependents is deleted",
             vec![dependent(false, &ours), dependent(true, &ours)],
             now(),
             "waiting for the deletion of dependent Stacks: upper",
@@ -264,7 +265,7 @@ fn a_failed_destroy_is_retried_indefinitely_and_keeps_the_finalizer() {
             ..LastUpdate::default()
         };
         let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
-        let status = failed.status.as_mut().expect("there");
+        let status = failed.status.as_mut().expect("value is set");
         (status.last_update, status.applied_stack) = (Some(last), Some(applied));
         let wait = Action::Settled(Settled::RetryAfter(SignedDuration::from_secs(expected)));
         assert_eq!(decide(&observed(failed), now()), wait);
@@ -276,8 +277,8 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
     let has_to = |change: fn(&mut Stack)| {
         let mut stack = stack();
         let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
-        let status = stack.status.as_mut().expect("there");
-        let last = status.last_update.as_mut().expect("there");
+        let status = stack.status.as_mut().expect("value is set");
+        let last = status.last_update.as_mut().expect("value is set");
         (last.inputs.digest, status.applied_stack) = (Some(Digest::of(b"a")), Some(applied));
         change(&mut stack);
         has_to_destroy(&stack)
@@ -285,26 +286,26 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
     let left = |preview: bool, destroy: bool| {
         let mut stack = stack();
         let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
-        stack.status.as_mut().expect("there").applied_stack = Some(applied);
+        stack.status.as_mut().expect("value is set").applied_stack = Some(applied);
         (stack.spec.preview, stack.spec.destroy_on_finalize) = (Some(preview), Some(destroy));
         left_by_preview(&stack).map(|left| left.name)
     };
     assert_eq!(left(true, true).as_deref(), Some("dev"));
     assert_eq!((left(false, true), left(true, false)), (None, None));
     fn status(stack: &mut Stack) -> &mut StackStatus {
-        stack.status.as_mut().expect("there")
+        stack.status.as_mut().expect("value is set")
     }
     assert!(has_to(|_| {}));
     assert!(!has_to(|stack| status(stack).applied_stack = None), "no run has applied the stack");
     assert!(!has_to(|stack| stack.spec.preview = Some(true)), "another Stack may manage the Pulumi stack");
     fn destroyed(stack: &mut Stack) {
-        let last = status(stack).last_update.as_mut().expect("there");
+        let last = status(stack).last_update.as_mut().expect("value is set");
         last.kind = Some("destroy".to_owned());
         status(stack).applied_stack = None;
     }
     assert!(!has_to(destroyed));
     fn edited(stack: &mut Stack) {
-        let last = status(stack).last_update.as_mut().expect("there");
+        let last = status(stack).last_update.as_mut().expect("value is set");
         (last.kind, last.inputs.generation) = (Some("destroy".to_owned()), 1);
         status(stack).applied_stack = None;
         (stack.spec.stack, stack.metadata.generation) = ("of-another".to_owned(), Some(7));
@@ -317,15 +318,15 @@ fn a_foreign_workspace_is_neither_changed_nor_deleted() {
     let mut observed = observed(stack());
     deletion(&mut observed).is_stored = true;
     let theirs = json!({"metadata": {"name": "app", "namespace": "apps"}, "spec": {}});
-    observed.workspace = Some(serde_json::from_value(theirs).expect("a workspace"));
+    observed.workspace = Some(serde_json::from_value(theirs).expect("valid Workspace"));
     let Action::Invalid(message) = decide(&observed, now()) else { panic!("expected Action::Invalid") };
     assert!(message.contains("Workspace app already exists"), "{message}");
 }
 
-/// Returns a Stack whose last destroy ended for this reason.
+/// Returns a Stack whose last destroy ended with this reason.
 fn destroyed_so(reason: Option<&str>) -> Stack {
     let mut stack = stack();
-    let status = stack.status.as_mut().expect("there");
+    let status = stack.status.as_mut().expect("value is set");
     status.applied_stack = Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
     status.last_update = Some(LastUpdate {
         inputs: RunInputs { generation: 2, digest: Some(resolved(b"a").digest), ..RunInputs::default() },
@@ -360,7 +361,7 @@ fn a_stack_is_kept_until_a_missing_pulumi_stack_is_resolved() {
 }
 
 #[test]
-fn the_abandon_answer_needs_no_source() {
+fn the_decision_to_abandon_a_run_requires_no_source() {
     let mut stack = destroyed_so(Some("StackNotFound"));
     stack.spec.run_program = Some(true);
     assert!(matches!(decide(&observed(stack.clone()), now()), Action::WaitForSource(..)));
@@ -384,10 +385,10 @@ fn an_unstarted_destroy_is_revoked_if_only_another_source_is_left() {
     let with = |source| Observed { source: Some(source), ..observed(stack()) };
     assert!(!has_another_source(&with(Ok(resolved(b"a"))), &bound_to(b"a")), "the source can be fetched again");
     assert!(has_another_source(&with(Ok(resolved(b"b"))), &bound_to(b"a")), "the source has a newer revision");
-    assert!(has_another_source(&observed(stack()), &bound_to(b"a")), "without a source only the state remains");
+    assert!(has_another_source(&observed(stack()), &bound_to(b"a")), "without a source, only the state remains");
     let resolving = with(Err(Unavailable::Resolving("querying the repository".to_owned())));
     assert!(!has_another_source(&resolving, &bound_to(b"a")));
     let mut nothing = observed(stack());
     deletion(&mut nothing).without_source = None;
-    assert!(!has_another_source(&nothing, &bound_to(b"a")), "without a fetched source the destroy waits");
+    assert!(!has_another_source(&nothing, &bound_to(b"a")), "without a fetched source, the destroy waits");
 }

@@ -43,7 +43,7 @@ async fn dependents_are_woken_when_the_state_of_their_dependency_changes() {
     let others = others.map(|(namespace, name, needs)| Event::Apply(stack(namespace, name, &needs)));
     let base = [
         Event::Apply(ready("base", "False", "UpdateFailed")),
-        // A changed reason of the `Ready` condition unblocks no dependent.
+        // A change of the reason of `Ready` unblocks no dependents.
         Event::Apply(ready("base", "False", "NotReadyInProgress")),
         Event::Apply(ready("base", "True", "ProcessingCompleted")),
         Event::Apply(ready("base", "True", "ProcessingCompleted")),
@@ -98,7 +98,7 @@ fn a_stack_is_indexed_by_its_source_and_dependencies() {
             "prerequisites": [{"name": "net"}], "dependsOn": [{"name": "db"}, {"name": "dns", "namespace": "base"}],
         },
     }))
-    .expect("a Stack");
+    .expect("valid Stack");
     let key = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
     let bucket = GroupKind::new("source.toolkit.fluxcd.io", "Bucket");
     let expected = [

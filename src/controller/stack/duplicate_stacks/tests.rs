@@ -1,4 +1,4 @@
-//! Tests which of several Stacks with the same Pulumi stack takes precedence, and which Stacks are woken when that Stack is deleted.
+//! Tests of the precedence of Stacks with the same Pulumi stack, and of the Stacks that are woken after a deletion.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -26,7 +26,8 @@ fn workspace(project: &str) -> Workspace {
     workspace
 }
 
-/// Returns a reader for an API server that serves a Workspace with this project for each name, except for names that start with `bare`.
+/// Returns a reader for an API server. The server returns a Workspace with this project for each name that does not
+/// start with `bare`.
 fn reader(project: &'static str) -> (Reader, fake_api::Log) {
     let (client, log) = fake_api::client(move |request| match request.path.rsplit('/').next() {
         Some(name) if !name.starts_with("bare") => FakeResponse::Json(
@@ -82,7 +83,7 @@ async fn the_older_duplicate_takes_precedence_and_its_removal_wakes_the_other() 
     assert!(woken.try_recv().is_err(), "no Stack is woken without a change");
     duplicates.forget(&("apps".to_owned(), "first".to_owned()));
     assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
-    assert_eq!(preceding("second", "web").await, None, "it takes precedence now");
+    assert_eq!(preceding("second", "web").await, None, "the second Stack takes precedence");
 }
 
 #[tokio::test]
@@ -93,7 +94,7 @@ async fn a_stack_that_is_no_longer_a_duplicate_wakes_later_duplicates() {
     let second = stack("second", 20, json!({}));
     duplicates.record(&stack("first", 10, json!({})));
     duplicates.record(&second);
-    assert!(duplicates.preceding(&second, None, &reader).await.unwrap().is_none(), "its project is unknown");
+    assert!(duplicates.preceding(&second, None, &reader).await.unwrap().is_none(), "the project is unknown");
     assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
     duplicates.record(&stack("first", 10, json!({"preview": true})));
     assert_eq!(woken.next().await.map(|stack| stack.name), Some("second".to_owned()));
@@ -109,14 +110,14 @@ async fn a_duplicate_without_a_workspace_is_found_by_its_last_run() {
     let second = stack("second", 20, json!({}));
     duplicates.record(&first);
     duplicates.record(&second);
-    assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_none(), "it never ran");
+    assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_none(), "no run");
     let project = RunProject { name: "web".to_owned(), runtime: "yaml".to_owned() };
     first.status = Some(StackStatus { project_info: Some(project), ..StackStatus::default() });
     duplicates.record(&first);
     assert!(duplicates.preceding(&second, Some(&workspace("web")), &reader).await.unwrap().is_some());
 }
 
-/// Returns a Stack in this namespace that has applied this Pulumi stack.
+/// Returns a Stack in this namespace that has applied the Pulumi stack `applied`.
 fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
     let mut stack = stack("app", created, json!({}));
     stack.metadata.namespace = Some(namespace.to_owned());
@@ -131,15 +132,15 @@ fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
 #[tokio::test]
 async fn a_stack_in_another_namespace_takes_precedence_only_once_applied() {
     let dev = || Some("dev");
-    // The creation time and the applied Pulumi stack of the other Stack and of this Stack, whether references to other namespaces are
-    // forbidden, and whether the other Stack takes precedence.
+    // The creation time and the applied Pulumi stack of the other Stack and of this Stack, whether references to other
+    // namespaces are forbidden, and whether the other Stack takes precedence.
     let rows = [
-        ("it has applied it, and this one has not", (20, dev()), (10, None), false, true),
-        ("both have, and it is older", (10, dev()), (20, dev()), false, true),
-        ("both have, and this one is older", (20, dev()), (10, dev()), false, false),
-        ("it is older and has applied nothing", (10, None), (20, None), false, false),
-        ("it is older and has applied another one", (10, Some("prod")), (20, None), false, false),
-        ("references are refused", (10, dev()), (20, None), true, false),
+        ("only the other Stack has applied it", (20, dev()), (10, None), false, true),
+        ("both have applied it, and the other is older", (10, dev()), (20, dev()), false, true),
+        ("both have applied it, and this Stack is older", (20, dev()), (10, dev()), false, false),
+        ("the other is older and has applied nothing", (10, None), (20, None), false, false),
+        ("the other is older and has applied another", (10, Some("prod")), (20, None), false, false),
+        ("references are forbidden", (10, dev()), (20, None), true, false),
     ];
     for (name, other, own, no_cross_namespace_refs, expected) in rows {
         let (wake, _woken) = mpsc::channel(8);
@@ -201,7 +202,7 @@ async fn a_duplicate_with_a_secret_backend_is_found_by_its_applied_stack() {
 }
 
 #[tokio::test]
-async fn a_deleted_duplicate_leaves_nothing_behind() {
+async fn a_deleted_duplicate_waits_for_no_other_stack() {
     let (wake, mut woken) = mpsc::channel(8);
     let duplicates = DuplicateStacks::new(wake, true);
     let (reader, _log) = reader("web");
@@ -217,5 +218,5 @@ async fn a_deleted_duplicate_leaves_nothing_behind() {
     assert!(waiting.by_preceding.is_empty() && waiting.preceding_of.is_empty(), "{:?}", waiting.by_preceding);
     drop(waiting);
     duplicates.forget(&key(&stack("first", 10, json!({}))));
-    assert!(woken.try_recv().is_err(), "no Stack waits any more");
+    assert!(woken.try_recv().is_err(), "no Stack waits");
 }

@@ -1,4 +1,4 @@
-//! Tests which runs may have left resources, and in which Pulumi stack.
+//! Tests of the runs that may have left resources, and of the Pulumi stack with these resources.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn stack(status: Value) -> Stack {
     let spec = StackSpec { stack: "dev".to_owned(), backend: Some("s3://a".to_owned()), ..StackSpec::default() };
     let mut stack = Stack::new("app", spec);
     stack.metadata.generation = Some(2);
-    stack.status = Some(serde_json::from_value(status).expect("a status"));
+    stack.status = Some(serde_json::from_value(status).expect("status is set"));
     stack
 }
 
@@ -47,7 +47,7 @@ fn a_run_that_may_have_changed_resources_is_detected() {
         let failed = json!({"type": "Failed", "status": "True", "reason": "UpdateFailed", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let mut status = json!({"conditions": [failed], "terminationEvidence": "Agent"});
-        status.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+        status.as_object_mut().expect("is a map").extend(more.as_object().expect("is a map").clone());
         status
     };
     let rows = [

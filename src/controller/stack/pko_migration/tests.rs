@@ -1,4 +1,4 @@
-//! Tests with Stacks that the Pulumi Kubernetes Operator 2.9 created.
+//! Tests with Stacks that version 2.9 of the Pulumi Kubernetes Operator created.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -26,13 +26,13 @@ fn list(text: &str) -> Vec<Value> {
 fn left(name: &str) -> Stack {
     let all = list(include_str!("../../../../tests/operator/stacks.yaml"));
     let found = all.into_iter().find(|stack| stack["metadata"]["name"] == name).expect("object in the file");
-    serde_json::from_value(found).expect("a Stack")
+    serde_json::from_value(found).expect("valid Stack")
 }
 
 fn workspace_of(name: &str) -> Workspace {
     let all = list(include_str!("../../../../tests/operator/workspaces.yaml"));
     let found = all.into_iter().find(|workspace| workspace["metadata"]["name"] == name).expect("object in the file");
-    serde_json::from_value(found).expect("a Workspace")
+    serde_json::from_value(found).expect("valid Workspace")
 }
 
 /// Returns a Stack that was deleted during a run of the operator, and the Update of that run.
@@ -40,7 +40,7 @@ fn caught_in_a_run() -> (Stack, Update) {
     let one = |text: &str| list(text).remove(0);
     let stack = one(include_str!("../../../../tests/operator/stack-deleted-during-update.yaml"));
     let update = one(include_str!("../../../../tests/operator/update-running.yaml"));
-    (serde_json::from_value(stack).expect("a Stack"), serde_json::from_value(update).expect("valid Update"))
+    (serde_json::from_value(stack).expect("valid Stack"), serde_json::from_value(update).expect("valid Update"))
 }
 
 const COMMIT: &str = "5f18866e70838870f34ab0479bc7512ad5bdbb52";
@@ -61,7 +61,7 @@ fn observed(stack: Stack, revision: &str, workspace: Option<Workspace>) -> Obser
     Observed { source: Some(Ok(source(revision))), in_store: true, workspace, deletion, ..Observed::of(stack) }
 }
 
-/// Returns the Stack after the takeover and the rename of the operator's field managers.
+/// Returns the Stack after the takeover and the rename of the field managers of the operator.
 fn taken_over(mut stack: Stack) -> Stack {
     stack.status = Some(adopted(&stack));
     stack.metadata.managed_fields = field_managers::managed_fields(&stack).or(stack.metadata.managed_fields);
@@ -69,10 +69,11 @@ fn taken_over(mut stack: Stack) -> Stack {
 }
 
 fn now() -> Timestamp {
-    "2026-11-21T09:02:00Z".parse().expect("a time")
+    "2026-11-21T09:02:00Z".parse().expect("valid time")
 }
 
-/// Returns the names of the next actions until the Stack is settled or a run starts. The results of the actions are simulated.
+/// Returns the names of the next actions until the Stack is settled or a run starts. The test simulates the results of
+/// the actions.
 fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
     let mut names = Vec::new();
     for _ in 0..10 {
@@ -112,7 +113,7 @@ fn no_run_starts_if_pko_would_not_have_started_it() {
 fn a_run_starts_if_pko_would_have_started_it() {
     let other = "main@sha1:0000000000000000000000000000000000000000";
     let first = |name: &str, revision: &str, at: &str| {
-        let later = at.parse().expect("a time");
+        let later = at.parse().expect("valid time");
         steps(observed(left(name), revision, Some(workspace_of(name))), later)
     };
     let soon = "2026-11-21T09:02:00Z";
@@ -180,7 +181,7 @@ fn every_pko_revision_format_identifies_the_same_artifact() {
             "{commit} is {revision}"
         );
         let ours = LastUpdate { inputs: RunInputs { digest: digest.parse().ok(), ..last.inputs.clone() }, ..last };
-        // For a Git repository that the controller polls itself, only the commit is recorded.
+        // For a Git repository that the controller polls, only the commit is recorded.
         let is_same = commit == revision || revision.strip_prefix("main@sha1:") == Some(COMMIT) && commit == COMMIT;
         let is_same = is_same || (commit == hash && revision == latest);
         assert_eq!(
@@ -202,7 +203,7 @@ fn the_pko_workspace_is_replaced_even_if_no_run_is_due() {
     let Action::ReplaceWorkspace(expected) = decide(&observed(recorded.clone(), &main, theirs()), now()) else {
         panic!("expected Action::ApplyWorkspace")
     };
-    let spec = serde_json::to_value(&expected.spec).expect("json");
+    let spec = serde_json::to_value(&expected.spec).expect("valid JSON");
     assert_eq!(spec["artifact"]["revision"], main.as_str());
     assert_eq!(spec.get("podTemplate"), None, "the pod template of the operator is removed");
     let lost = Observed { in_store: false, ..observed(recorded.clone(), &main, theirs()) };
@@ -258,8 +259,8 @@ fn a_deleted_stack_is_destroyed_after_its_pko_run_ends() {
     never.status = None;
     assert!(matches!(decide(&running(&never), now()), Action::RevokeUpdate(_)), "the operator never started it");
 
-    // Simulates the result that the Update controller writes when the pod is gone.
-    let result = update.status.as_mut().expect("there");
+    // Simulates the result that the Update controller records after the pod no longer exists.
+    let result = update.status.as_mut().expect("value is set");
     for condition in &mut result.conditions {
         let (status, reason) = match condition.type_.as_str() {
             "Progressing" => ("False", "Failed"),
@@ -282,7 +283,7 @@ fn a_deleted_stack_is_destroyed_after_its_pko_run_ends() {
     assert!(message.contains("destroy"), "{message}");
 }
 
-/// Reimplements the check with which the operator determines whether a Stack that is not being deleted is up to date.
+/// Implements the check of the operator whether a Stack that is not being deleted is up to date.
 fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
     let last = &stack["status"]["lastUpdate"];
     let request = &stack["metadata"]["annotations"][names::ANNOTATION_RECONCILIATION_REQUEST];
@@ -301,9 +302,9 @@ fn a_migrated_stack_is_in_sync_for_pko_after_a_rollback() {
         let stack = taken_over(left(name));
         let recorded = Stack { status: baseline(&stack, &source(commit)), ..stack };
         let settled = status::with_state(&recorded, &State::Done, now());
-        let ours = serde_json::to_value(Stack { status: Some(settled), ..recorded }).expect("json");
+        let ours = serde_json::to_value(Stack { status: Some(settled), ..recorded }).expect("valid JSON");
         assert!(is_synced_for_the_operator(&ours, commit), "{name} would run again: {}", ours["status"]);
-        let theirs = serde_json::to_value(left(name)).expect("json");
+        let theirs = serde_json::to_value(left(name)).expect("valid JSON");
         assert_eq!(ours["spec"], theirs["spec"]);
         assert_eq!(ours["metadata"]["finalizers"], theirs["metadata"]["finalizers"]);
         for field in ["outputs", "projectInfo"] {

@@ -1,4 +1,4 @@
-//! Evaluates the expressions of Stacks in child processes with limits, and caches the results.
+//! Evaluates the expressions of Stacks in child processes with resource limits, and caches the results.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::runtime::backoff::ObjectKey;
 use crate::runtime::fair_slots::{self, Busy, FairSlots, Slot};
 use crate::subprocess::{Failure, Limits, Subprocess};
 
-/// Subcommand of the child process.
+/// Subcommand that selects the role of the child process.
 pub const ROLE: &str = "evaluate";
-/// Resource limits of an evaluation for a namespace without a recent expensive expression. Two Stacks at etcd's size limit need about
-/// half of the memory.
+/// Resource limits of an evaluation for a namespace without a recent expensive evaluation. Two Stacks of the maximum
+/// size in etcd need about half of the memory.
 const LIMITS: Limits = Limits {
     memory: 96 << 20,
     address_space: 512 << 20,
@@ -35,39 +35,41 @@ const LIMITS: Limits = Limits {
     threads: false,
     response: 8 << 10,
 };
-/// Priority of evaluations for a namespace with a recent expensive expression. It is lower than the priority of Git children, so that
-/// these evaluations do not delay the polls of other namespaces.
+/// Nice value of evaluations for a namespace with a recent expensive evaluation. Their priority is lower than the
+/// priority of Git processes, so that they do not delay the polls of other namespaces.
 const EXPENSIVE_NICE: u8 = 10;
-/// Limits of concurrent evaluations for namespaces without a recent expensive expression: two in total, one per namespace, and eight
-/// waiting callers per namespace.
+/// Limits of concurrent evaluations for namespaces without a recent expensive evaluation: two in total, one for each
+/// namespace, and eight waiting callers for each namespace.
 const SLOTS: fair_slots::Limits = fair_slots::Limits { total: 2, per_key: 1, waiting_per_key: 8 };
-/// Limits of concurrent evaluations for the other namespaces. Their evaluations have low priority and can take many seconds, so they use
-/// a separate slot.
+/// Limits of concurrent evaluations for all other namespaces. These evaluations have a low priority and can take many
+/// seconds, so they use a separate slot.
 const EXPENSIVE_SLOTS: fair_slots::Limits = fair_slots::Limits { total: 1, ..SLOTS };
-/// Duration from which an evaluation is expensive. An evaluation that exceeds a limit is always expensive.
+/// Minimum duration of an expensive evaluation. An evaluation that exceeds a limit is always expensive.
 const EXPENSIVE: Duration = Duration::from_millis(500);
 /// Time for which a namespace uses the separate slot after an expensive evaluation.
 const EXPENSIVE_TTL: Duration = Duration::from_secs(120);
-/// Ratio of the backoff of a namespace to the duration of the preceding evaluation, if the evaluation took longer than `CHEAP`. The backoff
-/// limits a namespace to a tenth of a CPU.
+/// Factor by which the backoff of a namespace exceeds the duration of the last evaluation, if the evaluation took
+/// longer than `CHEAP`. The backoff limits a namespace to a tenth of a CPU.
 const BACKOFF_FACTOR: u32 = 9;
-/// Maximum duration of an evaluation that is not followed by a backoff.
+/// Maximum duration of an evaluation without a subsequent backoff.
 const CHEAP: Duration = Duration::from_millis(50);
-/// Backoff of a namespace after an expression has exceeded a limit, and maximum backoff. It limits a namespace to a tenth of a CPU.
+/// Backoff of a namespace after an expression has exceeded a limit. It is also the maximum backoff, and limits a
+/// namespace to a tenth of a CPU.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
-/// Time for which a reconcile waits for a result before it releases its worker. Most evaluations take a few milliseconds.
+/// Time for which a reconcile waits for a result. The reconcile then ends and releases its slot. Most evaluations take
+/// a few milliseconds.
 const RESULT_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum size of a request in bytes: two objects at the API server's size limit, and an expression.
+/// Maximum size of a request in bytes: two objects of the maximum size in the API server, and an expression.
 const MAX_REQUEST: usize = 4 << 20;
 /// Maximum number of cached results in each of the two generations.
 const MAX_CACHED: usize = 4096;
-/// Time for which a transient failure is cached.
+/// Time for which the result of a transient failure is cached.
 const FAILURE_TTL: Duration = Duration::from_secs(20);
 
 type EvaluationResult = Result<bool, ExpressionError>;
 type Hash = [u8; 32];
 
-/// Evaluates expressions. Cheap to clone; all clones share the cache.
+/// Evaluator of expressions. Cheap to clone. All clones share the cache.
 #[derive(Clone)]
 pub struct Evaluator(Arc<Shared>);
 
@@ -77,23 +79,23 @@ struct Shared {
     wake: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// The lock is held only briefly, never across an `await`.
+    /// The lock is held only for short sections and never across an `await`.
     cache: Mutex<ResultCache>,
 }
 
-/// Class of a namespace by the duration of its recent evaluations.
+/// Class of a namespace, which depends on the duration of its recent evaluations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Cheap,
     Expensive,
 }
 
-/// The slots for each class of namespaces, so that expensive expressions do not delay the evaluations of other namespaces.
+/// Slots of each class of namespaces. Expensive expressions do not delay evaluations for other namespaces.
 struct ClassSlots {
     cheap: FairSlots,
     expensive: FairSlots,
-    /// Namespaces with a recent expensive evaluation, and the end of their classification. The lock is held only briefly, never across an
-    /// `await`.
+    /// Namespaces with a recent expensive evaluation, and the time until which they are expensive. The lock is held
+    /// only for short sections and never across an `await`.
     expensive_until: Mutex<HashMap<String, Instant>>,
 }
 
@@ -105,7 +107,7 @@ impl Default for ClassSlots {
 }
 
 impl ClassSlots {
-    /// Waits for a slot of the class to which the namespace belongs when the slot is granted.
+    /// Waits for a slot of the class of the namespace. The class can change during the wait.
     async fn acquire(&self, namespace: &str) -> Result<(Slot, Class), Busy> {
         loop {
             let class = self.class(namespace);
@@ -125,7 +127,7 @@ impl ClassSlots {
         if until.is_some_and(|until| Instant::now() < until) { Class::Expensive } else { Class::Cheap }
     }
 
-    /// Records an expensive evaluation.
+    /// Records an expensive evaluation of a namespace.
     fn mark_expensive(&self, namespace: &str) {
         let (mut expensive_until, now) = (self.lock(), Instant::now());
         expensive_until.retain(|_, until| now < *until);
@@ -143,13 +145,13 @@ impl fmt::Debug for Evaluator {
     }
 }
 
-/// Returns the maximum memory of all child processes together, in bytes.
+/// Returns the maximum memory of all child processes in total, in bytes.
 pub fn max_memory() -> u64 {
     LIMITS.memory.saturating_mul(u64::try_from(SLOTS.total + EXPENSIVE_SLOTS.total).unwrap_or(u64::MAX))
 }
 
 impl Evaluator {
-    /// Creates an evaluator. `wake` is the sender that wakes a Stack when its result is available.
+    /// Creates an evaluator. `wake` wakes a Stack when its result is available.
     pub fn new(
         subprocess: Subprocess,
         wake: mpsc::Sender<ObjectRef<Stack>>,
@@ -160,8 +162,9 @@ impl Evaluator {
         Self(Arc::new(Shared { subprocess, slots, wake, tasks, end, cache }))
     }
 
-    /// Evaluates the expression with `self` = `this` and `dep` = `dep`. Returns `None` if that takes longer than `RESULT_TIMEOUT`. The
-    /// Stack is then woken when the result is available. The result of a repeated request comes from the cache.
+    /// Evaluates the expression with `this` as `self` and `dep` as `dep`. Returns `None` if the evaluation takes longer
+    /// than `RESULT_TIMEOUT`. The result then wakes the Stack, and a repeated request returns the result from the
+    /// cache.
     pub async fn evaluate(&self, expression: &str, this: &Stack, dep: &Stack) -> Option<EvaluationResult> {
         let request = match serde_json::to_vec(&Request { expression, this, dep }) {
             Ok(request) if request.len() <= MAX_REQUEST => request,
@@ -191,7 +194,8 @@ impl Evaluator {
         match tokio::time::timeout(RESULT_TIMEOUT, &mut receiver).await {
             Ok(result) => result.ok(),
             Err(_) => {
-                // Because the channel is closed, the task wakes the Stack instead. A result that was sent just before is still received.
+                // After the channel is closed, the task wakes the Stack. A result that was sent immediately before is
+                // still received.
                 receiver.close();
                 receiver.try_recv().ok()
             }
@@ -210,7 +214,7 @@ fn too_large() -> ExpressionError {
     ))
 }
 
-/// A running evaluation. Dropping it allows another evaluation of the same request.
+/// Evaluation in progress. After it is dropped, the same request can be evaluated again.
 struct Evaluation {
     shared: Arc<Shared>,
     hash: Hash,
@@ -258,7 +262,7 @@ impl Evaluation {
         }
     }
 
-    /// Sends the result to the caller, or wakes the Stack if the caller no longer waits.
+    /// Sends the result to the caller. If the caller no longer waits, wakes the Stack.
     fn deliver(
         self,
         stack_key: &ObjectKey,
@@ -277,13 +281,13 @@ impl Evaluation {
 
 /// Reason why an evaluation failed.
 enum EvaluationError {
-    /// The same request always fails.
+    /// Each evaluation of this request fails.
     Permanent(ExpressionError),
-    /// A retry may succeed.
+    /// Another evaluation may succeed.
     Transient(String),
 }
 
-/// Returns the backoff of the namespace after an evaluation with this outcome and duration.
+/// Returns the backoff of a namespace after an evaluation with this result and duration.
 fn backoff_after(outcome: &Result<EvaluationResult, EvaluationError>, duration: Duration) -> Option<Duration> {
     if exceeds_limit(outcome) {
         return Some(NAMESPACE_BACKOFF);
@@ -291,7 +295,7 @@ fn backoff_after(outcome: &Result<EvaluationResult, EvaluationError>, duration: 
     (duration > CHEAP).then(|| NAMESPACE_BACKOFF.min(duration * BACKOFF_FACTOR))
 }
 
-/// Whether the evaluation makes its namespace expensive.
+/// Returns whether the namespace of this evaluation becomes expensive.
 fn is_expensive(outcome: &Result<EvaluationResult, EvaluationError>, duration: Duration) -> bool {
     exceeds_limit(outcome) || duration >= EXPENSIVE
 }
@@ -326,15 +330,15 @@ fn limit_exceeded(failure: &Failure) -> ExpressionError {
     ))
 }
 
-/// A cached result, and the time at which it expires; `None` if it does not expire.
+/// Cached result, and the time at which it expires. The time is `None` if the result does not expire.
 #[derive(Clone)]
 struct CachedResult {
     result: EvaluationResult,
     expires_at: Option<Instant>,
 }
 
-/// Cache of results in two generations. A result that is used moves to the recent generation. Unused results are dropped together with the
-/// older generation.
+/// Cache of results in two generations. A used result moves to the recent generation. Unused results are removed
+/// together with the older generation.
 #[derive(Default)]
 struct ResultCache {
     recent: HashMap<Hash, CachedResult>,

@@ -1,7 +1,8 @@
-//! Evaluates the CEL expression in `dependsOn[].readyExpr`, as Flux does: `self` is the Stack, `dep` is the dependency.
+//! Evaluates the CEL expression in `dependsOn[].readyExpr`. As in Flux, `self` is the Stack and `dep` is the
+//! dependency.
 //!
-//! This code runs in the child process that [`super::evaluator`] starts. The author of a Stack controls the expression, and the CEL library
-//! limits neither steps nor memory, so the process runs with resource limits.
+//! This code runs in the child process that [`super::evaluator`] starts. A user controls the expression, and the CEL
+//! library limits neither steps nor memory. The process therefore runs with resource limits.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -11,10 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::subprocess;
 
-/// Maximum length of a message about an expression, in characters. The message may contain data of the objects.
+/// Maximum length of a message about an expression, in characters. The message can contain data of the objects.
 const MAX_MESSAGE: usize = 300;
 
-/// Request to the child process. The parent serializes borrowed values, and the child deserializes owned values.
+/// Request to the child process. The parent process serializes borrowed values, and the child process deserializes
+/// owned values.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request<Text, Object> {
     pub expression: Text,
@@ -26,19 +28,19 @@ pub struct Request<Text, Object> {
 /// Reason why an expression has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExpressionError {
-    /// The expression must be changed.
+    /// The expression is invalid.
     Invalid(String),
-    /// The evaluation failed for the current objects.
+    /// The evaluation failed with the current objects.
     Failed(String),
     /// The evaluation exceeded a limit.
     LimitExceeded(String),
 }
 
-/// Entry point of the child process: reads a request from stdin and writes the result to stdout.
+/// Entry point of the child process. Reads a request from stdin and writes the result to stdout.
 ///
 /// # Errors
 ///
-/// The resource limits cannot be applied, or the request cannot be read.
+/// Returns an error if the resource limits cannot be applied, or the request cannot be read.
 pub fn evaluate_stdin() -> io::Result<()> {
     let mut request = Vec::new();
     subprocess::confined_input()?.read_to_end(&mut request)?;
@@ -71,7 +73,7 @@ fn evaluate(expression: &str, this: serde_json::Value, dep: serde_json::Value) -
     }
 }
 
-/// Returns the CEL environment: the standard library and the extensions for strings, lists and encodings.
+/// Returns the CEL environment: the standard library, and the extensions for strings, lists and encodings.
 fn environment() -> Result<Env, String> {
     let mut environment = Env::stdlib();
     for extension in [extensions::strings, extensions::lists, extensions::encoders] {
@@ -80,7 +82,7 @@ fn environment() -> Result<Env, String> {
     Ok(environment)
 }
 
-/// Converts JSON to CEL values as Kubernetes does: integers become `int`, not `uint`.
+/// Converts JSON to CEL values in the same way as Kubernetes: integers become `int`, not `uint`.
 fn as_kubernetes_reads_it(json: serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::Null,

@@ -41,7 +41,7 @@ fn one(rule: Rule, stack: Option<Stack>, second: i64) -> DependencyState {
     check_all(&[needed("base", rule, stack)], second)
 }
 
-/// Returns a dependency with the fields that the cache keeps.
+/// Returns a dependency that has only the fields in the cache.
 fn needed(name: &str, rule: Rule, stack: Option<Stack>) -> Dependency {
     let stack = stack.map(|stack| Arc::new(Stack { status: stack.status.map(part_of_status), ..stack }));
     Dependency { name: name.to_owned(), rule, stack, result: None }

@@ -1,4 +1,4 @@
-//! Tests the watches, and tests that a reconcile waits until the caches are synced.
+//! Tests of the watches, and of a reconcile that waits for complete caches.
 
 mod watches {
     use jiff::Timestamp;

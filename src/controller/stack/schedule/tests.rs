@@ -83,14 +83,14 @@ fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
             now("New commit detected: \"main@sha1:a\""),
         ),
         (
-            "inside the first cooldown",
+            "within the first delay",
             Some(last("failed", 1)),
             candidate(),
             1004,
             Due::After(SignedDuration::from_secs(6)),
         ),
-        ("after it", Some(last("failed", 1)), candidate(), 1010, now("Backoff time elapsed: 10s")),
-        ("second cooldown", Some(last("failed", 2)), candidate(), 1029, Due::After(SignedDuration::from_secs(1))),
+        ("after the first delay", Some(last("failed", 1)), candidate(), 1010, now("Backoff time elapsed: 10s")),
+        ("in the second delay", Some(last("failed", 2)), candidate(), 1029, Due::After(SignedDuration::from_secs(1))),
         ("many failures", Some(last("failed", 99)), candidate(), 1000, Due::After(SignedDuration::from_secs(86_400))),
         (
             "an Update that is not valid",
@@ -121,7 +121,7 @@ fn a_run_is_due_for_new_inputs_or_after_the_backoff() {
             Due::Done(None),
         ),
         (
-            "new commit inside the cooldown",
+            "new commit within the delay",
             Some(last("failed", 2)),
             changed(|c| c.revision = "b".to_owned()),
             1001,
@@ -148,12 +148,12 @@ fn a_stack_with_an_interval_runs_again_after_any_outcome() {
     let unresolved = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
     let operators = |failures| LastUpdate { reason: None, ..last("failed", failures) };
     let rows = [
-        ("not yet", last("succeeded", 0), 1600, Due::Done(Some(seconds(3000)))),
+        ("before the interval has elapsed", last("succeeded", 0), 1600, Due::Done(Some(seconds(3000)))),
         ("now", last("succeeded", 0), 4600, elapsed.clone()),
-        ("long ago", last("succeeded", 0), 99_999, elapsed.clone()),
-        ("a failure is retried before", last("failed", 2), 1030, Due::Now("Backoff time elapsed: 30s".to_owned())),
-        ("many failures, not yet", last("failed", 8), 1600, Due::After(seconds(3000))),
-        ("many failures, now", last("failed", 8), 4600, Due::Now("Backoff time elapsed: 3600s".to_owned())),
+        ("long after the interval", last("succeeded", 0), 99_999, elapsed.clone()),
+        ("a failure is retried earlier", last("failed", 2), 1030, Due::Now("Backoff time elapsed: 30s".to_owned())),
+        ("many failures, before the retry", last("failed", 8), 1600, Due::After(seconds(3000))),
+        ("many failures, at the retry", last("failed", 8), 4600, Due::Now("Backoff time elapsed: 3600s".to_owned())),
         ("failed permanently under the operator", operators(8), 1600, Due::After(seconds(3000))),
         ("failed permanently under the operator, retry due", operators(8), 4600, elapsed),
         (
@@ -299,7 +299,7 @@ fn an_interrupted_run_is_retried_immediately_without_limit() {
     assert_eq!(
         due(Some(&aborted(1, 99)), None, &candidate(), up, &plain(), at(1000)),
         again,
-        "an interruption is no failure"
+        "an interruption is not a failure"
     );
     assert_eq!(failures_after(Some(&last("failed", 2)), &candidate(), update_reason::ABORTED, &plain()), 2);
     let after = |previous: &LastUpdate, reason| interruptions_after(Some(previous), &candidate(), reason);
@@ -312,7 +312,7 @@ fn an_interrupted_run_is_retried_immediately_without_limit() {
 }
 
 #[test]
-fn a_run_with_unknown_outcome_waits_for_an_answer_or_new_input() {
+fn a_run_with_unknown_outcome_waits_for_a_user_decision_or_new_input() {
     let up = UpdateKind::Up;
     let unresolved = |reason: &str| LastUpdate { reason: Some(reason.to_owned()), ..last("failed", 0) };
     let now = Due::Now("Retry requested by user".to_owned());
@@ -406,7 +406,7 @@ fn each_flux_request_runs_a_stack_once() {
 }
 
 #[test]
-fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
+fn a_late_force_or_reset_annotation_is_handled_separately() {
     let requested = |state: &str, failures| LastUpdate {
         inputs: RunInputs { requested_at: Some("t".to_owned()), ..last(state, failures).inputs },
         ..last(state, failures)
@@ -431,7 +431,7 @@ fn a_late_force_or_reset_annotation_is_handled_on_its_own() {
     assert_eq!(
         due(&requested("succeeded", 0), &requested_candidate(false, true)),
         Due::Done(None),
-        "no failure to reset"
+        "no failure is counted"
     );
     let failed = update_reason::UPDATE_FAILED;
     assert_eq!(failures_after(Some(&requested("failed", 3)), &requested_candidate(false, true), failed, &plain()), 1);

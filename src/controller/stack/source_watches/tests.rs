@@ -1,4 +1,4 @@
-//! Tests how sources are found and watched and how watches end, with an API server whose responses change.
+//! Tests of the lookup of sources and of their watches, with an API server whose responses change.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,12 +16,12 @@ const LIMIT: Duration = Duration::from_secs(3600);
 const REPORTS: &str = "/apis/artifacts.example.com/v1/namespaces/apps/reports/app";
 const ALL_REPORTS: &str = "/apis/artifacts.example.com/v1/reports";
 
-/// Responses of the API server for the kind `Report`. Tests can change them.
+/// API server for the kind `Report`. Tests can change its responses.
 #[derive(Default)]
 struct Server {
-    /// The response of the API server: `SERVED`, `FORBIDDEN` or `NOT_SERVED`.
+    /// Current behavior: `SERVED`, `FORBIDDEN` or `NOT_SERVED`.
     behavior: AtomicUsize,
-    /// 1 if the watch is forbidden and other requests are allowed, else 0.
+    /// 1 if watches are forbidden and other requests are allowed, otherwise 0.
     watch_is_forbidden: AtomicUsize,
     watches: AtomicUsize,
 }
@@ -56,7 +56,7 @@ impl Server {
         }
     }
 
-    /// Returns watch events for a change of `app` and for a change of another source. Later watch requests receive no events.
+    /// Returns watch events for a change of `app` and a change of another source. Later watches receive no events.
     fn watch(&self) -> FakeResponse {
         if self.watches.fetch_add(1, Ordering::SeqCst) > 0 {
             return FakeResponse::Silence;
@@ -105,7 +105,8 @@ fn stack(name: &str, source: &str) -> Stack {
     stack
 }
 
-/// The watches against a test API server. The Stack `main` refers to the source `app`, and the Stack `other` refers to the source `b`.
+/// Watches with a fake API server. The Stack `main` refers to the source `app`, and the Stack `other` refers to the
+/// source `b`.
 struct Scene {
     server: Arc<Server>,
     log: Log,

@@ -1,4 +1,4 @@
-//! The status of a Stack after a run: result, outputs and history.
+//! Status of a Stack after a run: result, outputs and history.
 
 use std::collections::BTreeMap;
 
@@ -24,15 +24,16 @@ use crate::source::git::has_git_fields;
 const MAX_MESSAGE: usize = 8 * 1024;
 /// Placeholder for secret outputs in the status.
 const SECRET: &str = "[secret]";
-/// Maximum size of all outputs in the status, in bytes. It leaves room for other fields below the size limit of etcd.
+/// Maximum size of all outputs in the status, in bytes. The object must stay below the size limit of etcd with its
+/// other fields.
 const MAX_STATUS_BYTES: usize = 256 * 1024;
-/// Maximum number of outputs in the status, which the schema limits. The Secret has all outputs.
+/// Maximum number of outputs in the status, which the schema limits. The Secret contains all outputs.
 const MAX_OUTPUTS: usize = bounds::ENTRIES as usize;
 /// Maximum number of snapshots in the history.
 const MAX_SNAPSHOTS: usize = 5;
 
-/// Returns the status with the result of the run. If the spec has changed in the meantime, the next step sets the conditions from
-/// `lastUpdate`.
+/// Returns the status with the result of the run. If the spec has changed during the run, the next step sets the
+/// conditions from `lastUpdate`.
 pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let Some(current) = pko_migration::take_run(&mut status, update.spec.kind) else { return status };
@@ -43,7 +44,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         && is_deleted
         && !annotations::is_canceled_by_user(stack, update)
     {
-        // The Update was revoked before it started.
+        // The Update was revoked before its run started.
         return status;
     }
     status.pending_since = None;
@@ -60,14 +61,15 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     if last.reason.is_none() && current.kind == UpdateKind::Up {
         status.last_applied_revision = current.commit.clone();
         status.last_applied_origin_revision = current.origin_revision.clone();
-        // If the outputs are unavailable, the status keeps the previous outputs until the next run.
+        // If the outputs are unavailable, the status keeps the previous outputs.
         if result.outputs_unavailable != Some(true) && (outputs.is_some() || result.outputs.is_none()) {
             status.outputs = masked(outputs);
         }
     }
     add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
     status.last_update = Some(last);
-    // The conditions are set together with the result, because a Stack that is suspended before the next step keeps its current conditions.
+    // The conditions are set together with the result, because a Stack that is suspended before the next step keeps its
+    // conditions.
     if Some(current.inputs.generation) == stack.metadata.generation {
         let last = status.last_update.as_ref();
         let state = match last.and_then(|last| last.reason.as_deref()) {
@@ -94,7 +96,8 @@ fn last_update(
     let pulumi_stack = identity::reported(stack, current, &result);
     let not_found = failed.filter(|failed| failed.reason == update_reason::STACK_NOT_FOUND);
     let is_removed = identity::was_removed_before(stack, current.kind, previous, &pulumi_stack);
-    // A Stack without resources has nothing to destroy, so a destroy that does not find the Pulumi stack succeeds.
+    // A Stack without resources has nothing to destroy. A destroy then succeeds even if it does not find the Pulumi
+    // stack.
     let failed = failed.filter(|_| not_found.is_none() || (identity::has_applied(stack) && !is_removed));
     let (candidate, backoff) = (RunCandidate::announced(current), StackBackoff::of(&stack.spec));
     LastUpdate {
@@ -116,7 +119,7 @@ fn last_update(
         },
         last_attempted_commit: recorded(stack, current.commit.clone()),
         last_successful_commit: match (failed, current.kind) {
-            // A preview applies no revision.
+            // A preview does not apply its revision.
             (Some(_), _) | (None, UpdateKind::Preview) => previous.and_then(|p| p.last_successful_commit.clone()),
             (None, _) => recorded(stack, current.commit.clone()),
         },
@@ -133,7 +136,7 @@ fn last_update(
     }
 }
 
-/// Returns the outcome of a run as a reason of the `Ready` condition.
+/// Returns the result of a run as a reason of the condition `Ready`.
 fn outcome(last: &LastUpdate) -> &'static str {
     match last.reason.as_deref() {
         None => success_reason(Some(last)),
@@ -143,15 +146,15 @@ fn outcome(last: &LastUpdate) -> &'static str {
     }
 }
 
-/// Returns the revision in the format of the Pulumi Kubernetes Operator: the bare commit for a Git repository that the controller polls
-/// itself.
+/// Returns the revision in the format of the Pulumi Kubernetes Operator. For a Git repository that the controller
+/// polls, this is only the commit hash.
 fn recorded(stack: &Stack, revision: Option<String>) -> Option<String> {
     let commit =
         |revision: String| Revision::parse(&revision).checksum().map_or_else(|| revision.clone(), str::to_owned);
     if has_git_fields(&stack.spec) { revision.map(commit) } else { revision }
 }
 
-/// Returns the failure message of a run, or a note about a successful run.
+/// Returns the failure message of a run, or information about a successful run.
 fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&Secret>) -> Option<String> {
     let gone = result.outputs.as_ref().filter(|_| outputs.is_none() && failed.is_none());
     let gone = gone.map(|name| format!("outputs Secret {name} not found"));
@@ -160,13 +163,13 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
     Some(conditions::shorten(message, MAX_MESSAGE))
 }
 
-/// Whether a user canceled the run, and its failure requires no decision by a user.
+/// Returns whether a user canceled the run and the failure requires no decision of the user.
 fn is_canceled_by_user(stack: &Stack, update: &Update, failed: &Condition) -> bool {
     annotations::pending_reason(&failed.reason).is_none() && annotations::is_canceled_by_user(stack, update)
 }
 
-/// Returns the number of consecutive runs that found the same lock. The message contains the holder and the time of the lock, so equal
-/// messages mean the same lock.
+/// Returns the number of consecutive runs that found the same lock. The message contains the holder and the time of the
+/// lock, so equal messages identify the same lock.
 fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, result: &UpdateStatus) -> i64 {
     if failed.is_none_or(|failed| failed.reason != update_reason::UPDATE_CONFLICT) {
         return 0;
@@ -176,7 +179,7 @@ fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, re
     before.map_or(0, |previous| previous.conflicts.max(1)).saturating_add(1)
 }
 
-/// Whether this failed destroy or an earlier one may have removed the Pulumi stack.
+/// Returns whether this failed destroy, or an earlier destroy, may have removed the Pulumi stack.
 fn may_be_removed(previous: Option<&LastUpdate>, update: &Update) -> bool {
     let was_before = previous.is_some_and(|previous| previous.stack_may_be_removed == Some(true));
     identity::may_have_removed(update) || (update.spec.kind == UpdateKind::Destroy && was_before)
@@ -188,13 +191,13 @@ fn read_since(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> 
     result.config_inputs.clone().filter(|read| read != announced)
 }
 
-/// Returns the message about a destroy that succeeded although it did not find the Pulumi stack.
+/// Returns the message about a destroy that succeeds although it did not find the Pulumi stack.
 fn removed_before(looked_up: &PulumiStack) -> String {
     format!("{looked_up} not found: already removed by an earlier, interrupted destroy")
 }
 
-/// Returns the message about a missing Pulumi stack. The message names the Pulumi stack that contains the resources, if that is known to be
-/// a different one.
+/// Returns the message about a missing Pulumi stack. If another Pulumi stack is known to contain the resources, the
+/// message contains this Pulumi stack.
 fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> String {
     match identity::recorded(stack).filter(|applied| identity::differ(applied, looked_up)) {
         Some(applied) => format!("{message}; this Stack last updated {applied}"),
@@ -202,9 +205,9 @@ fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> S
     }
 }
 
-/// Returns how the next run handles pending creates. A successful run clears the value. A failure without an interruption keeps the
-/// previous value, unless the failure requires a decision about pending creates. A preview keeps the previous value, because it does not
-/// resolve pending creates.
+/// Returns the policy of the next run for pending creates. A successful run clears the value. A failure without an
+/// interruption keeps the previous value, unless the failure requires a decision about pending creates. A preview keeps
+/// the previous value, because it does not resolve pending creates.
 fn pending_creates_after(
     current: &CurrentUpdate,
     failure: Option<&str>,
@@ -216,15 +219,15 @@ fn pending_creates_after(
     }
     match failure? {
         update_reason::RUN_OUTCOME_UNKNOWN | update_reason::PENDING_CREATES => Some(PendingCreates::Stop),
-        // Nothing has run, so an earlier decision by a user remains valid.
+        // The run did not start, so an earlier decision of a user still applies.
         update_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED if before.is_some() => before,
         _ if interrupted == Some(true) => Some(PendingCreates::Stop),
         _ => before,
     }
 }
 
-/// Returns the outputs of a Secret for the status. Secret values are replaced with `[secret]`. If the outputs exceed the maximum size, the
-/// largest values are replaced with a reference to the Secret.
+/// Returns the outputs of a Secret for the status. `[secret]` replaces the values of secret outputs. If the outputs
+/// exceed the maximum size, a reference to the Secret replaces the largest values.
 fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     let Some(secret) = outputs else { return BTreeMap::new() };
     let secret_keys: Vec<String> = secret
@@ -252,8 +255,8 @@ fn masked(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     all.into_iter().take(MAX_OUTPUTS).map(value).collect()
 }
 
-/// Adds a completed run to the history. If a snapshot with the same artifact and outcome exists, its count is increased and the snapshot
-/// becomes the newest.
+/// Adds a completed run to the history. If a snapshot with the same artifact and result exists, it becomes the newest
+/// snapshot and its count increases.
 fn add_snapshot(
     history: &mut Vec<Snapshot>,
     run: &CurrentUpdate,
@@ -280,7 +283,7 @@ fn add_snapshot(
     history.truncate(MAX_SNAPSHOTS);
 }
 
-/// Returns the duration of a run; zero if the run never started.
+/// Returns the duration of a run, or zero if the run did not start.
 fn took(result: &UpdateStatus) -> SignedDuration {
     match (&result.start_time, &result.end_time) {
         (Some(start), Some(end)) => end.0.duration_since(start.0),

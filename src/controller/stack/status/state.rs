@@ -1,4 +1,4 @@
-//! The states of a Stack, and the conditions derived from them.
+//! States of a Stack, and the conditions of each state.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -12,36 +12,36 @@ use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::named;
 
-/// Advice for a Stack that does not retry.
+/// Advice for a Stack whose last run is not retried.
 const RESUME_ADVICE: &str = "The Stack runs again when the spec or the source changes, or when the annotation \
                        pulumi.com/reconciliation-request or reconcile.fluxcd.io/requestedAt gets a new value";
 /// Advice for a Stack whose destroy cannot succeed.
 pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, set spec.destroyOnFinalize to false";
 
-/// State of a Stack: one row of the table of conditions in `docs/spec/v1/stack.md`.
+/// State of a Stack. Each state is a row in the table of conditions in `docs/spec/v1/stack.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// A step towards a run, or the run itself, is in progress. The message contains the step and the revision.
+    /// A step before a run, or the run, is in progress. Contains the step and the revision.
     Working(String),
     WorkspaceFailed(String),
     /// The Pulumi CLI in the image is too old.
     VersionTooLow(String),
     SourceUnavailable(String),
-    /// The source does not exist or is not usable, and requires a change by a user.
+    /// The source does not exist or is not usable. A user must change the source or the spec.
     SourceStalled(String),
-    /// The namespace is terminating: no object can be created in it, and its objects are being deleted.
+    /// The namespace is being deleted. Its objects are deleted, and no objects can be created in it.
     NamespaceTerminating(String),
     /// Another Stack manages the same Pulumi stack.
     Conflict(String),
     /// A dependency is not ready or has not run yet.
     PrerequisiteNotSatisfied(String),
-    /// The last run failed and will be retried.
+    /// The last run failed. It will be retried.
     Failed,
     /// The Pulumi Kubernetes Operator stopped retrying the last run.
     FailedPermanently,
-    /// The controller cannot determine whether the open run is still running. Contains the reason and the message of the Update.
+    /// It is unknown whether the open run has ended. Contains the reason and the message of the Update.
     OutcomeUnknown(&'static str, String),
-    /// The outcome of the last run requires a decision by a user. Contains the reason.
+    /// The result of the last run requires a decision by a user. Contains the reason.
     DecisionRequired(&'static str),
     /// A user abandoned the last run.
     Abandoned,
@@ -54,13 +54,14 @@ pub enum State {
     DeletionSuspended,
 }
 
-/// Returns the status with the conditions of the state. Other fields are kept, except those that are derived from conditions and
-/// annotations.
+/// Returns the status with the conditions of the state. Other fields do not change, except fields that are derived from
+/// conditions and annotations.
 pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let generation = stack.metadata.generation.unwrap_or_default();
     let (reconcile_request, requested_at) = requests(stack);
-    // A suspended Stack keeps its conditions. If its spec changes during the suspension, a note is added to the message.
+    // A suspended Stack keeps its conditions. If the spec changes during the suspension, a note is added to their
+    // messages.
     if *state == State::Suspended {
         suspend(&mut status, generation, now);
     } else {
@@ -87,8 +88,8 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     status
 }
 
-/// Returns the time at which the pending run became due. The end of a run resets the time even if the run failed, so that a Stack that
-/// keeps failing does not take precedence in the queue.
+/// Returns the time since which a run is pending. The end of a run resets the time even if the run failed. A Stack that
+/// fails repeatedly therefore does not take precedence in the queue.
 fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<Time> {
     match state {
         State::Working(_) | State::WorkspaceFailed(_) | State::PrerequisiteNotSatisfied(_) => {
@@ -114,7 +115,7 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
 /// Reason and message of a condition.
 struct Detail(&'static str, String);
 
-/// The contents of the three conditions. `None` removes the condition.
+/// Contents of the three conditions. `None` removes a condition.
 struct Claims {
     ready: (Status, Detail),
     reconciling: Option<Detail>,
@@ -122,7 +123,7 @@ struct Claims {
 }
 
 impl Claims {
-    /// Appends a note about an invalid `pulumi.com/resolve` annotation to all messages.
+    /// Appends a warning about the annotation `pulumi.com/resolve` to all messages.
     fn add_warning(&mut self, warning: &str) {
         let others = [&mut self.reconciling, &mut self.stalled].into_iter().flatten();
         for Detail(_, message) in std::iter::once(&mut self.ready.1).chain(others) {
@@ -157,7 +158,7 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
         State::OutcomeUnknown(reason, message) => stalled(reason, message, message),
         State::DecisionRequired(reason) => {
             let advice = resolution_advice(reason, last);
-            // A Stack that is being deleted reacts only to a resolution.
+            // A Stack that is being deleted reacts only to this annotation.
             let message = match *reason == stack_reason::STACK_NOT_FOUND {
                 true => format!("{cause}. {advice}"),
                 false => format!("{cause}. {advice}. {RESUME_ADVICE}"),
@@ -169,7 +170,7 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
                 Some(update_reason::PENDING_CREATES) => stack_reason::PENDING_CREATES,
                 _ => stack_reason::RUN_OUTCOME_UNKNOWN,
             };
-            stalled(reason, &cause, &format!("last run abandoned by user. {RESUME_ADVICE}"))
+            stalled(reason, &cause, &format!("a user abandoned the last run. {RESUME_ADVICE}"))
         }
         State::Canceled => stalled(stack_reason::CANCELED, &cause, &format!("{cause}. {RESUME_ADVICE}")),
         State::Invalid(message) => not_ready_stalled(stack_reason::SPEC_INVALID, message, message),
@@ -184,7 +185,7 @@ fn claims(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> C
     }
 }
 
-/// Returns the conditions of a Stack that is not ready and for which a retry can succeed.
+/// Returns the conditions of a Stack that is not ready. A retry can succeed.
 fn waiting(reason: &'static str, message: &str) -> Claims {
     Claims {
         ready: (Status::False, Detail(reason, message.to_owned())),
@@ -218,7 +219,7 @@ fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> C
     }
 }
 
-/// Returns when the last run is retried. The time is that of the retry unless the Stack then waits for a slot.
+/// Returns the time of the next retry for messages. The run can start later if no run slot is free.
 fn next_retry(last: Option<&LastUpdate>, backoff: &StackBackoff) -> String {
     let end = last.and_then(|last| Some((last.last_resync_time.as_ref()?.0, backoff.pause_after(last))));
     match end.and_then(|(end, pause)| end.checked_add(pause).ok()) {
@@ -239,7 +240,7 @@ fn is_preview(last: Option<&LastUpdate>) -> bool {
     last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
 }
 
-/// Returns the instructions for a decision about the last run.
+/// Returns the instructions for the decision about the last run.
 fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
     let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
     let annotation = names::ANNOTATION_RESOLVE;
@@ -255,7 +256,7 @@ fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
     )
 }
 
-/// Returns the conditions of a Stack that is not ready until a user intervenes.
+/// Returns the conditions of a Stack that is not ready. Only a user can resolve the problem.
 fn stalled(reason: &'static str, cause: &str, message: &str) -> Claims {
     Claims {
         ready: (Status::False, Detail(reason, cause.to_owned())),
@@ -281,7 +282,7 @@ fn done(last: Option<&LastUpdate>) -> String {
         Some(revision) => format!("the stack is up to date with revision {revision}"),
         None => "the stack has been processed and is up to date".to_owned(),
     };
-    // The message of a successful run is an additional note, for example about missing outputs.
+    // The message of a successful run contains additional information, for example about missing outputs.
     match last.filter(|last| last.state.as_deref() == Some("succeeded")).and_then(|last| last.message.as_deref()) {
         Some(note) => format!("{done}; {note}"),
         None => done,
@@ -296,7 +297,8 @@ pub fn changes(last: &LastUpdate) -> String {
 }
 
 fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
-    // The edit that suspends the Stack also changes the generation. Only later edits require the note in the message.
+    // The change that suspends the Stack also changes the generation. Only later changes require the note in the
+    // messages.
     let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
     conditions::remove(&mut status.conditions, RECONCILING);
     let old = conditions::find(&status.conditions, READY).cloned();
@@ -338,7 +340,7 @@ fn claim(into: &mut Vec<Condition>, claims: &Claims, generation: i64, now: Times
     }
 }
 
-/// Whether the run failed because it found a lock of another update.
+/// Returns whether the run failed because it found a lock of another update.
 pub fn is_conflict(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::UPDATE_CONFLICT)
 }

@@ -1,4 +1,4 @@
-//! Tests each row of the table of conditions.
+//! Tests of each row in the table of conditions.
 
 mod queue_simulation;
 mod repeated;
@@ -64,7 +64,8 @@ fn each_state_sets_the_expected_conditions() {
     }
 }
 
-/// Compares the documented table of states with the tested table. Suspension has no row, because it keeps the previous conditions.
+/// Compares the table of states in the documentation with the tested table. Suspension has no row, because it keeps the
+/// previous conditions.
 #[test]
 fn the_documented_states_match_the_tested_ones() {
     let tested: BTreeSet<String> = rows().iter().map(|(_, _, expected)| expected.join(" ")).collect();
@@ -75,7 +76,7 @@ fn the_documented_states_match_the_tested_ones() {
     assert_eq!(documented, tested);
 }
 
-/// Converts a row of the documented table to the format of the tests.
+/// Converts a row of the table in the documentation to the format of the tests.
 fn documented(line: &str) -> String {
     let columns = line.trim_matches('|').split(" | ").skip(1).zip(["Ready", "Reconciling", "Stalled"]);
     let condition = |(column, kind): (&str, &str)| {
@@ -85,7 +86,7 @@ fn documented(line: &str) -> String {
     columns.filter_map(condition).collect::<Vec<_>>().join(" ")
 }
 
-/// Rows that consist of a state, the last run and the expected conditions.
+/// Returns rows with a state, the last run and the expected conditions.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
     let text = |s: &str| s.to_owned();
@@ -196,7 +197,7 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
     ]
 }
 
-/// Computes the kstatus of an object as cli-utils and Flux's health checks do.
+/// Computes the kstatus of an object in the same way as cli-utils and the health checks of Flux.
 fn kstatus(stack: &Stack) -> &'static str {
     let status = stack.status.as_ref();
     let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -221,7 +222,8 @@ fn kstatus(stack: &Stack) -> &'static str {
     }
 }
 
-/// Computes the health of an object as Argo CD does with its health check for Stacks of the Pulumi Kubernetes Operator.
+/// Computes the health of an object in the same way as the health check of Argo CD for Stacks of the Pulumi Kubernetes
+/// Operator.
 fn argo_cd_health(stack: &Stack) -> &'static str {
     let conditions = stack.status.iter().flat_map(|status| &status.conditions);
     let kstatus = |condition: &Condition| match (condition.type_.as_str(), condition.status.as_str()) {
@@ -402,12 +404,12 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
 
 fn failed_so(reason: &str, interrupted: bool) -> Update {
     let mut update = ended(Some(reason));
-    update.status.as_mut().expect("there").interrupted = interrupted.then_some(true);
+    update.status.as_mut().expect("value is set").interrupted = interrupted.then_some(true);
     update
 }
 
 #[test]
-fn an_answer_is_handled_once_and_a_wrong_one_is_reported() {
+fn a_user_decision_is_handled_once_and_an_invalid_one_is_reported() {
     let unresolved = |resolution: &str| {
         let mut stack = stack(Some(LastUpdate { name: Some("app-0".to_owned()), ..failed("PendingCreates", 0) }));
         stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution.to_owned());

@@ -35,7 +35,7 @@ fn stored() -> Value {
     })
 }
 
-/// Returns an API server that rejects `times` status writes and stores the next status.
+/// Returns an API server that rejects the first `times` writes of the status and accepts all later writes.
 fn rejecting(times: usize, response: FakeResponse) -> (kube::Client, Arc<Mutex<Value>>) {
     let object = Arc::new(Mutex::new(stored()));
     let (kept, left) = (object.clone(), Mutex::new(times));

@@ -1,5 +1,5 @@
-//! Task that is attached to one run. It reads the messages of the agent at a limited rate, and publishes the state and the
-//! progress of the run.
+//! Task that is attached to a run. It reads the messages of the agent at a limited rate, and publishes the state and
+//! the progress of the run.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::rpc::client::{self as rpc, RpcError};
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::proto::{self};
 
-/// Initial delay before an unresponsive agent is called again. The delay doubles up to `MAX_RETRY`.
+/// Initial delay before another call to an unresponsive agent. The delay doubles up to `MAX_RETRY`.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const MAX_RETRY: Duration = Duration::from_secs(5);
 /// Retry interval for a run that the agent delays because of an interactive session.
@@ -22,22 +22,22 @@ const HELD_RETRY: Duration = Duration::from_secs(3);
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Minimum interval between two urgent reports.
 const URGENT_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum length of a text from the agent in a condition, in bytes.
+/// Maximum length of an agent message in a condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// Rate limit in bytes per second. The message for one step of the Pulumi engine has about 300 bytes.
+/// Rate limit in bytes per second. The message about a step of the Pulumi engine has about 300 bytes.
 const RATE: i64 = 1024 * 1024;
-/// Maximum burst in bytes. It covers all messages of a run with tens of thousands of resources, which the agent sends when a
-/// controller attaches again.
+/// Maximum burst in bytes. It is sufficient for all messages of a run with tens of thousands of resources, which the
+/// agent sends after a controller attaches again.
 const BURST: i64 = 16 * 1024 * 1024;
-/// Cost of a message in addition to its size, in bytes.
+/// Cost of a message in bytes, in addition to its size.
 const MESSAGE: i64 = 256;
-/// Minimum pause. Shorter pauses are accumulated, because timers are not precise enough for them.
+/// Minimum pause. Shorter pauses are accumulated, because timers are not sufficiently precise.
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MICROSECONDS: i64 = 1_000_000;
 
 impl Attachments {
-    /// Reads the messages of a run until the run ends. Errors are retried.
+    /// Reads the messages of a run until the run ends. Retries after errors.
     pub(super) async fn follow(&self, target: Target, serial: u64) {
         let mut following = Following::new(target, serial);
         let mut wait = FIRST_RETRY;
@@ -92,7 +92,7 @@ impl Attachments {
         Ok(RunState::Unreachable("agent closed the stream without a result".to_owned()))
     }
 
-    /// Returns the next message. In the meantime, publishes progress that is due.
+    /// Returns the next message. Publishes due progress while it waits.
     async fn next(
         &self,
         attachment: &mut rpc::Attachment,
@@ -114,7 +114,7 @@ impl Attachments {
         match following.progress.observe(progress) {
             ProgressChange::None => {}
             ProgressChange::Urgent => {
-                // An agent that continuously reports new processes must not trigger a write for each report.
+                // Otherwise, an agent that continuously reports new processes would cause a write for each report.
                 let due = following.published.map_or(now, |published| published + URGENT_INTERVAL);
                 following.due = Some(following.due.map_or(due, |before| before.min(due)));
                 if due <= now {
@@ -128,7 +128,7 @@ impl Attachments {
         }
     }
 
-    /// Publishes the progress, and requeues the Update if the progress has changed.
+    /// Publishes the progress. Requeues the Update if the progress has changed.
     fn publish_progress(&self, following: &mut Following) {
         (following.published, following.due) = (Some(Instant::now()), None);
         let progress = following.progress.status();
@@ -139,7 +139,7 @@ impl Attachments {
         }
     }
 
-    /// Publishes the state, and requeues the Update if the state has changed. The state of an ended run includes its last
+    /// Publishes the state. Requeues the Update if the state has changed. The state of an ended run contains its last
     /// progress.
     fn publish(&self, following: &mut Following, run_state: RunState) {
         let progress = matches!(run_state, RunState::Ended(_)).then(|| following.progress.status());
@@ -154,7 +154,7 @@ impl Attachments {
         }
     }
 
-    /// Applies `change` to the attachment of the run and returns its result. Returns false if this task is no longer
+    /// Calls `change` with the attachment of the run, and returns its result. Returns `false` if this task is no longer
     /// attached.
     fn change_attachment(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
         let mut open = self.lock();
@@ -163,12 +163,12 @@ impl Attachments {
 
     fn wake(&self, target: &Target) {
         if self.wake.clone().try_send(target.update.clone()).is_err() {
-            tracing::debug!(update = %target.update, "wake-up dropped; the periodic requeue covers it");
+            tracing::debug!(update = %target.update, "wake-up dropped; the Update is requeued periodically");
         }
     }
 }
 
-/// State of one task.
+/// State of a task.
 struct Following {
     target: Target,
     serial: u64,
@@ -177,9 +177,9 @@ struct Following {
     progress: Progress,
     /// Time of the last progress report.
     published: Option<Instant>,
-    /// Time at which progress must be published, or `None` if the progress is unchanged.
+    /// Time at which progress must be published, or `None` if the progress has not changed.
     due: Option<Instant>,
-    /// Kept across connections, so that an agent cannot reset the limit by reconnecting.
+    /// Rate limit of the task. It applies across connections, so that an agent cannot reset it with a new connection.
     rate: RateLimit,
 }
 
@@ -190,13 +190,13 @@ impl Following {
     }
 }
 
-/// Returns a text from the agent with limited length and without line breaks.
+/// Returns a text from the agent on one line and with limited length.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_MESSAGE)
 }
 
-/// Token bucket of bytes. Reading more bytes than the bucket contains creates a debt, which delays the next read.
+/// Token bucket for bytes. If more bytes are read than the bucket contains, the debt delays the next read.
 #[derive(Debug)]
 pub struct RateLimit {
     left: i64,
@@ -208,10 +208,10 @@ impl RateLimit {
         RateLimit { left: BURST, filled: now }
     }
 
-    /// Counts a message of this size and returns the pause before the next read.
+    /// Counts a message of this size, and returns the pause before the next read.
     pub fn spend(&mut self, bytes: usize, now: Instant) -> Duration {
         let elapsed = i64::try_from(now.duration_since(self.filled).as_micros()).unwrap_or(i64::MAX);
-        // Elapsed time that refills less than one byte is counted on the next call.
+        // Elapsed time that refills less than one byte counts in the next call.
         let filled = elapsed.saturating_mul(RATE) / MICROSECONDS;
         if filled > 0 {
             self.left = self.left.saturating_add(filled).min(BURST);

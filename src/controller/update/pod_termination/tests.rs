@@ -1,4 +1,4 @@
-//! Tests of evidence that proves the end of a run, and of evidence that does not.
+//! Tests of evidence that proves the end of a run, and of evidence that does not prove it.
 
 use super::*;
 use crate::api::conditions::update_reason;
@@ -16,7 +16,7 @@ fn binding() -> RunBinding {
 }
 
 fn judged(pod: Option<&Pod>, node: &NodeState) -> End {
-    let now = "2026-01-01T12:05:00Z".parse().expect("a time");
+    let now = "2026-01-01T12:05:00Z".parse().expect("valid time");
     let binding = binding();
     judge(Recorded { id: "update-uid", binding: &binding, pod_name: "app-workspace-0", now }, pod, node)
 }
@@ -31,7 +31,7 @@ fn pod(status: Value, deleting: bool) -> Pod {
     if deleting {
         pod["metadata"]["deletionTimestamp"] = json!(RUNNING);
     }
-    serde_json::from_value(pod).expect("a pod")
+    serde_json::from_value(pod).expect("valid pod")
 }
 
 fn container(phase: &str, state: Value, last: Value) -> Value {
@@ -142,7 +142,7 @@ fn an_eviction_is_reported_before_the_end_of_the_container() {
 #[test]
 fn a_container_that_is_not_restarted_proves_the_end_after_a_timeout() {
     let status = container("Running", waiting(), ended("run", "Error", ""));
-    let later = "2026-01-01T12:14:02Z".parse().expect("a time");
+    let later = "2026-01-01T12:14:02Z".parse().expect("valid time");
     let binding = binding();
     let run = Recorded { id: "update-uid", binding: &binding, pod_name: "app-workspace-0", now: later };
     let End::Proven(outcome) = judge(run, Some(&pod(status, false)), &NodeState::NotRead) else {
@@ -154,7 +154,7 @@ fn a_container_that_is_not_restarted_proves_the_end_after_a_timeout() {
 
 #[test]
 fn only_a_dead_node_proves_the_end_of_a_run_without_an_exit_status() {
-    let other: Pod = serde_json::from_value(json!({"metadata": {"uid": "other"}})).expect("a pod");
+    let other: Pod = serde_json::from_value(json!({"metadata": {"uid": "other"}})).expect("valid pod");
     let here = || Some(pod(container("Running", running(), json!({})), false));
     let over = |phase: &str| Some(pod(container(phase, running(), json!({})), false));
     let bare = || Some(pod(json!({"phase": "Failed", "reason": "NodeLost"}), false));
@@ -222,7 +222,7 @@ fn the_node_is_read_only_when_the_end_of_a_run_is_unclear() {
 fn the_out_of_service_taint_overrides_node_conditions() {
     let node = |spec: Value, ready: Value| {
         let node = json!({"metadata": {"name": "n"}, "spec": spec, "status": {"conditions": ready}});
-        NodeState::of(Some(&serde_json::from_value(node).expect("a node")))
+        NodeState::of(Some(&serde_json::from_value(node).expect("valid node")))
     };
     let ready = |status: &str| json!([{"type": "Ready", "status": status, "message": "detail"}]);
     let taint = json!({"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]});

@@ -13,7 +13,7 @@ fn pod(spec: Value) -> Pod {
         "containerID": "containerd://c"}]);
     let pod =
         json!({"metadata": {"name": "app-workspace-0"}, "spec": spec, "status": {"containerStatuses": containers}});
-    serde_json::from_value(pod).expect("a pod")
+    serde_json::from_value(pod).expect("valid pod")
 }
 
 fn workspace() -> Workspace {
@@ -47,21 +47,21 @@ fn a_run_binding_records_host_node_and_container() {
 }
 
 #[test]
-fn a_run_without_an_artifact_is_bound_to_the_one_in_place() {
+fn a_run_without_an_artifact_is_bound_to_the_installed_artifact() {
     let digest = |content: &str| Digest::of(content.as_bytes());
     let artifact =
         |content: &str| ArtifactReference { digest: digest(content), revision: String::new(), dir: String::new() };
     let mut workspace = workspace();
-    workspace.status.as_mut().expect("there").artifact = Some(artifact("a"));
+    workspace.status.as_mut().expect("value is set").artifact = Some(artifact("a"));
     let mut update = update(UpdateSpec::default());
     let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("run binding");
     assert_eq!(binding.artifact, Some(artifact("a")));
     update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
-    // The artifact of the Workspace changes, but the artifact of the run does not.
-    workspace.status.as_mut().expect("there").artifact = Some(artifact("b"));
+    // A change of the artifact of the Workspace does not change the artifact of the run.
+    workspace.status.as_mut().expect("value is set").artifact = Some(artifact("b"));
     let request = run(&update, &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
     assert_eq!(request.artifact.map(|artifact| artifact.digest), Some(digest("a").to_string()));
-    // A controller that did not record the artifact in the binding started the run.
+    // An earlier version of the controller, which did not record the artifact in the binding, started the run.
     update.spec.artifact = Some(artifact("c"));
     update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
     assert_eq!(update.artifact(), Some(&artifact("c")));
@@ -84,7 +84,7 @@ fn missing_or_invalid_spec_fields_are_reported_by_name() {
     ];
     for (changes, expected) in rows {
         let mut spec = whole.clone();
-        spec.as_object_mut().expect("a map").extend(changes.as_object().expect("a map").clone());
+        spec.as_object_mut().expect("is a map").extend(changes.as_object().expect("is a map").clone());
         let update = Update::new("by-hand", serde_json::from_value(spec).expect("valid object"));
         let error = check(&update).err().map(|error| error.to_string());
         assert_eq!(
@@ -103,7 +103,7 @@ fn missing_or_invalid_spec_fields_are_reported_by_name() {
 fn the_run_request_lists_directories_that_must_not_be_empty() {
     let mut workspace = workspace();
     let env_from = json!([{"secretRef": {"name": "aws"}}, {"configMapRef": {"name": "defaults"}}]);
-    workspace.spec.env_from = serde_json::from_value(env_from).expect("a list");
+    workspace.spec.env_from = serde_json::from_value(env_from).expect("is a list");
     let binding = RunBinding { empty_references: vec!["ConfigMap/defaults".to_owned()], ..RunBinding::default() };
     let request =
         run(&update(UpdateSpec::default()), &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
@@ -113,11 +113,11 @@ fn the_run_request_lists_directories_that_must_not_be_empty() {
     let now = jiff::Timestamp::UNIX_EPOCH;
     waits.status =
         Some(crate::controller::update::status::waiting(&waits, update_reason::REFERENCE_NOT_FOUND, "waits", now));
-    assert_eq!(required_protocol_version(&waits, &workspace), 3, "the object is created while the pod is there");
+    assert_eq!(required_protocol_version(&waits, &workspace), 3, "the object is created after the pod");
 }
 
 #[test]
-fn timeouts_and_answers_are_passed_to_the_agent() {
+fn timeouts_and_user_decisions_are_passed_to_the_agent() {
     let spec = UpdateSpec {
         timeout: Some("1m30s".to_owned()),
         idle_timeout: Some("500ms".to_owned()),
@@ -145,7 +145,7 @@ fn timeouts_and_answers_are_passed_to_the_agent() {
 #[test]
 fn the_maximum_timeout_limits_the_spec_and_the_default_timeout() {
     use TimeoutSource::{Default, Maximum, Spec};
-    // Default, maximum, spec.timeout, and the timeout that applies.
+    // The default timeout, the maximum timeout, `spec.timeout`, and the timeout that applies.
     let rows = [
         (10, 60, None, (10, Default)),
         (10, 60, Some(30), (30, Spec)),

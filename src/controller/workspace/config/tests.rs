@@ -6,7 +6,7 @@ use super::*;
 
 fn spec(config: Value) -> WorkspaceSpec {
     let stack = json!({"name": "dev", "config": config, "environment": ["org/env"]});
-    serde_json::from_value(json!({"stacks": [stack]})).expect("a spec")
+    serde_json::from_value(json!({"stacks": [stack]})).expect("valid spec")
 }
 
 fn parsed(item: Value) -> Result<Value, String> {
@@ -69,10 +69,10 @@ fn an_invalid_config_entry_is_rejected_by_key() {
         (json!({"key": "a", "valueFrom": reference("s", "../k")}), "must be a key of a Secret"),
     ];
     for (item, expected) in rows {
-        let error = parsed(item.clone()).expect_err("refused");
+        let error = parsed(item.clone()).expect_err("should be rejected");
         assert!(error.starts_with("config key a: ") && error.contains(expected), "{item}: {error}");
     }
-    let error = check(&spec(json!([{"key": "a", "value": 1}, {"key": "a", "value": 2}]))).expect_err("refused");
+    let error = check(&spec(json!([{"key": "a", "value": 1}, {"key": "a", "value": 2}]))).expect_err("rejected");
     assert_eq!(error.to_string(), "config key a: duplicate key");
 }
 

@@ -19,11 +19,11 @@ use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::index::CacheSync;
 use crate::runtime::reconcile::ReconcileRunner;
 
-/// Duration that exceeds that of all operations except the wait for a cache.
+/// Duration that exceeds the duration of all operations, except the wait for a cache.
 const WHILE: Duration = Duration::from_secs(25);
 
-/// Returns the object at a path: a Workspace that is being deleted, or its terminating pod, which has the finalizer of the
-/// run of Update `uid`.
+/// Returns the object at a path: a Workspace that is being deleted, or its terminating pod. The pod has the finalizer
+/// of the run of the Update `uid`.
 fn object_at(path: &str) -> Option<Value> {
     let deleted = "2026-01-01T00:00:00Z";
     match path {
@@ -49,7 +49,7 @@ fn object_at(path: &str) -> Option<Value> {
     }
 }
 
-/// Returns the Update `uid`. Its run is bound to the pod if `is_bound` is set.
+/// Returns the Update `uid`. If `is_bound` is set, its run is bound to the pod.
 fn update(is_bound: bool) -> Value {
     let run = is_bound.then(|| json!({"podUID": "pod", "agentStartID": "start", "settingsDigest": "s"}));
     json!({
@@ -64,7 +64,7 @@ fn list(items: &[Value]) -> FakeResponse {
     FakeResponse::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
 }
 
-/// Responds like the API server, with separate Updates for the cache and for live reads.
+/// Responds in the same way as the API server, with separate Updates for the cache and for direct reads.
 fn respond(request: &RecordedRequest, cached: &FakeResponse, live: &[Value]) -> FakeResponse {
     let updates = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates";
     match request.path.as_str() {
@@ -157,7 +157,7 @@ async fn until(what: &str, log: &Log, is_so: impl Fn(&Log) -> bool) {
 async fn no_pod_is_released_before_the_update_cache_is_synced() {
     let (let_out, is_out) = watch::channel(false);
     let held = FakeResponse::Held(is_out, Box::new(list(&[update(true)])));
-    // There is no live Update, so a direct read would not find the open run.
+    // The API server returns no Update, so a direct read does not find the open run.
     let (log, task) = start(held, Vec::new());
     until("started", &log, |log| log.verbs().iter().any(|verb| verb.ends_with("v1alpha1/workspaces"))).await;
     tokio::time::sleep(WHILE).await;

@@ -24,7 +24,7 @@ use crate::source::Unavailable;
 const HASH: &str = "current";
 
 fn now() -> Timestamp {
-    "2026-01-01T12:00:00Z".parse().expect("a time")
+    "2026-01-01T12:00:00Z".parse().expect("valid time")
 }
 
 fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
@@ -38,13 +38,13 @@ fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
             "lastTransitionTime": "2026-01-01T11:00:00Z",
         }]},
     });
-    for (field, content) in metadata.as_object().expect("fields") {
+    for (field, content) in metadata.as_object().expect("is a map") {
         value["metadata"][field] = content.clone();
     }
-    serde_json::from_value(value).expect("a workspace")
+    serde_json::from_value(value).expect("valid Workspace")
 }
 
-/// Returns a Workspace in its desired state.
+/// Returns the observed state of a Workspace that needs no action.
 fn at_rest() -> Observed {
     let settings = PodSettings {
         agent_image: "controller:1".to_owned(),
@@ -182,7 +182,7 @@ fn missing_objects_are_created_and_invalid_specs_are_reported() {
 }
 
 #[test]
-fn the_reason_that_a_pod_does_not_start_is_reported() {
+fn the_reason_why_a_pod_does_not_start_is_reported() {
     check(vec![
         (
             "no pod yet",

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 fn spec(env: Value, pod_template: Option<Value>) -> WorkspaceSpec {
-    let env = env.as_array().cloned().expect("a list");
+    let env = env.as_array().cloned().expect("is a list");
     WorkspaceSpec { env, pod_template, ..WorkspaceSpec::default() }
 }
 
@@ -56,7 +56,7 @@ fn env_from_entries_precede_env_variables() {
         {"prefix": "P_", "configMapRef": {"name": "c.d"}},
         {"secretRef": {"name": "maybe", "optional": true}},
     ]);
-    let spec = WorkspaceSpec { env_from: env_from.as_array().cloned().expect("a list"), ..spec(env, None) };
+    let spec = WorkspaceSpec { env_from: env_from.as_array().cloned().expect("is a list"), ..spec(env, None) };
     let expected = [
         "*</var/run/secrets/stacks.pulumi.com/secrets/s",
         "P_*</var/run/configmaps/stacks.pulumi.com/configmaps/c.d",
@@ -87,7 +87,7 @@ fn names_that_escape_the_mount_are_rejected() {
     let variable =
         |secret: &str, key: &str| json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}]);
     for (secret, key) in [("..", "k"), ("a/b", "k"), ("", "k"), ("s", "../k"), ("s", ".."), ("s", ""), ("S", "k")] {
-        let error = run_environment(&spec(variable(secret, key), None)).expect_err("refused").to_string();
+        let error = run_environment(&spec(variable(secret, key), None)).expect_err("should be rejected").to_string();
         assert!(error.starts_with("environment variable A: "), "{secret} {key}: {error}");
     }
     for name in ["", "A=B"] {
@@ -125,7 +125,7 @@ fn every_non_optional_mounted_reference_is_required() {
             {"name": "prod", "config": [{"key": "size", "valueFrom": {"configMapKeyRef": key("other")}}]},
         ],
     }))
-    .expect("a spec");
+    .expect("valid spec");
     let named = |stack| -> Vec<String> {
         let named = |reference: Reference| format!("{} {}", reference.object(), reference.referrer);
         let mut named: Vec<String> = references(&spec, stack).into_iter().map(named).collect();
@@ -146,6 +146,6 @@ fn every_non_optional_mounted_reference_is_required() {
     assert_eq!(named(Some("dev")), of_dev);
     assert_eq!(named(Some("unknown")), environment);
     let found = references(&spec, None);
-    let aws = found.iter().find(|reference| reference.name == "aws").expect("there");
+    let aws = found.iter().find(|reference| reference.name == "aws").expect("value is set");
     assert_eq!(aws.directory, "/var/run/secrets/stacks.pulumi.com/secrets/aws");
 }

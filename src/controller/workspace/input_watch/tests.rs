@@ -7,7 +7,7 @@ use crate::runtime::fake_api::{FakeResponse, client};
 
 fn secret(name: &str, version: u32) -> PartialObjectMeta<Secret> {
     let metadata = json!({"namespace": "apps", "name": name, "resourceVersion": version.to_string()});
-    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})).expect("metadata")
+    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})).expect("valid metadata")
 }
 
 #[test]
@@ -22,10 +22,10 @@ fn only_changes_after_the_initial_list_are_reported() {
         (Event::InitDone, None),
         (Event::Apply(secret("a", 3)), changed("a")),
         (Event::Apply(secret("a", 3)), None),
-        // Created, or labeled for the first time.
+        // The object is created, or gets the label for the first time.
         (Event::Apply(secret("c", 4)), changed("c")),
         (Event::Delete(secret("c", 5)), None),
-        // The watch was interrupted.
+        // The watch is interrupted.
         (Event::Init, None),
         (Event::InitApply(secret("a", 3)), None),
         (Event::InitApply(secret("b", 6)), changed("b")),
@@ -83,7 +83,7 @@ async fn no_watch_is_started_while_listing_is_forbidden() {
     watching.await.expect("ends within the timeout");
     let requests = log.all();
     assert_eq!(requests.len(), 8, "one attempt and three retries for two kinds: {requests:?}");
-    // A watch logs each rejection. A list of one object does not.
+    // A watch logs each rejection, but a list of one object does not.
     assert!(
         requests.iter().all(|request| request.query.contains("limit=1") && !request.query.contains("watch=true")),
         "{requests:?}"

@@ -1,4 +1,4 @@
-//! Tests with the pods of the Kubernetes test suite, and of each control with the field that its error contains.
+//! Tests with the pods of the Kubernetes tests, and tests of each control with the field in its error.
 
 use serde_json::json;
 
@@ -13,15 +13,15 @@ fn pod_security_results_match_the_kubernetes_test_cases() {
     let cases: Vec<Value> = serde_json::from_str(KUBERNETES).expect("list of test cases");
     assert!(cases.len() > 90, "found only {} test cases", cases.len());
     for case in cases {
-        let (name, expected) = (case["name"].as_str().expect("a name"), case["allowed"] == true);
-        // The standard exempts Windows pods, but the agent supports only Linux.
+        let (name, expected) = (case["name"].as_str().expect("name is set"), case["allowed"] == true);
+        // The standard exempts Windows pods. The agent supports only Linux.
         let expected = expected && name != "base_windows";
         let found = check(&case["pod"]);
         assert_eq!(found.is_ok(), expected, "{name}: {found:?}");
     }
 }
 
-/// Returns a pod that meets the standard, with one changed field.
+/// Returns a pod that meets the standard, except for one changed field.
 fn with(pointer: &str, value: Value) -> Value {
     let container = |name: &str| json!({"name": name, "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}});
     let mut template = json!({
@@ -33,7 +33,7 @@ fn with(pointer: &str, value: Value) -> Value {
             "ephemeralContainers": [container("debug")],
         },
     });
-    let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
+    let (parent, field) = pointer.rsplit_once('/').expect("valid pointer");
     let mut at = &mut template;
     for part in parent.split('/').skip(1) {
         at = match part.parse::<usize>() {

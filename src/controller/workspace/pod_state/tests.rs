@@ -6,7 +6,7 @@ use super::*;
 
 fn pod(status: Value) -> PodState {
     let metadata = json!({"name": "app-workspace-0", "uid": "pod-uid"});
-    read(&serde_json::from_value(json!({"metadata": metadata, "status": status})).expect("a pod"))
+    read(&serde_json::from_value(json!({"metadata": metadata, "status": status})).expect("valid pod"))
 }
 
 fn waiting(reason: &str, message: &str) -> Value {
@@ -76,7 +76,7 @@ fn an_unschedulable_pod_message_lists_its_resource_requests() {
             "metadata": {"name": "app-workspace-0"}, "spec": {"containers": containers, "initContainers": inits},
             "status": {"conditions": [condition]},
         });
-        read(&serde_json::from_value(pod).expect("a pod")).problem
+        read(&serde_json::from_value(pod).expect("valid pod")).problem
     };
     let full = "0/1 nodes are available: 1 Insufficient memory.";
     let expected = format!(
@@ -113,7 +113,7 @@ fn init_pod(container: &str, state: Value, last: Value, restarts: i32) -> PodSta
         "lastState": last,
     }]});
     let metadata = json!({"name": "app-workspace-0", "uid": "pod-uid"});
-    read(&serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).expect("a pod"))
+    read(&serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).expect("valid pod"))
 }
 
 #[test]
@@ -168,13 +168,13 @@ fn a_failed_pod_is_neither_running_nor_ready() {
 
 #[test]
 fn the_newest_recent_warning_is_reported() {
-    let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
+    let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("valid time");
     let event = |kind: &str, time: &str, message: &str| -> Event {
         serde_json::from_value(json!({
             "metadata": {}, "involvedObject": {}, "reason": "FailedCreate", "message": message, "lastTimestamp": time,
             "type": kind,
         }))
-        .expect("an event")
+        .expect("valid event")
     };
     let old = event("Warning", "2026-01-01T11:39:00Z", "old");
     let first = event("Warning", "2026-01-01T11:59:00Z", "first");

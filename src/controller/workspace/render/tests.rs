@@ -20,7 +20,7 @@ fn settings() -> PodSettings {
 
 fn workspace(spec: Value) -> Workspace {
     let metadata = json!({"name": "app", "namespace": "team"});
-    serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a workspace")
+    serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("valid Workspace")
 }
 
 fn rendered(spec: Value) -> Result<Rendered, SpecError> {
@@ -32,12 +32,12 @@ fn with_template(pod_template: Value) -> Result<Rendered, SpecError> {
 }
 
 fn template(rendered: &Rendered) -> &Value {
-    rendered.stateful_set.pointer("/spec/template").expect("a template")
+    rendered.stateful_set.pointer("/spec/template").expect("template is set")
 }
 
 fn pulumi(rendered: &Rendered) -> &Value {
-    let containers = template(rendered)["spec"]["containers"].as_array().expect("containers");
-    containers.iter().find(|container| container["name"] == "pulumi").expect("the container")
+    let containers = template(rendered)["spec"]["containers"].as_array().expect("containers are set");
+    containers.iter().find(|container| container["name"] == "pulumi").expect("container is set")
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_workspace_renders_a_service_a_stateful_set_and_a_budget() {
         ],
     }))
     .expect("renders");
-    let pretty = |value: &Value| serde_json::to_string_pretty(value).expect("JSON");
+    let pretty = |value: &Value| serde_json::to_string_pretty(value).expect("valid JSON");
     insta::assert_snapshot!("service", pretty(&rendered.service));
     insta::assert_snapshot!("stateful_set", pretty(&rendered.stateful_set));
     insta::assert_snapshot!("budget", pretty(&rendered.budget));
@@ -62,7 +62,7 @@ fn a_workspace_renders_a_service_a_stateful_set_and_a_budget() {
 #[test]
 fn templates_over_the_size_limit_are_rejected_by_name() {
     let large = |bytes: usize| json!({"metadata": {"labels": {"a": "x".repeat(bytes)}}});
-    let result = |spec: Value| rendered(spec).expect_err("refused").to_string();
+    let result = |spec: Value| rendered(spec).expect_err("should be rejected").to_string();
     let message = result(json!({"podTemplate": large(bounds::TEMPLATE_BYTES)}));
     assert!(
         message.starts_with("podTemplate must be at most 262144 bytes") && message.contains("but has 2621"),
@@ -112,7 +112,7 @@ fn the_pod_template_is_merged_over_the_generated_one() {
     assert_eq!(spec["securityContext"]["runAsUser"], 1000);
     assert_eq!(spec["securityContext"]["fsGroup"], 1000);
     assert_eq!(spec["aFieldOfTheFuture"], json!({"kept": true}));
-    assert_eq!(spec["volumes"].as_array().expect("volumes").len(), 4);
+    assert_eq!(spec["volumes"].as_array().expect("volumes are set").len(), 4);
     let secret = &pulumi(&rendered)["env"][0]["valueFrom"]["secretKeyRef"];
     assert_eq!(secret, &json!({"name": "s", "key": "k", "optional": true}));
     let labels = &template(&rendered)["metadata"]["labels"];
@@ -140,7 +140,7 @@ fn unsupported_pod_template_fields_are_rejected_by_name() {
 fn changes_to_protected_pod_template_fields_are_rejected_by_name() {
     let container = |fields: Value| {
         let mut container = json!({"name": "pulumi"});
-        for (name, value) in fields.as_object().expect("fields") {
+        for (name, value) in fields.as_object().expect("is a map") {
             container[name] = value.clone();
         }
         json!({"spec": {"containers": [container]}})
@@ -198,8 +198,8 @@ fn with_init_containers(init_containers: &Value, digest: char) -> (Vec<String>, 
         rendered(json!({"artifact": artifact, "podTemplate": {"spec": {"initContainers": init_containers}}}))
             .expect("renders");
     let template = template(&rendered);
-    let containers = template["spec"]["initContainers"].as_array().expect("a list");
-    let names = containers.iter().map(|container| container["name"].as_str().expect("a name").to_owned()).collect();
+    let containers = template["spec"]["initContainers"].as_array().expect("is a list");
+    let names = containers.iter().map(|container| container["name"].as_str().expect("name").to_owned()).collect();
     assert_eq!(template["metadata"]["annotations"]["auto.pulumi.com/revision-hash"], json!(rendered.revision_hash));
     (names, rendered.revision_hash)
 }
@@ -230,7 +230,7 @@ fn a_template_can_set_resources_of_controller_init_containers() {
         {"name": "fetch", "resources": limits},
     ]}}))
     .expect("renders");
-    let containers = template(&rendered)["spec"]["initContainers"].as_array().expect("a list");
+    let containers = template(&rendered)["spec"]["initContainers"].as_array().expect("is a list");
     assert_eq!(containers.len(), 1, "no container waits for a source");
     assert_eq!(containers[0]["resources"]["limits"], limits["limits"]);
     assert_eq!(containers[0]["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
@@ -334,7 +334,7 @@ fn the_agent_image_changes_the_stateful_set_but_not_the_revision() {
 #[test]
 fn user_variables_do_not_override_controller_variables() {
     let rendered = rendered(json!({"env": [{"name": "POD_UID", "value": "mine"}]})).expect("renders");
-    let environment = pulumi(&rendered)["env"].as_array().expect("a list").clone();
+    let environment = pulumi(&rendered)["env"].as_array().expect("is a list").clone();
     let named: Vec<_> = environment.iter().filter(|variable| variable["name"] == "POD_UID").collect();
     assert_eq!(named.len(), 1);
     assert_eq!(named[0]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.uid");
@@ -351,7 +351,7 @@ fn the_agent_gets_the_effective_termination_grace_period() {
         (json!({"terminationGracePeriodSeconds": 45, "containers": container}), "45"),
     ] {
         let rendered = with_template(json!({"spec": spec})).expect("renders");
-        let environment = pulumi(&rendered)["env"].as_array().expect("a list").clone();
+        let environment = pulumi(&rendered)["env"].as_array().expect("is a list").clone();
         let values = environment.iter().filter(|variable| variable["name"] == "POD_TERMINATION_GRACE_SECONDS");
         let values: Vec<_> = values.map(|variable| variable["value"].as_str().unwrap_or_default().to_owned()).collect();
         assert_eq!(values, [expected], "{spec}");

@@ -1,4 +1,4 @@
-//! Tests which events reach the API.
+//! Tests of the events that reach the API.
 
 use std::time::Duration;
 

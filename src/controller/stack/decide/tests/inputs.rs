@@ -1,4 +1,4 @@
-//! Tests changes of Secrets and ConfigMaps that are referenced by the configuration or mounted in the pod.
+//! Tests of changes of Secrets and ConfigMaps to which the configuration refers, or which the pod mounts.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn a_rotated_config_input_starts_a_run_and_the_first_value_is_recorded() {
         };
         stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
         let mut workspace = workspace(&stack, Status::True, "Succeeded");
-        workspace.status.as_mut().expect("there").config_inputs = now_seen.map(str::to_owned);
+        workspace.status.as_mut().expect("value is set").config_inputs = now_seen.map(str::to_owned);
         decide(&Observed { workspace: Some(workspace), ..observed(stack) }, now())
     };
     let Action::Start(current) = seen(Some("a"), "succeeded", Some("b")) else { panic!("expected Action::Start") };
@@ -42,7 +42,7 @@ fn input_values_that_the_last_run_has_read_start_no_run() {
         };
         stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
         let mut workspace = workspace(&stack, Status::True, "Succeeded");
-        workspace.status.as_mut().expect("there").config_inputs = Some(now_seen.to_owned());
+        workspace.status.as_mut().expect("value is set").config_inputs = Some(now_seen.to_owned());
         Observed { workspace: Some(workspace), ..observed(stack) }
     };
     assert_eq!(
@@ -57,7 +57,7 @@ fn input_values_that_the_last_run_has_read_start_no_run() {
     assert_eq!(decide(&seen("succeeded", "c"), now()).name(), "Start", "the input has changed since the run");
     reported.stack.status = Some(status::with_first_inputs(&reported.stack, &recorded));
     assert_eq!(decide(&reported, now()), Action::Settled(Settled::Done(None)));
-    reported.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("there").config_inputs = Some("a".to_owned());
+    reported.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("status").config_inputs = Some("a".to_owned());
     assert_eq!(decide(&reported, now()).name(), "Start", "the input was reverted after the run");
 }
 
@@ -67,7 +67,7 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };
     let (secret, map) = ("Secret/aws", "ConfigMap/settings");
-    // The hashes of the last run, the hashes of the pod, the watched objects, and the message of the run that starts.
+    // The hashes in the last run, the hashes in the pod, the watched objects, and the message of the next run.
     type Words<'a> = Vec<(&'a str, &'a str)>;
     let rows: [(&str, Words<'_>, Words<'_>, &[&str], Option<&str>); 7] = [
         ("no input has changed", vec![(secret, "1")], vec![(secret, "1")], &[secret], None),
@@ -104,7 +104,7 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
         };
         stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
         let mut workspace = workspace(&stack, Status::True, "Succeeded");
-        workspace.status.as_mut().expect("there").mounted_inputs = words(&now_seen);
+        workspace.status.as_mut().expect("value is set").mounted_inputs = words(&now_seen);
         let watched = watched.iter().map(|object| (*object).to_owned()).collect();
         let action = decide(&Observed { workspace: Some(workspace), watched, ..observed(stack) }, now());
         match (action, expected) {
@@ -142,7 +142,7 @@ fn the_message_shows_the_progress_of_an_open_run() {
         }
     };
     fn status(observed: &mut Observed) -> &mut UpdateStatus {
-        observed.update.as_mut().expect("there").status.get_or_insert_default()
+        observed.update.as_mut().expect("value is set").status.get_or_insert_default()
     }
     let resources = |done: i64, total: i64| {
         move |observed: &mut Observed| {
@@ -157,7 +157,7 @@ fn the_message_shows_the_progress_of_an_open_run() {
         resources(1, 3)(observed);
         let changes = [("same".to_owned(), 4), ("create".to_owned(), 1)].into();
         let last = LastUpdate { changes, ..last("up", "succeeded") };
-        observed.stack.status.as_mut().expect("there").last_update = Some(last);
+        observed.stack.status.as_mut().expect("value is set").last_update = Some(last);
     };
     assert_eq!(
         running_message(&with_last).as_deref(),

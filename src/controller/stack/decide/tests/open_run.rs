@@ -6,7 +6,7 @@ use super::*;
 fn an_announced_run_is_created_awaited_and_recorded() {
     let mut announced = stack();
     let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
-    announced.status.as_mut().expect("there").current_update = Some(current.clone());
+    announced.status.as_mut().expect("value is set").current_update = Some(current.clone());
     let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
     let made = Observed { workspace: ready.clone(), ..observed(announced.clone()) };
     assert_eq!(decide(&made, now()), Action::CreateUpdate(current));
@@ -29,7 +29,7 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     let announced = |change: fn(&mut Stack)| {
         let mut announced = stack();
         let current = current_update(&observed(announced.clone()), &resolved(), UpdateKind::Up, "why".to_owned());
-        announced.status.as_mut().expect("there").current_update = Some(current);
+        announced.status.as_mut().expect("value is set").current_update = Some(current);
         change(&mut announced);
         Observed {
             update: Some(Update::new("app-1", UpdateSpec::default())),
@@ -40,7 +40,7 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     let revoked = |observed: &Observed| matches!(decide(observed, now()), Action::RevokeUpdate(_));
     assert!(matches!(decide(&announced(|_| {}), now()), Action::AwaitUpdate(_)));
     let mut queued = announced(|_| {});
-    let update = queued.update.as_mut().expect("there");
+    let update = queued.update.as_mut().expect("value is set");
     let claim = Claim { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "queued: all" };
     let status = update.status.get_or_insert_default();
     conditions::set(&mut status.conditions, &claim, 1, now());
@@ -55,12 +55,12 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     let moved = Resolved { digest: crate::artifact::Digest::of(b"other"), ..resolved() };
     assert!(revoked(&Observed { source: Some(Ok(moved)), ..announced(|_| {}) }));
     let mut emptied = workspace(&stack(), Status::False, "ArtifactUnavailable");
-    emptied.status.as_mut().expect("there").artifact = None;
+    emptied.status.as_mut().expect("value is set").artifact = None;
     let lost = Observed { workspace: Some(emptied), in_store: false, ..announced(|_| {}) };
     assert!(matches!(decide(&lost, now()), Action::Fetch(_)));
 }
 
-/// Returns an artifact of a Git repository whose selected files have this digest.
+/// Returns an artifact of a Git repository with this digest of the selected files.
 fn selected(content: &[u8], selection: &str) -> Resolved {
     let spec = StackSpec {
         project_repo: Some("https://git.example.com/app.git".to_owned()),
@@ -82,7 +82,7 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
     let first = selected(b"first", "paths-1");
     let mut announced = stack();
     let current = current_update(&observed(announced.clone()), &first, UpdateKind::Up, "why".to_owned());
-    announced.status.as_mut().expect("there").current_update = Some(current);
+    announced.status.as_mut().expect("value is set").current_update = Some(current);
     let mut placed = build_workspace::workspace(&announced, &reference(&first)).expect("valid");
     placed.status = Some(WorkspaceStatus { artifact: placed.spec.artifact.clone(), ..WorkspaceStatus::default() });
     let mut lost = placed.clone();
@@ -103,12 +103,12 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
     assert!(is_revoked(Resolved { digest: crate::artifact::Digest::of(b"second"), ..resolved() }, &placed));
 }
 
-/// Returns a Stack with an open run, whose Update has this `Progressing` condition.
+/// Returns a Stack with an open run and this `Progressing` condition of its Update.
 #[test]
-fn an_unknown_outcome_is_reported_and_a_user_answer_is_forwarded_once() {
+fn an_unknown_outcome_is_reported_and_a_decision_is_forwarded_once() {
     let unresolved = || open(Status::Unknown, "RunOutcomeUnknown");
     assert_eq!(decide(&unresolved(), now()), Action::ReportUnknownOutcome("detail".to_owned()));
-    let name = unresolved().update.expect("there").name_any();
+    let name = unresolved().update.expect("value is set").name_any();
     let resolved_with = |value: String| {
         let mut observed = unresolved();
         observed.stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), value);
@@ -117,7 +117,7 @@ fn an_unknown_outcome_is_reported_and_a_user_answer_is_forwarded_once() {
     let resolution = format!("{name}=retry");
     let mut resolved = resolved_with(resolution.clone());
     assert_eq!(decide(&resolved, now()), Action::ForwardResolution(resolution.clone()));
-    let update = resolved.update.as_mut().expect("there");
+    let update = resolved.update.as_mut().expect("value is set");
     update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution);
     assert_eq!(
         decide(&resolved, now()),

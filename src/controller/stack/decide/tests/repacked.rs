@@ -1,4 +1,4 @@
-//! Tests archives that a source has repacked for the revision of the last run.
+//! Tests of archives that a source has repacked for the revision of the last run.
 
 use super::*;
 use crate::api::pulumi::CurrentUpdate;
@@ -12,7 +12,7 @@ fn packed_again(content_id: Option<&str>) -> Resolved {
     Resolved { digest: crate::artifact::Digest::of(b"again"), content_id: content_id.map(str::to_owned), ..resolved() }
 }
 
-/// Returns a Stack after a run with this content ID.
+/// Returns a Stack after a run of an artifact with this content ID.
 fn ran(state: &str, content_id: Option<&str>) -> Stack {
     let mut stack = stack();
     let last = LastUpdate {
@@ -39,7 +39,7 @@ fn a_repacked_archive_is_placed_and_recorded_without_a_run() {
         panic!("expected a Workspace with the artifact")
     };
     assert_eq!(expected.spec.artifact, Some(reference(&source)));
-    // The controller crashed after the apply, before it recorded the archive.
+    // The controller crashes after the apply, before it records the archive.
     observed.workspace = Some(*expected);
     let Action::AdoptBaseline(status) = decide(&observed, now()) else { panic!("expected a new baseline") };
     let last = status.last_update.as_ref().expect("last update is kept");
@@ -62,11 +62,11 @@ fn only_unchanged_content_of_the_same_revision_skips_the_run() {
     for (name, before, source, expected) in rows {
         let mut observed = seen(ran("succeeded", before), source.clone());
         if expected == "Start" {
-            let workspace = observed.workspace.as_mut().expect("there");
+            let workspace = observed.workspace.as_mut().expect("value is set");
             *workspace = build_workspace::workspace(&observed.stack, &reference(&source)).expect("valid");
             workspace.metadata.generation = Some(1);
             workspace.status = self::workspace(&observed.stack, Status::True, "Succeeded").status;
-            workspace.status.as_mut().expect("there").artifact = Some(reference(&source));
+            workspace.status.as_mut().expect("value is set").artifact = Some(reference(&source));
         }
         assert_eq!(decide(&observed, now()).name(), expected, "{name}");
     }
@@ -88,7 +88,7 @@ fn a_failed_run_keeps_its_retry_time_when_the_archive_is_repacked() {
     let repacked = RunCandidate::new(&observed, &packed_again(Some("a")));
     observed.stack.status = Some(status::with_repacked_archive(&observed.stack, &repacked.inputs));
     assert!(matches!(decide(&observed, now()), Action::Settled(Settled::RetryAfter(_))));
-    let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref()).expect("there");
+    let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref()).expect("value is set");
     assert_eq!(last.last_attempted_commit.as_deref(), Some(COMMIT));
 }
 
@@ -116,10 +116,10 @@ fn a_queued_run_is_kept_while_the_pod_has_the_older_archive() {
             commit: Some(COMMIT.to_owned()),
             ..CurrentUpdate::default()
         };
-        stack.status.as_mut().expect("there").current_update = Some(current);
+        stack.status.as_mut().expect("value is set").current_update = Some(current);
         let mut observed = seen(stack, source);
         if !is_placed {
-            observed.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("there").artifact = None;
+            observed.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("value is set").artifact = None;
         }
         let update = Update::new("app-1", UpdateSpec::default());
         decide(&Observed { update: Some(update), ..observed }, now()).name()

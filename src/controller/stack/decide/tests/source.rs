@@ -1,4 +1,4 @@
-//! Tests missing sources, and artifacts that are no longer in the store.
+//! Tests of missing sources, and of artifacts that the store no longer contains.
 
 use super::*;
 use crate::controller::stack::status::State;
@@ -8,7 +8,7 @@ fn missing() -> Option<Result<Resolved, Unavailable>> {
     Some(Err(Unavailable::Stalled("Program apps/app does not exist".to_owned())))
 }
 
-/// Returns a Stack that has waited for its source since this second.
+/// Returns a Stack that waits for its source since this second.
 fn waiting_since(second: i64) -> Stack {
     let mut stack = stack();
     let state = State::SourceUnavailable("Program apps/app does not exist".to_owned());
@@ -65,7 +65,7 @@ fn another_directory_of_the_same_archive_is_refetched_if_evicted() {
     let before = workspace(&stack, Status::True, "Succeeded");
     assert_eq!(seen(before.clone(), false), "Fetch");
     assert_eq!(seen(before.clone(), true), "ApplyWorkspace");
-    // The store lost the bytes after the apply and before the pod received them.
+    // After the apply, the store loses the bytes before the pod receives them.
     let mut lacking = build_workspace::workspace(&stack, &reference(&source)).expect("valid");
     lacking.metadata.generation = Some(1);
     lacking.status = workspace(&stack, Status::False, "ArtifactUnavailable").status;
@@ -78,7 +78,7 @@ fn a_due_run_refetches_a_source_that_the_pod_lost() {
     let mut stack = stack();
     stack.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
     stack.metadata.generation = Some(2);
-    // The status still names the artifact of the previous pod.
+    // The status still contains the artifact of the previous pod.
     let lacking = workspace(&stack, Status::False, "ArtifactUnavailable");
     let observed = Observed { workspace: Some(lacking), in_store: false, ..observed(stack) };
     assert_eq!(brief(&decide(&observed, now())), "Fetch");

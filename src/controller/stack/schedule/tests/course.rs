@@ -1,11 +1,12 @@
-//! Tests sequences of runs. The pauses are those of the Pulumi Kubernetes Operator, without its limit of retries.
+//! Tests of sequences of runs. The delays equal the delays of the Pulumi Kubernetes Operator, but the number of retries
+//! is not limited.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 use crate::api::pulumi::StackSpec;
 
-/// A Stack with its last run, its current inputs and a clock.
+/// Stack with its last run, its current inputs and a clock.
 struct Course {
     backoff: StackBackoff,
     kind: UpdateKind,
@@ -28,7 +29,7 @@ impl Course {
         due(self.last.as_ref(), None, &self.candidate, self.kind, &self.backoff, now)
     }
 
-    /// Simulates a run without duration.
+    /// Simulates a run that takes no time.
     fn run(&mut self, succeeds: bool) {
         let failed = update_reason::UPDATE_FAILED;
         let failures = match succeeds {
@@ -47,7 +48,8 @@ impl Course {
         });
     }
 
-    /// Returns the start times of the next runs relative to the current time, for at most `most` runs that all fail.
+    /// Returns the start times of the next runs, relative to the current time. At most `most` runs start, and all of
+    /// them fail.
     fn failing(&mut self, most: usize) -> Vec<i64> {
         let begin = self.now;
         let mut begun = Vec::new();
@@ -65,7 +67,7 @@ impl Course {
     }
 }
 
-/// Start times of the first attempts in seconds. The operator stops after the fourth attempt.
+/// Start times of the first attempts, in seconds. The operator stops after the fourth attempt.
 const FIRST: [i64; 6] = [0, 10, 40, 130, 400, 1210];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Simulates many Stacks with one source in virtual time. The simulation uses the real queue for run slots, status and Updates.
+//! Simulates many Stacks with one source in virtual time. The queue for run slots, the status and the Updates are real.
 
 use crate::api::pulumi::RunInputs;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,22 +25,22 @@ const SLOTS: usize = 10;
 const COMMIT_EVERY: u64 = 600;
 /// Mean duration of a run in seconds.
 const RUN: u64 = 60;
-/// Time in which every Stack can run once, in seconds.
+/// Time in which each Stack can run once, in seconds.
 const PASS: u64 = STACKS as u64 * RUN / SLOTS as u64;
 
 enum Event {
     Commit,
-    /// The source of this commit is in the pod of a Stack.
+    /// The source of this commit has arrived in the pod of this Stack.
     Placed(usize, u64),
     Ended(usize),
 }
 
 struct Member {
     stack: Stack,
-    /// The queued or open Update.
+    /// Queued or open Update.
     update: Option<Update>,
     is_open: bool,
-    /// The commit of the Update.
+    /// Commit of the Update.
     commit: u64,
     /// Start times of all runs, in seconds.
     starts: Vec<u64>,
@@ -109,7 +109,7 @@ impl Simulation {
         }
     }
 
-    /// Revokes all queued runs and delivers the new source to all Workspaces, in random order.
+    /// Revokes all queued runs, and delivers the new source to all Workspaces in random order.
     fn commit(&mut self) {
         self.commit += 1;
         self.after(COMMIT_EVERY, Event::Commit);
@@ -172,7 +172,7 @@ impl Simulation {
         }
     }
 
-    /// Records the result. One in twenty runs fails and is repeated immediately.
+    /// Records the result of a run. One in twenty runs fails and is retried immediately.
     fn ended(&mut self, number: usize) {
         let (now, instant) = (self.now(), self.instant());
         let member = &mut self.members[number];
@@ -197,7 +197,8 @@ fn every_queued_stack_runs_within_one_and_a_half_passes() {
         simulation.run_until(end);
         let mut longest = 0;
         for member in &simulation.members {
-            // Ten commits arrive in the time in which every Stack can run once, so every Stack always has a pending run.
+            // Ten commits arrive in the time in which each Stack can run once. Each Stack therefore always has a
+            // pending run.
             let times = std::iter::once(&0).chain(&member.starts).chain(std::iter::once(&end));
             let gaps = times.clone().zip(times.skip(1)).map(|(from, to)| to - from);
             longest = gaps.max().unwrap_or(end).max(longest);

@@ -1,11 +1,11 @@
-//! Tests the effect of a run on the record of the previous run.
+//! Tests of the effect of a run on the record of the previous run.
 
 use super::*;
 use crate::api::auto::{RunBinding, TerminationEvidence};
 use crate::api::pulumi::PulumiStack;
 use crate::controller::stack::identity;
 
-/// Returns the status after another run of this type with this result.
+/// Returns the status after another run with this type and result.
 fn after(before: Option<StackStatus>, kind: UpdateKind, update: &Update) -> StackStatus {
     let mut stack = stack(None);
     stack.status = before.or(stack.status);
@@ -25,7 +25,7 @@ fn last(status: &StackStatus) -> LastUpdate {
 
 fn locked_by(holder: &str) -> Update {
     let mut update = ended(Some("UpdateConflict"));
-    update.status.as_mut().expect("there").message = Some(format!("the stack is locked by {holder}"));
+    update.status.as_mut().expect("value is set").message = Some(format!("the stack is locked by {holder}"));
     update
 }
 
@@ -45,10 +45,10 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
     assert_eq!(message(&third), "the stack is locked by alice; next retry at 1970-01-01T00:02:20Z");
 }
 
-/// Returns a destroy that started and ended with this reason.
+/// Returns a destroy that has started and ended with this reason.
 fn destroy(reason: Option<&str>, proof: TerminationEvidence, is_interrupted: bool) -> Update {
     let mut update = ended(reason);
-    let status = update.status.as_mut().expect("there");
+    let status = update.status.as_mut().expect("value is set");
     status.run = Some(RunBinding::default());
     status.termination_evidence = Some(proof);
     status.interrupted = is_interrupted.then_some(true);
@@ -60,13 +60,14 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
     let applied = || StackStatus { applied_stack: Some(here()), ..stack(None).status.unwrap_or_default() };
     let not_found = destroy(Some("StackNotFound"), TerminationEvidence::Agent, false);
     let mut unbound = destroy(Some("Aborted"), TerminationEvidence::Container, true);
-    unbound.status.as_mut().expect("there").run = None;
+    unbound.status.as_mut().expect("value is set").run = None;
     let interrupted = destroy(Some("Aborted"), TerminationEvidence::Container, true);
     let conflict = destroy(Some("UpdateConflict"), TerminationEvidence::Agent, false);
     let unknown = destroy(Some("RunOutcomeUnknown"), TerminationEvidence::User, true);
     let in_order = destroy(Some("UpdateFailed"), TerminationEvidence::Agent, false);
     let elsewhere = PulumiStack { backend: Some("s3://b".to_owned()), ..here() };
-    // The previous runs, the Pulumi stack with the resources, and whether a destroy succeeds that does not find its Pulumi stack.
+    // The previous runs, the Pulumi stack with the resources, and whether a destroy succeeds that does not find its
+    // Pulumi stack.
     let rows: [(&str, Vec<&Update>, PulumiStack, bool); 7] = [
         ("interrupted", vec![&interrupted], here(), true),
         ("unknown outcome", vec![&unknown], here(), true),
@@ -120,12 +121,12 @@ fn the_config_inputs_read_by_a_run_are_recorded() {
         };
         stack.status = Some(started(&stack, &current, at(10)));
         let mut update = ended(None);
-        update.status.as_mut().expect("there").config_inputs = read.map(str::to_owned);
+        update.status.as_mut().expect("value is set").config_inputs = read.map(str::to_owned);
         let last = last(&with_result(&stack, &update, None, at(20)));
         [last.inputs.config_inputs.unwrap_or_default(), last.run_config_inputs.unwrap_or_default()]
     };
     assert_eq!(ran(Some("a"), Some("a")), ["a", ""]);
     assert_eq!(ran(Some("a"), Some("b")), ["a", "b"], "the hash has changed since the request");
-    assert_eq!(ran(Some("a"), None), ["a", ""], "an agent without hash reports");
+    assert_eq!(ran(Some("a"), None), ["a", ""], "the agent reports no hash");
     assert_eq!(ran(None, Some("b")), ["b", ""], "the hash was unknown at the request");
 }

@@ -75,9 +75,9 @@ fn the_result_of_an_update_is_copied_to_the_status() {
     let status = with_result(&stack, &ended(None), Some(&outputs), at(20));
     assert_eq!(status.current_update, None);
     assert_eq!(status.last_applied_revision.as_deref(), Some("main@sha1:b"));
-    let text = serde_json::to_string(&status.outputs).expect("json");
+    let text = serde_json::to_string(&status.outputs).expect("valid JSON");
     assert_eq!(text, r#"{"count":3,"token":"[secret]","url":"http://x"}"#);
-    let last = status.last_update.expect("there");
+    let last = status.last_update.expect("value is set");
     assert_eq!((last.state.as_deref(), last.failures), (Some("succeeded"), 0));
     assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:b"));
 }
@@ -101,7 +101,7 @@ fn canceled_runs_are_recorded_and_revoked_ones_are_not() {
         *update = ended(Some("Aborted"));
         update.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
     });
-    assert_eq!(brief(&killed), ["Ready=False/Canceled", "Stalled=True/Canceled"], "however it ended");
+    assert_eq!(brief(&killed), ["Ready=False/Canceled", "Stalled=True/Canceled"], "regardless of how the run ended");
     let timed_out = absorbed_so(|_| {});
     assert_eq!(brief(&timed_out), ["Ready=False/UpdateFailed", "Reconciling=True/RetryingAfterFailure"]);
     assert_eq!(timed_out.last_update.and_then(|last| last.canceled_by_user), None);
@@ -126,12 +126,12 @@ fn a_failure_is_counted_and_keeps_the_last_successful_revision() {
     };
     let mut stack = stack(Some(good));
     stack.status = Some(started(&stack, &current(), at(10)));
-    let last = with_result(&stack, &ended(Some("UpdateFailed")), None, at(20)).last_update.expect("there");
+    let last = with_result(&stack, &ended(Some("UpdateFailed")), None, at(20)).last_update.expect("value is set");
     assert_eq!(last.failures, 2);
     assert_eq!(last.message.as_deref(), Some("boom"));
     assert_eq!(last.last_successful_commit.as_deref(), Some("main@sha1:a"));
-    let last = with_result(&stack, &ended(Some("UpdateConflict")), None, at(20)).last_update.expect("there");
-    assert_eq!(last.failures, 1, "a lock spends no retry");
+    let last = with_result(&stack, &ended(Some("UpdateConflict")), None, at(20)).last_update.expect("value is set");
+    assert_eq!(last.failures, 1, "a lock is not a failure");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn runs_check_for_pending_creates_until_one_succeeds() {
     let next = |before: Option<PendingCreates>, update: &Update| {
         let mut stack = stack(None);
         stack.status = Some(started(&stack, &CurrentUpdate { pending_creates: before, ..current() }, at(10)));
-        with_result(&stack, update, None, at(20)).last_update.expect("there").pending_creates
+        with_result(&stack, update, None, at(20)).last_update.expect("value is set").pending_creates
     };
     let (stop, keep) = (Some(PendingCreates::Stop), Some(PendingCreates::Keep));
     let rows = [
@@ -165,14 +165,14 @@ fn runs_check_for_pending_creates_until_one_succeeds() {
 fn unavailable_outputs_keep_their_previous_values() {
     let mut stack = stack(None);
     stack.status = Some(started(&stack, &current(), at(10)));
-    stack.status.as_mut().expect("there").outputs = [("url".to_owned(), Value::from("http://x"))].into();
+    stack.status.as_mut().expect("value is set").outputs = [("url".to_owned(), Value::from("http://x"))].into();
     let mut lost = ended(None);
-    let ended_so = lost.status.as_mut().expect("there");
+    let ended_so = lost.status.as_mut().expect("value is set");
     (ended_so.outputs_unavailable, ended_so.message) = (Some(true), Some("outputs exceed the quota".to_owned()));
     let absorbed_so = with_result(&stack, &lost, None, at(20));
     assert_eq!(absorbed_so.outputs.len(), 1);
     assert!(absorbed_so.conditions[0].message.ends_with("main@sha1:b; outputs exceed the quota"), "{absorbed_so:?}");
-    assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "missing outputs are no failure");
+    assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "missing outputs are not a failure");
     assert!(with_result(&stack, &ended(None), None, at(20)).outputs.is_empty());
 }
 
@@ -214,7 +214,7 @@ fn a_destroy_without_a_stack_fails_only_if_resources_may_exist() {
     let pulumi_stack = |backend| PulumiStack { name: "dev".to_owned(), project: None, backend };
     let destroyed = |applied: Option<PulumiStack>| {
         let mut stack = stack(None);
-        stack.status.as_mut().expect("there").applied_stack = applied;
+        stack.status.as_mut().expect("value is set").applied_stack = applied;
         let current =
             CurrentUpdate { kind: UpdateKind::Destroy, pulumi_stack: Some(pulumi_stack(here.clone())), ..current() };
         stack.status = Some(started(&stack, &current, at(10)));
@@ -243,7 +243,7 @@ fn the_applied_stack_is_recorded_until_a_destroy_succeeds() {
         stack.status = Some(started(&stack, &CurrentUpdate { kind, ..current() }, at(10)));
         let mut update = ended(failure);
         update.spec.kind = kind;
-        let result = update.status.as_mut().expect("there");
+        let result = update.status.as_mut().expect("value is set");
         result.changes = changes.iter().map(|(operation, count)| ((*operation).to_owned(), *count)).collect();
         result.termination_evidence = Some(crate::api::auto::TerminationEvidence::Agent);
         result.backend = Some("s3://a".to_owned());

@@ -1,4 +1,4 @@
-//! Tests of the reports of an attached task, their timing, and the rate limit.
+//! Tests of the reports of a task, their timing, and the rate limit.
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
@@ -16,9 +16,9 @@ type Wakes = mpsc::Receiver<ObjectRef<Update>>;
 
 fn attachments() -> (Attachments, Wakes) {
     let now = jiff::Timestamp::now();
-    let authority = Authority::generate(now).expect("an authority");
-    let client = authority.issue_client(now).expect("a certificate");
-    let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
+    let authority = Authority::generate(now).expect("valid authority");
+    let client = authority.issue_client(now).expect("valid certificate");
+    let agents = Agents::new(&[client], authority.certificate_pem()).expect("valid identity");
     let (wake, wakes) = mpsc::channel(16);
     (Attachments::new(agents, wake, TaskTracker::new(), CancellationToken::new()), wakes)
 }
@@ -32,7 +32,7 @@ fn target() -> Target {
     }
 }
 
-/// Returns the state of a task with this serial number, without running the task.
+/// Returns the state of a task with this serial number. The task is not run.
 fn followed(attachments: &Attachments, serial: u64) -> Following {
     let target = target();
     let attachment = Attachment {
@@ -57,7 +57,7 @@ fn begun(sequence: u64) -> proto::Progress {
     progress_event(sequence, progress::Event::Resource(step))
 }
 
-/// Returns how often the Update was requeued since the last call.
+/// Returns the number of requeues of the Update since the last call.
 fn count_wakes(wakes: &mut Wakes) -> usize {
     std::iter::from_fn(|| wakes.try_recv().ok()).count()
 }

@@ -1,4 +1,4 @@
-//! Tests of the selection of the dead runs in a request.
+//! Tests of the dead runs that a request contains.
 
 use super::*;
 use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};
@@ -36,7 +36,7 @@ fn ended(name: &str, second: i64, change: impl FnOnce(&mut Update)) -> Arc<Updat
 }
 
 fn status(update: &mut Update) -> &mut UpdateStatus {
-    update.status.as_mut().expect("there")
+    update.status.as_mut().expect("value is set")
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests that objects which another client rewrites are applied a few times and then reported.
+//! Tests that objects that another client changes after each apply are applied a few times and then reported.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::runtime::index::StoreWriter as _;
 
 const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web";
 
-/// Fake API server that stores applied objects, with a webhook that changes a label of every Service.
+/// Fake API server that stores applied objects. Its webhook changes a label of each Service.
 fn respond(objects: &Mutex<HashMap<String, Value>>, request: &RecordedRequest) -> FakeResponse {
     let mut objects = objects.lock().unwrap();
     let path = request.path.trim_end_matches("/status");

@@ -13,16 +13,16 @@ fn without_pod(o: &mut Observed) {
 fn a_deleted_workspace_waits_for_its_open_run() {
     check(vec![
         (
-            "deleted by others' finalizers only",
+            "only finalizers of other clients remain",
             |o| {
                 let metadata = json!({"deletionTimestamp": "2026-01-01T11:59:00Z", "finalizers": ["other"]});
                 o.workspace = workspace(metadata, "Succeeded");
             },
             Is::Action(Action::Ignore),
         ),
-        ("first drained", deleted, Is::Action(Action::Drain)),
+        ("the agent is drained first", deleted, Is::Action(Action::Drain)),
         (
-            "waits for a run",
+            "waits for an open run",
             |o| {
                 deleted(o);
                 o.agent = draining("new");
@@ -31,7 +31,7 @@ fn a_deleted_workspace_waits_for_its_open_run() {
             Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"),
         ),
         (
-            "waits for a run whose pod is gone",
+            "waits for an open run whose pod no longer exists",
             |o| {
                 without_pod(o);
                 o.open_runs = run();
@@ -54,7 +54,7 @@ fn a_deleted_workspace_is_torn_down_in_order() {
             Is::Action(Action::DeleteStatefulSet),
         ),
         (
-            "an invalid spec is no obstacle",
+            "an invalid spec does not block the deletion",
             |o| {
                 deleted(o);
                 o.desired = Err(Unavailable::Invalid("invalid".to_owned()));
@@ -98,7 +98,7 @@ fn a_deleted_workspace_is_torn_down_in_order() {
             Is::Action(Action::DeleteBudget),
         ),
         (
-            "then the finalizer; foreign objects stay",
+            "then the finalizer; objects of other owners are kept",
             |o| {
                 without_pod(o);
                 o.service = Part::Foreign;

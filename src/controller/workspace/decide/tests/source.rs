@@ -1,4 +1,4 @@
-//! Tests of the decisions about the source of a running pod, and of a pod whose init containers wait for the source.
+//! Tests of the decisions about the source of a running pod, and about a pod whose init containers wait for the source.
 
 use super::{Change, Is, at_rest, check, deleted, now, pod, reference, reply, responded, run, stale, workspace};
 use crate::api::conditions::workspace_reason as reason;
@@ -10,7 +10,7 @@ use crate::rpc::proto::{Artifact, Candidate, StatusReply};
 use crate::source::Origin;
 
 #[test]
-fn the_desired_source_is_fetched_and_put_in_place() {
+fn the_desired_source_is_fetched_and_installed() {
     check(vec![
         (
             "bytes that the Workspace provides",
@@ -96,7 +96,7 @@ fn on_its_way(content: &str, failure: &str, in_place: &str) -> Agent {
 }
 
 #[test]
-fn the_desired_source_is_awaited_and_another_one_is_replaced() {
+fn a_desired_candidate_is_awaited_and_another_candidate_is_replaced() {
     let put = || Is::Action(Action::PutSource { artifact: reference("new") });
     check(vec![
         (
@@ -129,7 +129,7 @@ fn the_poll_interval_grows_with_the_duration_of_the_installation() {
         observed.agent = on_its_way("new", "", "old");
         if let Some(seconds) = installing_for {
             observed.workspace = workspace(serde_json::json!({}), reason::INSTALLING);
-            let status = observed.workspace.status.as_mut().expect("a status");
+            let status = observed.workspace.status.as_mut().expect("status is set");
             let since = now() - k8s_openapi::jiff::SignedDuration::from_secs(seconds);
             status.conditions[0].last_transition_time.0 = since;
         }
@@ -144,7 +144,7 @@ fn the_poll_interval_grows_with_the_duration_of_the_installation() {
     }
 }
 
-/// Sets an init container `fetch` that has been running for this many seconds.
+/// Sets an init container `fetch` that has been running for `seconds`.
 fn fetching(observed: &mut Observed, seconds: i64) {
     let since = now() - k8s_openapi::jiff::SignedDuration::from_secs(seconds);
     observed.pod = Some(PodState { running: false, ready: false, fetching: Some(since), ..pod() });
@@ -156,11 +156,11 @@ fn silent(observed: &mut Observed, seconds: i64) {
     observed.agent = Agent::Unreachable("refused".to_owned());
 }
 
-/// Sets a status that reports the delivery of the source to the pod with this UID.
+/// Sets a status according to which the source was delivered to the pod with this UID.
 fn given_to(observed: &mut Observed, pod: &str) {
     silent(observed, 60);
     observed.workspace = workspace(serde_json::json!({}), reason::INITIALIZING);
-    observed.workspace.status.as_mut().expect("a status").pod_uid = Some(pod.to_owned());
+    observed.workspace.status.as_mut().expect("status is set").pod_uid = Some(pod.to_owned());
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn the_source_is_sent_to_the_waiting_fetch_container() {
             "the agent of another pod",
             |o| {
                 fetching(o, 1);
-                o.pod.as_mut().expect("a pod").uid = "other".to_owned();
+                o.pod.as_mut().expect("pod is set").uid = "other".to_owned();
             },
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "another pod"),
         ),
@@ -238,7 +238,7 @@ fn an_initializing_pod_is_reported_and_replaced_without_draining() {
             "a restarted init container after a failure",
             |o| {
                 initializing(o);
-                o.pod.as_mut().expect("a pod").problem = Some("init container prepare: CrashLoopBackOff".to_owned());
+                o.pod.as_mut().expect("pod").problem = Some("init container prepare: CrashLoopBackOff".to_owned());
             },
             Is::Report(State::Failing, reason::POD_FAILED, "init container prepare: CrashLoopBackOff"),
         ),

@@ -1,4 +1,4 @@
-//! Tests of the Service with the labels and annotations of the template.
+//! Tests of the Service with labels and annotations of the template.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn unsupported_service_template_fields_are_rejected_by_name() {
         (json!({"metadata": "x"}), "serviceTemplate: metadata must be an object"),
     ];
     for (template, expected) in rows {
-        let error = service("app", "team", Some(&template)).expect_err("refused").to_string();
+        let error = service("app", "team", Some(&template)).expect_err("should be rejected").to_string();
         assert!(error.starts_with(expected), "{template}: {error}");
     }
 }
