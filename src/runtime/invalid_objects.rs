@@ -62,10 +62,10 @@ impl Waiting {
     /// Adds an object, or replaces the queued version of the object.
     fn add(&mut self, object: InvalidObject) {
         let queue = self.by_namespace.entry(object.metadata.namespace.clone().unwrap_or_default()).or_default();
-        match queue.iter_mut().find(|queued| queued.metadata.name == object.metadata.name) {
-            Some(queued) => *queued = object,
-            None if queue.len() < CAPACITY => queue.push_back(object),
-            None => {}
+        if let Some(queued) = queue.iter_mut().find(|queued| queued.metadata.name == object.metadata.name) {
+            *queued = object;
+        } else if queue.len() < CAPACITY {
+            queue.push_back(object);
         }
     }
 
@@ -96,7 +96,7 @@ impl InvalidObjects {
         let object = InvalidObject { metadata: metadata.clone(), message: error.to_string(), attempts: 0 };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).add(object);
         // If the channel is full, the reader has not handled the previous wake-up yet.
-        drop(self.wake.try_send(()));
+        let _is_full = self.wake.try_send(());
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
     use crate::runtime::writes::Leadership;
     use crate::telemetry::metrics::Metrics;
 
-    async fn reported<K: Object>(client: Client, generations: &[i64]) {
+    async fn reported<K: Object + 'static>(client: Client, generations: &[i64]) {
         let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), Metrics::default());
         let (events, _task) = Events::new(writer.clone(), "controller", "pod", Metrics::default());
         let (invalid, queue) = InvalidObjects::new();

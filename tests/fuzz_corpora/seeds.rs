@@ -126,11 +126,7 @@ pub fn archives() -> Vec<Archive> {
         refused("directory-over-a-file", Tar::new().file("evil").file("evil/b"), &["\"evil/b\"", "which is a file"]),
         refused("too-deep", Tar::new().extended("path", &["d"; 65].join("/")).file("a"), &["has 65"]),
         refused("too-long", Tar::new().extended("path", &"long/".repeat(220)).file("a"), &["has 1100"]),
-        refused(
-            "too-long-a-name",
-            Tar::new().extended("path", &"n".repeat(256)).file("a"),
-            &["has a component of 256"],
-        ),
+        refused("too-long-a-name", Tar::new().extended("path", &"n".repeat(256)).file("a"), &["component of 256"]),
         refused("two-sizes", Tar::new().extended("size", "9").file("evil"), &["\"evil\"", "two sizes"]),
         refused("record-without-end", Tar::new().entry(EntryType::XHeader, b"x", b"", b"99 path=a\n"), &["malformed"]),
         refused(
