@@ -1,4 +1,4 @@
-//! Tests admission policies that reject or change objects of the controller.
+//! Tests admission policies that reject or change writes of the controller.
 
 use k8s_openapi::api::core::v1::Service;
 use pulumi_controller::api::auto::Workspace;
@@ -12,8 +12,8 @@ use crate::harness::{
 
 const FROZEN: &str = "changes are frozen today";
 
-/// An admission policy and its binding for objects of one kind in the namespace of a scene. Both are named after the
-/// namespace.
+/// An admission policy for objects of one kind in the namespace of a scene, and its binding. The namespace is the name
+/// of both.
 struct Policy {
     kind: &'static str,
     version: &'static str,
@@ -60,7 +60,7 @@ impl Policy {
         }
     }
 
-    /// Waits until a change of the policy takes effect, because the API server applies such a change with a delay.
+    /// Waits until a change of the policy takes effect. The API server applies such a change with a delay.
     async fn until_obeyed(&self, scene: &Scene, probe: &Value, is_obeyed: impl Fn(Result<String, String>) -> bool) {
         let create =
             ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];
@@ -73,7 +73,7 @@ impl Policy {
     }
 }
 
-/// Checks that a Stack whose writes a policy rejects runs once the policy is removed.
+/// Checks that a Stack reports the policy that rejects its writes, and that it runs once the policy is removed.
 async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
     let policy = Policy::rejecting(resource);
     let is_frozen = |response: Result<String, String>| response.is_err_and(|problem| problem.contains(FROZEN));
@@ -84,14 +84,14 @@ async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: V
             policy.apply(scene).await;
             policy.until_obeyed(scene, &probe, is_frozen).await;
             let main = scene.start(scene.stack("main", &source)).await;
-            main.until("to name the policy", WaitLimit::Run, |stack| {
+            main.until("to report the policy", WaitLimit::Run, |stack| {
                 is_stalled(stack, stack_reason::WORKSPACE_FAILED)
                     && condition(stack, READY).is_some_and(|ready| ready.message.contains(FROZEN))
             })
             .await;
             policy.delete(scene).await;
             policy.until_obeyed(scene, &probe, |response| !is_frozen(response)).await;
-            // Triggers a reconcile, since the next retry is minutes away.
+            // Requests a reconciliation, because the next retry is minutes away.
             main.annotate(ANNOTATION_REQUESTED_AT, "thawed").await;
             let annotations = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: "thawed"}}});
             scene.patch::<Workspace>("main", annotations).await;
@@ -142,7 +142,7 @@ fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
                 policy.until_obeyed(scene, &probe, is_rewritten).await;
                 let main = scene.start(scene.stack("main", &source)).await;
                 main.until_applied(&commit).await;
-                let message = wait_until("the Workspace to name the field", WaitLimit::Run, async || {
+                let message = wait_until("the Workspace to report the field", WaitLimit::Run, async || {
                     let conditions = main.workspace().await.status.unwrap_or_default().conditions;
                     let message = find(&conditions, READY).map(|ready| ready.message.clone()).unwrap_or_default();
                     if message.contains("rendered-hash") { Look::Found(message) } else { Look::NotYet(message) }
@@ -157,7 +157,7 @@ fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
                 assert_eq!(
                     version().await.expect("the Service").resource_version,
                     before,
-                    "the Service is not changed"
+                    "the controller no longer writes the Service"
                 );
             },
             async || policy.delete(scene).await,

@@ -88,7 +88,7 @@ fn a_repacked_archive_is_installed_without_a_run() {
         let artifact = source.artifact_of(&second).await;
         serve(scene, "by-hand", &artifact).await;
         main.until_applied(&second).await;
-        assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
         assert_eq!(main.updates().await.len(), 2, "one run per commit");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
     });
@@ -137,13 +137,13 @@ fn an_artifact_on_a_host_outside_flux_is_never_requested() {
     });
 }
 
-/// Returns a valid digest that matches no artifact.
+/// Returns a valid digest that differs from the digest of the artifact.
 fn wrong_digest(digest: &str) -> String {
     let (algorithm, hex) = digest.split_once(':').expect("a digest names its algorithm");
     format!("{algorithm}:{}", hex.chars().rev().collect::<String>())
 }
 
-/// Creates a suspended source, since source-controller does not change the status of a suspended object.
+/// Creates a suspended source, because source-controller does not change the status of a suspended object.
 async fn create_source_that_flux_leaves_alone(scene: &Scene, name: &str) {
     scene
         .create::<GitRepository>(json!({

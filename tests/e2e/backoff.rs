@@ -1,4 +1,4 @@
-//! Tests the intervals between the runs of a Stack, and the Workspace between two runs.
+//! Tests the intervals between the runs of a Stack, and the removal of the Workspace between runs.
 
 use std::collections::HashSet;
 
@@ -78,8 +78,8 @@ fn a_failed_stack_is_retried_after_its_retry_interval() {
     });
 }
 
-/// Waits until at least `expected` Updates were observed. Returns their messages. The timeline also contains Updates that were
-/// pruned.
+/// Waits until at least `expected` Updates have been observed, and returns their messages. The timeline includes pruned
+/// Updates.
 async fn until_requested(scene: &Scene, expected: usize) -> Vec<String> {
     wait_until(format!("{expected} runs"), WaitLimit::Run, async || {
         let mut seen = HashSet::new();
@@ -112,7 +112,7 @@ fn reclaim_policy_delete_removes_the_workspace_between_runs() {
             .filter(|event| event.reason.as_deref() == Some("WorkspaceDeleted"))
             .map(|event| event.count.unwrap_or(1))
             .sum();
-        assert_eq!(reported, 2, "one event per failure");
+        assert_eq!(reported, 2, "one event per run");
         main.delete().await;
         main.until_gone().await;
         assert_eq!(main.log.sentences().await, once(&["create step", "update step", "delete step"]));
@@ -120,7 +120,7 @@ fn reclaim_policy_delete_removes_the_workspace_between_runs() {
 }
 
 async fn until_reclaimed(scene: &Scene) {
-    wait_until("the workspace and its pod to be gone", WaitLimit::Run, async || {
+    wait_until("the Workspace and its pod to be deleted", WaitLimit::Run, async || {
         let (workspaces, pods) = (scene.list::<Workspace>().await, scene.list::<Pod>().await);
         let pods = pods.iter().filter(|pod| pod.metadata.name == Some(workspace_pod("main"))).count();
         match (workspaces.len(), pods) {

@@ -1,5 +1,5 @@
-//! Tests programs that are invalid, print too much or need missing inputs: each causes a specific message, and the Stack recovers
-//! once the program is fixed.
+//! Tests programs that are invalid, print too much or lack inputs. Each failure causes a specific message, and the
+//! Stack recovers once the program is fixed.
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
@@ -46,7 +46,7 @@ fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
     });
 }
 
-/// The agent, its journal, the log of the pod and the status of the Stack must bound the output of the CLI.
+/// The agent, its journal, the log of the pod and the status of the Stack must limit the output of the CLI.
 #[test]
 fn a_program_that_prints_a_hundred_megabytes_completes() {
     run("loud", async |scene| {
@@ -110,7 +110,8 @@ fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
     });
 }
 
-/// Changes an annotation of the pod, because the kubelet syncs a changed pod immediately and other pods about every minute.
+/// Changes an annotation of the pod, because the kubelet syncs a changed pod immediately and other pods only about
+/// every minute.
 async fn install_source(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
     let patch = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": value}}});
     scene.patch::<Pod>(&workspace_pod(&stack.name), patch).await;

@@ -1,4 +1,4 @@
-//! Helpers for Workspaces and Updates that a user creates without a Stack.
+//! Helpers for Workspaces and Updates that a test creates without a Stack.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, UpdatePhase, Workspace};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
 use crate::runs_parts::until_update;
 
-/// Creates a Workspace with the settings that this cluster needs, merged with `fields`.
+/// Creates a Workspace with the settings for the test cluster. `fields` override fields of the spec.
 pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
     let environment = Environment::get();
     let secret = |key: &str| json!({"name": key, "valueFrom": {"secretKeyRef": {"name": STATE_SECRET, "key": key}}});
@@ -33,12 +33,12 @@ pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
         .await
 }
 
-/// Returns the name of the Pulumi stack for the runs of a scene.
+/// Returns the name of the Pulumi stack that the standalone runs of a scene use.
 pub fn stack_name(scene: &Scene) -> String {
     format!("by-hand-{}", scene.id)
 }
 
-/// Creates an Update of that Pulumi stack, merged with `fields`.
+/// Creates an Update for the Pulumi stack of the scene. `fields` override fields of the spec.
 pub async fn update(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
     let mut spec = json!({"workspaceName": workspace, "stackName": stack_name(scene), "type": kind});
     for (field, value) in fields.as_object().expect("fields") {
@@ -88,7 +88,7 @@ pub async fn until_workspace(
     .await
 }
 
-/// Waits until a Workspace is Ready with the source in its current spec.
+/// Waits until a Workspace is Ready and has installed the source in its current spec.
 pub async fn until_ready(scene: &Scene, name: &str) -> Workspace {
     until_workspace(scene, name, "to be ready", WaitLimit::Long, |workspace| is(workspace, READY, "True", &[])).await
 }
@@ -99,7 +99,7 @@ pub async fn until_stalled(scene: &Scene, name: &str, words: &[&str]) -> Workspa
     until_workspace(scene, name, &what, WaitLimit::Run, |workspace| is(workspace, STALLED, "True", words)).await
 }
 
-/// Reports whether a condition of the current generation has this status and a message that contains all `words`.
+/// Reports whether the status is current and contains this condition, with a message that contains all `words`.
 pub fn is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bool {
     let Some(found) = &workspace.status else { return false };
     found.observed_generation == workspace.metadata.generation
@@ -108,14 +108,14 @@ pub fn is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bo
         })
 }
 
-/// Returns one output of an Update from its Secret.
+/// Returns one output of an Update from the outputs Secret.
 pub async fn output(scene: &Scene, update: &Update, key: &str) -> Value {
     use k8s_openapi::api::core::v1::Secret;
     let name = update.status.as_ref().and_then(|status| status.outputs.clone());
     let name = name.unwrap_or_else(|| panic!("the Update {} has no outputs: {:?}", update.name_any(), update.status));
     let secret = crate::harness::api_call(format!("reading the Secret {name}"), scene.api::<Secret>().get(&name)).await;
     let bytes = secret.data.unwrap_or_default().remove(key).unwrap_or_else(|| panic!("{name} has no key {key}"));
-    serde_json::from_slice(&bytes.0).unwrap_or_else(|error| panic!("{key} in {name} is no JSON: {error}"))
+    serde_json::from_slice(&bytes.0).unwrap_or_else(|error| panic!("{key} in {name} is not valid JSON: {error}"))
 }
 
 /// Returns an init container that runs a script in the Pulumi image.

@@ -1,8 +1,8 @@
 //! Flux's own condition rules (`pkg/runtime/conditions/check`), applied to the conditions of a Stack.
 //!
-//! The rules have the IDs that Flux uses (`FAIL0001` and so on; Flux has no `FAIL0010`). Flux's warnings are errors here, except
-//! `WARN0002`, which requires that Ready has the reason of a negative condition. Ready of a Stack has the reason of the Pulumi
-//! Kubernetes Operator.
+//! The rules have the IDs that Flux uses (`FAIL0001` and so on; Flux has no `FAIL0010`). Flux's warnings are errors
+//! here. `WARN0002`, which requires that Ready has the reason of a negative condition, is omitted: the Ready condition
+//! of a Stack has a reason of the Pulumi Kubernetes Operator.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -12,7 +12,7 @@ use pulumi_controller::api::pulumi::Stack;
 /// Conditions with negative polarity.
 const NEGATIVE: [&str; 2] = [RECONCILING, STALLED];
 
-/// Input of the rules.
+/// The fields of a Stack that the rules check.
 struct View<'a> {
     conditions: &'a [Condition],
     generation: i64,
@@ -33,7 +33,7 @@ impl<'a> View<'a> {
         find(self.conditions, READY).is_some_and(|ready| ready.status == status)
     }
 
-    /// Checks the rules for every state.
+    /// Checks the rules that apply to every state.
     fn always(&self) -> Vec<(&'static str, &'static str)> {
         let is_there_as = |kind: &str, status: &str| find(self.conditions, kind).is_some_and(|c| c.status == status);
         [
@@ -62,13 +62,13 @@ impl<'a> View<'a> {
         .collect()
     }
 
-    /// Checks the rules for a state during a reconcile.
+    /// Checks the rules that apply during a reconciliation.
     fn in_progress(&self) -> Vec<(&'static str, &'static str)> {
         let unknown_at_rest = self.ready_is("Unknown") && !is_true(self.conditions, RECONCILING);
         if unknown_at_rest { vec![("FAIL0011", "Ready is Unknown without Reconciling")] } else { Vec::new() }
     }
 
-    /// Checks the rules for the final state of a reconcile.
+    /// Checks the rules that apply at the end of a reconciliation.
     fn at_rest(&self) -> Vec<(&'static str, &'static str)> {
         let ready = self.ready_is("True");
         let negative = NEGATIVE.iter().any(|kind| is_true(self.conditions, kind));
@@ -104,8 +104,9 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns the violations in the observed states of a Stack. Ignores states before the first reconcile: a new Stack has
-/// its default condition, and a Stack of the Pulumi Kubernetes Operator has conditions without an observed generation.
+/// Returns the violations in the observed states of a Stack. Ignores states before the first reconciliation: a new
+/// Stack has its default condition, and a Stack of the Pulumi Kubernetes Operator has conditions without an observed
+/// generation.
 pub fn of_states(states: &[Stack]) -> Vec<String> {
     let was_seen = |stack: &&Stack| {
         let view = View::of(stack);
@@ -119,8 +120,8 @@ pub fn of_states(states: &[Stack]) -> Vec<String> {
     states.iter().filter(was_seen).flat_map(broken).collect()
 }
 
-/// Returns the violations in the state of a Stack at the end of a test. A Stack with Ready=Unknown is checked as during a
-/// reconcile.
+/// Returns the violations in the state of a Stack at the end of a test. If Ready is Unknown, checks the rules that
+/// apply during a reconciliation.
 pub fn at_the_end(stack: &Stack) -> Vec<String> {
     let view = View::of(stack);
     let rest = if view.ready_is("Unknown") { view.in_progress() } else { view.at_rest() };
@@ -196,10 +197,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_rules_for_intermediate_states_apply_to_them() {
+    fn observed_states_are_checked_with_the_intermediate_rules() {
         assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "not reconciled yet");
         assert_eq!(of_states(&[stack(1, &["Ready=True@1"])]), Vec::<String>::new(), "the spec has just changed");
-        assert_eq!(of_states(&[stack(1, &["Ready=True@"])]), Vec::<String>::new(), "an object of the operator");
+        assert_eq!(of_states(&[stack(1, &["Ready=True@"])]), Vec::<String>::new(), "conditions of the operator");
         assert_eq!(numbers(&of_states(&[stack(2, &["Ready=Unknown@2"])])), ["FAIL0011:"]);
     }
 }

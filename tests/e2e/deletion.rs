@@ -131,8 +131,8 @@ fn a_failed_destroy_backs_off_until_destroy_on_finalize_is_disabled() {
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "the finalizer is kept");
         let retry = condition(&stack, RECONCILING).expect("Reconciling condition").message.clone();
         assert!(retry.contains("2 destroy failure(s); next retry at 20"), "{retry}");
-        // A destroy does not run the program, so a push cannot fix the failure. The user keeps the
-        // resources instead.
+        // A destroy does not run the program, so a push cannot fix the failure. The user therefore disables
+        // `destroyOnFinalize`.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         main.until_gone().await;
         until_objects_are_deleted(scene).await;
@@ -217,7 +217,7 @@ fn a_deleted_suspended_stack_is_destroyed_when_it_is_resumed() {
         let main = applied(scene, "delete-suspended").await;
         main.change(json!({"spec": {"suspend": true}})).await;
         main.delete().await;
-        main.until("to wait for the open run", WaitLimit::Reaction, |stack| {
+        main.until("to report the pending destroy", WaitLimit::Reaction, |stack| {
             condition(stack, READY).is_some_and(|ready| ready.message.contains("to destroy the resources"))
         })
         .await;

@@ -1,4 +1,4 @@
-//! Tests that the destroy of a deleted Stack deletes all resources of its own Pulumi stack and no others.
+//! Tests that the destroy of a deleted Stack deletes all resources of its own Pulumi stack and of no other.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::{READY, stack_reason};
@@ -19,7 +19,7 @@ async fn with_backend_in_a_secret(scene: &Scene, mut stack: Stack) -> Stack {
 }
 
 #[test]
-fn a_stack_that_changed_nothing_destroys_no_resources_of_another() {
+fn a_stack_that_never_applied_does_not_destroy_another_stacks_resources() {
     run("scope-failed", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("scope").step("step", json!({"value": "one"})).files()).await;
@@ -91,7 +91,7 @@ fn the_backend_of_an_interrupted_run_is_recorded() {
         let stack = with_backend_in_a_secret(scene, scene.stack("main", &source)).await;
         let main = scene.start(stack).await;
         main.log.wait_for("create", "slow", "begin").await;
-        // Kills the child processes of PID 1, which then starts the agent again.
+        // Kills the child processes of PID 1. PID 1 then restarts the agent.
         in_pod(
             scene,
             "main",

@@ -46,7 +46,7 @@ fn a_first_run_produces_outputs() {
 }
 
 #[test]
-fn a_secret_output_is_only_in_a_secret_not_in_log_or_status() {
+fn a_secret_output_is_in_a_secret_but_not_in_the_log_or_status() {
     const PASSWORD: &str = "correct-horse-battery-staple";
     run("secret-output", async |scene| {
         let source = scene.source("app").await;
@@ -150,7 +150,7 @@ fn a_run_has_the_permissions_of_its_stacks_service_account() {
 }
 
 #[test]
-fn a_missing_permission_is_named_and_granting_it_fixes_the_run() {
+fn a_missing_permission_is_reported_and_granting_it_fixes_the_run() {
     run("no-right", async |scene| {
         scene.create::<ServiceAccount>(json!({"metadata": {"name": "deployer"}})).await;
         let source = scene.source("app").await;

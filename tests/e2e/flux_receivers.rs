@@ -1,4 +1,5 @@
-//! Tests webhooks of Flux Receivers, which request a reconcile of a source or of a Stack that tracks its own repository.
+//! Tests webhooks of Flux Receivers, which request the reconciliation of a source or of a Stack that polls its own
+//! repository.
 
 use hmac::{Hmac, KeyInit, Mac};
 use k8s_openapi::api::core::v1::Secret;
@@ -16,7 +17,7 @@ fn signature() -> String {
     format!("sha256={}", hex::encode(hmac.finalize().into_bytes()))
 }
 
-/// Returns the tested types of Receivers, each with its events and the headers of a valid request.
+/// Returns the tested types of Receivers, each with the events and the headers of a valid request.
 fn types() -> [(&'static str, Value, Vec<(&'static str, String)>); 4] {
     [
         ("github", json!(["push"]), vec![("X-GitHub-Event", "push".to_owned()), ("X-Hub-Signature-256", signature())]),
@@ -62,7 +63,7 @@ fn a_webhook_push_runs_the_stack_through_its_git_repository() {
 }
 
 #[test]
-fn a_webhook_push_runs_a_stack_that_follows_its_own_repository() {
+fn a_webhook_push_runs_a_stack_that_polls_its_own_repository() {
     run("flux-receiver-stack", async |scene| {
         scene.create::<Secret>(json!({"metadata": {"name": "hook"}, "stringData": {"token": TOKEN}})).await;
         let program = |value: &str| Program::new("flux-receiver-stack").step("step", json!({"value": value})).files();

@@ -13,21 +13,21 @@ fn with_text(text: &str) -> Vec<File> {
 }
 
 #[test]
-fn a_push_to_a_followed_repository_runs_in_the_same_pod() {
+fn a_push_to_a_polled_repository_runs_in_the_same_pod() {
     run("git-push", async |scene| {
         let source = scene.source("app").await;
         let first = source.push_unseen(&with_text("one")).await;
         let main = scene.start(scene.stack_on_repository("main", &source)).await;
         let stack = main.until_applied(&first).await;
         let last = stack.status.and_then(|status| status.last_update).expect("a run has ended");
-        assert_eq!(last.last_successful_commit.as_deref(), Some(first.sha.as_str()), "as recorded by the operator");
+        assert_eq!(last.last_successful_commit.as_deref(), Some(first.sha.as_str()), "the format of the operator");
         let pod = main.pod_and_restarts().await;
 
         let second = source.push_unseen(&with_text("two")).await;
         main.annotate(ANNOTATION_REQUESTED_AT, "a webhook").await;
         let stack = main.until_applied(&second).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
-        assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
         let placed = main.workspace().await.status.and_then(|status| status.artifact).expect("a source is installed");
         assert_eq!(placed.revision, second.revision());
@@ -63,13 +63,13 @@ fn the_commit_can_move_forward_and_back_in_the_same_pod() {
             let stack = main.until_revision(&format!("sha1:{}", commit.sha)).await;
             assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": text}));
         }
-        assert_eq!(main.pod_and_restarts().await, pod, "the pod stays");
+        assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
         assert_eq!(main.updates().await.len(), 4);
     });
 }
 
 #[test]
-fn a_commit_outside_the_selected_paths_updates_only_the_revision() {
+fn a_commit_outside_repo_paths_changes_only_the_revision() {
     run("git-paths", async |scene| {
         let source = scene.source("app").await;
         let files = |text: &str, note: &str| {

@@ -1,5 +1,5 @@
-//! Tests malicious and broken sources: each is rejected with a specific message, the workspace keeps its installed source,
-//! and the next valid artifact recovers the Stack.
+//! Tests malicious and broken sources. Each is rejected with a specific message, and the workspace keeps its installed
+//! source. The next valid artifact recovers the Stack.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::harness::{
     is_stalled, once, run, waits_for_source,
 };
 
-/// A Stack that has run a valid artifact, and the source that then serves other artifacts.
+/// A Stack that has run a valid artifact, and its source, which then serves other artifacts.
 struct Place<'a> {
     server: FaultServer,
     source: FluxObject<'a>,
@@ -38,15 +38,16 @@ impl<'a> Place<'a> {
         Place { server, source, stack, good, pod }
     }
 
-    /// Serves an artifact and waits until the Stack is stalled and its message contains `words`. Nothing else may change.
+    /// Serves an artifact, and waits until the Stack is stalled with a message that contains `words`. Nothing else may
+    /// change.
     async fn expect_refusal(&self, artifact: &SourceArtifact, words: &[&str]) {
         self.source.offer(artifact).await;
         let revision = artifact.revision.as_str();
         self.expect_stalled(revision, &[&[revision], words].concat()).await;
     }
 
-    /// Serves an artifact that cannot be fetched yet, and waits until the Stack reports this with a message that contains `words`.
-    /// Nothing else may change.
+    /// Serves an artifact that cannot be fetched yet, and waits until the Stack reports this with a message that
+    /// contains `words`. Nothing else may change.
     async fn expect_wait(&self, artifact: &SourceArtifact, words: &[&str]) {
         self.source.offer(artifact).await;
         let revision = artifact.revision.as_str();
@@ -70,11 +71,11 @@ impl<'a> Place<'a> {
     async fn assert_last_good_state(&self, stack: &Stack, of: &str) {
         let status = stack.status.clone().unwrap_or_default();
         assert_eq!(status.last_applied_revision.as_ref(), Some(&self.good.revision), "{of}");
-        assert_eq!(status.outputs.get("result"), Some(&json!("one")), "{of}: the outputs stay");
+        assert_eq!(status.outputs.get("result"), Some(&json!("one")), "{of}: the outputs are kept");
         let placed = self.stack.workspace().await.status.and_then(|status| status.artifact);
         let digest = placed.map(|artifact| artifact.digest.to_string());
         assert_eq!(digest.as_ref(), Some(&self.good.digest), "{of}: the pod keeps its source");
-        assert_eq!(self.stack.pod_and_restarts().await, self.pod, "{of}: the pod stays");
+        assert_eq!(self.stack.pod_and_restarts().await, self.pod, "{of}: the pod is not replaced");
         assert_eq!(self.stack.updates().await.len(), 1, "{of}: no run has started");
     }
 
@@ -82,7 +83,7 @@ impl<'a> Place<'a> {
     async fn expect_recovery(&self, test: &str) {
         let better = self.server.upload("better", archive(&program(test, "two"))).await;
         self.source.offer(&better).await;
-        // The agent may still be processing a retry of the previous artifact, which can take minutes for very many
+        // The agent may still process a retry of the previous artifact, which can take minutes for a large number of
         // files.
         self.stack.until_revision_within(WaitLimit::Long, &better.revision).await;
         assert_eq!(self.stack.pod_and_restarts().await, self.pod);
@@ -112,13 +113,13 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("write to memory")
 }
 
-/// Returns a malicious archive from the seeds of `tests/fuzz_corpora`, which test its rejection without a cluster.
+/// Returns a malicious archive from the seeds of `tests/fuzz_corpora`. The tests of the seeds run without a cluster.
 fn seed(name: &str) -> Vec<u8> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus/archive").join(format!("{name}.tar"));
     std::fs::read(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()))
 }
 
-/// Malicious archives, each with the words that the message of its rejection must contain.
+/// Malicious archives, each with the words that the rejection message must contain.
 const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
     ("parent", &["\"../evil\"", "\"..\""]),
     ("absolute", &["\"/etc/evil\"", "absolute"]),
@@ -178,7 +179,7 @@ fn reverting_to_the_last_good_artifact_needs_no_run() {
         place.expect_refusal(&bad, &["\"../evil\""]).await;
         place.source.offer(&place.good).await;
         let stack = place.stack.until("to be done again", WaitLimit::Reaction, is_done).await;
-        place.assert_last_good_state(&stack, "the artifact before").await;
+        place.assert_last_good_state(&stack, "the previous artifact").await;
         let requested = place.stack.workspace().await.spec.artifact.map(|artifact| artifact.digest.to_string());
         assert_eq!(requested.as_ref(), Some(&place.good.digest), "the bad artifact is not requested again");
     });
@@ -251,7 +252,8 @@ fn server_errors_are_reported_until_the_artifact_is_available() {
         place.server.upload("endless", archive(&program("answers", "endless"))).await;
         let artifact = place.server.behave("endless", json!({"endless": true})).await;
         place.expect_refusal(&artifact, &[&artifact.url, "exceeds the limit of 268435456 bytes"]).await;
-        // The first request fails with 404, later requests succeed: the controller must retry without another trigger.
+        // The first request fails with 404, and later requests succeed. The controller must retry without another
+        // trigger.
         let better = place.server.upload("better", archive(&program("answers", "two"))).await;
         place.server.behave("better", json!({"status": 404, "times": 1})).await;
         place.expect_wait(&better, &["404"]).await;

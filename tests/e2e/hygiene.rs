@@ -1,5 +1,4 @@
-//! Tests that the controller does not write unchanged objects, fields of users or fields of other
-//! controllers.
+//! Tests that the controller writes neither unchanged objects nor fields that users or other controllers manage.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -33,7 +32,7 @@ fn nothing_is_written_while_nothing_changes() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
         let before = until_at_rest(scene).await;
-        // Create another Stack in the same namespace, so that the controller is active.
+        // Another Stack in the same namespace keeps the controller active.
         let other = scene.source("other").await;
         let pushed = other.push(&with_text("two")).await;
         scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
@@ -92,7 +91,8 @@ fn foreign_writes_and_explicit_zero_values_are_preserved() {
     });
 }
 
-/// Returns the parts of an object that the controller has written last; for the metadata, the individual fields.
+/// Returns the top-level fields of an object that the controller manages. In the metadata, returns the individual
+/// fields.
 fn managed_by_the_controller<K: Resource>(object: &K) -> BTreeSet<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     let ours = entries.filter(|entry| entry.manager.as_deref() == Some(names::FIELD_MANAGER));
@@ -104,7 +104,7 @@ fn managed_by_the_controller<K: Resource>(object: &K) -> BTreeSet<String> {
     parts.collect()
 }
 
-/// Returns kind, name and version of the objects that belong to Stacks in the scene, except pods.
+/// Returns the kind, name and version of the objects of all Stacks in the scene, except pods.
 async fn versions(scene: &Scene) -> Vec<String> {
     fn of<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = String> {
         objects.iter().map(|o| format!("{} {} {:?}", K::kind(&()), o.name_any(), o.resource_version()))
@@ -119,8 +119,8 @@ async fn versions(scene: &Scene) -> Vec<String> {
     all
 }
 
-/// Waits until the versions stay unchanged, because the controller writes the last results of a run shortly after its Stack is
-/// Ready.
+/// Waits until the versions no longer change. The controller writes the last results of a run shortly after the Stack
+/// becomes Ready.
 async fn until_at_rest(scene: &Scene) -> Vec<String> {
     let mut last = Vec::new();
     let mut same = 0;

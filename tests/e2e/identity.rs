@@ -1,6 +1,7 @@
-//! Tests access to agents, and changes of the certificate authority while Stacks run.
+//! Tests the authentication of agents, and changes of the certificate authority while Stacks run.
 //!
-//! All Stacks share one certificate authority. The tests that run in parallel therefore also prove that a change interrupts no run.
+//! All Stacks share one certificate authority. Tests that run in parallel therefore also prove that a change interrupts
+//! no run.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,8 @@ const SECRET: &str = "pulumi-controller-authority";
 /// Duration of a run in seconds. The controller checks the Secret three times a minute.
 const LONG_RUN: u32 = 45;
 
-/// Lock on the certificate authority. A test that changes the authority, or needs it unchanged, holds the lock.
+/// Lock on the certificate authority. A test that changes the authority, or that needs an unchanged authority, holds
+/// the lock.
 pub(crate) static AUTHORITY_IS_LEFT_ALONE: Mutex<()> = Mutex::const_new(());
 
 #[test]
@@ -168,7 +170,7 @@ impl<'a> Running<'a> {
         assert_eq!(self.stack.log.sentences().await, ["create slow begin"], "the run stays open");
     }
 
-    /// Checks that the open run and each later run executed once, and that the next push runs in the same pod.
+    /// Checks that the open run and each later run have executed once, and that the next push runs in the same pod.
     async fn ends_and_the_next_push_runs(&self, text: &str, runs_before: usize) {
         let updates = self.stack.updates().await;
         assert_eq!(updates.len(), runs_before, "no run was repeated");
@@ -199,7 +201,7 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Returns a program whose first run is slow. The second run changes only the step after the slow step.
+/// Returns a program whose first run is slow. The second run changes only the resource after the slow resource.
 fn program(name: &str, seconds: u32, text: &str) -> Program {
     let slow = json!({"seconds": seconds, "steps": seconds});
     Program::new(name).step("slow", slow).step("result", json!({"value": format!("{text} ${{slow.count}}")}))
@@ -260,7 +262,7 @@ async fn address(stack: &StackHandle<'_>, scene: &Scene) -> AgentAddress {
     }
 }
 
-/// Requests the status of the agent of a Stack. Returns an error if the agent does not respond.
+/// Requests the status of a Stack's agent. Returns an error if the agent does not respond.
 async fn status(agents: &Agents, stack: &StackHandle<'_>, scene: &Scene) -> Result<(), String> {
     let connected = agents.connect(&address(stack, scene).await).await.map_err(|error| error.to_string())?;
     connected.status().await.map(|_| ()).map_err(|error| error.to_string())

@@ -10,7 +10,8 @@ use crate::harness::{
     File, Look, Program, Scene, WaitLimit, condition, has_condition, is_stalled, once, run, wait_until,
 };
 
-/// Returns a program that outputs the content of a file, which an init container generates from a file of the source.
+/// Returns a program that outputs the content of a file. An init container generates this file from a file of the
+/// source.
 fn files(project: &str, word: &str) -> Vec<File> {
     let program = Program::new(project).step("step", json!({"value": word}));
     let mut files = program.output("made", json!({"fn::readFile": "./made.txt"})).files();
@@ -19,7 +20,7 @@ fn files(project: &str, word: &str) -> Vec<File> {
 }
 
 const MAKE: &str = "tr a-z A-Z </share/workspace/word.txt >/share/workspace/made.txt";
-/// A script for a sidecar, which runs next to the CLI until SIGTERM.
+/// Script of a sidecar, which runs until SIGTERM.
 const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
 
 /// Returns an init container that runs a script.
@@ -72,7 +73,7 @@ fn init_containers_can_read_the_source_and_a_new_source_gets_a_new_pod() {
         let second = source.push(&files("init", "two")).await;
         let stack = main.until_applied(&second).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "TWO"}));
-        assert_ne!(main.pod().await.uid(), pod.uid(), "the init container runs again for another source");
+        assert_ne!(main.pod().await.uid(), pod.uid(), "another source needs a new pod");
         assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
     });
 }
@@ -94,12 +95,12 @@ fn a_sidecar_needs_no_source_and_new_sources_keep_the_pod() {
 
         let second = source.push(&program("two")).await;
         main.until_applied(&second).await;
-        assert_eq!(main.pod().await.uid(), pod.uid(), "the source was exchanged in the pod");
+        assert_eq!(main.pod().await.uid(), pod.uid(), "the new source was installed in the same pod");
     });
 }
 
 #[test]
-fn a_failing_init_container_is_named_and_recovers_when_fixed() {
+fn a_failing_init_container_is_reported_and_recovers_when_fixed() {
     run("init-fails", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&files("init-fails", "one")).await;
@@ -171,8 +172,8 @@ fn env_and_mounts_of_the_fetch_container_are_accepted_with_an_event() {
     });
 }
 
-/// A script around the CLI that reports an old version and rejects a flag that every run uses. It forwards all other calls to the CLI of
-/// the image.
+/// Wrapper of the CLI that reports an old version and rejects a flag that every run uses. It forwards all other calls
+/// to the CLI in the image.
 const OLD_CLI: &str = r#"mkdir -p /share/old && cat >/share/old/pulumi <<'END' && chmod +x /share/old/pulumi
 #!/bin/sh
 for word; do

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::harness::{Look, Scene, WaitLimit, api_call, kubectl, run, wait_until};
 
-/// Client-side apply stores the whole object in an annotation, and the API server limits the size of annotations.
+/// Client-side apply stores the whole object in an annotation, whose size the API server limits.
 #[test]
 fn plain_kubectl_apply_accepts_the_crds() {
     run("install", async |_| {
@@ -64,7 +64,7 @@ async fn may(scene: &Scene, user: &str, verb: &str, group: &str, resource: &str)
     };
     let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
     let reviews: Api<SubjectAccessReview> = Api::all(scene.client.clone());
-    let doing = format!("asking whether {user} may {verb} {resource}");
+    let doing = format!("checking whether {user} may {verb} {resource}");
     let response = api_call(doing, reviews.create(&PostParams::default(), &review)).await;
     response.status.is_some_and(|status| status.allowed)
 }

@@ -71,7 +71,7 @@ fn an_alert_reports_start_success_failure_and_recovery_once_each() {
 
         let calls = scene.calls().await;
         let times = |reason: &str, revision: &str| calls.iter().filter(|call| is_event(call, reason, revision)).count();
-        assert_eq!(times("StackUpdateFailure", &bad.revision()), 1, "the same event is not sent again: {calls:#?}");
+        assert_eq!(times("StackUpdateFailure", &bad.revision()), 1, "a repeated failure sends no event: {calls:#?}");
         for commit in [&first, &good] {
             assert_eq!(times("ProcessingCompleted", &commit.revision()), 1, "{calls:#?}");
             assert_eq!(times("StackCreated", &commit.revision()), 1, "{calls:#?}");

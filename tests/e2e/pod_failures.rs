@@ -9,7 +9,7 @@ use crate::harness::{
     Look, Program, Scene, StackHandle, WaitLimit, condition, has_condition, is_stalled, run, wait_until,
 };
 
-/// A change of the workspace template after which the Stack must fail with a message that contains certain words.
+/// A change of the workspace template that makes the Stack fail with a message that contains certain words.
 struct Case<'a> {
     name: &'a str,
     /// Merged into the template of the Workspace's spec.
@@ -139,7 +139,7 @@ fn an_unschedulable_pod_is_reported_and_recovers() {
 }
 
 #[test]
-fn excessive_resource_requests_are_named() {
+fn excessive_resource_requests_are_reported() {
     run("too-large", async |scene| {
         let template = json!({"resources": {"requests": {"memory": "900Gi"}}});
         let words = ["Insufficient memory", "container pulumi requests memory 900Gi"];

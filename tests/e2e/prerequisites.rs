@@ -1,4 +1,4 @@
-//! Tests Stacks with prerequisites.
+//! Tests Stacks with prerequisites and dependencies.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn until_stale(stack: &StackHandle<'_>) {
         let limit = jiff::SignedDuration::try_from(FRESH).expect("the maximum age");
         last.is_some_and(|time| Timestamp::now().duration_since(time.0) > limit)
     };
-    stack.until("to have run a while ago", WaitLimit::Reaction, stale).await;
+    stack.until("to have an outdated success", WaitLimit::Reaction, stale).await;
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn an_expression_over_its_memory_limit_stalls_only_its_stack() {
         let controller = Controller::new(&scene.client);
         let before = restarts(&controller.pods().await);
         let mut greedy = depending(scene, "greedy", &source, "needed");
-        // The expression would expand to 10 GB.
+        // The expression would expand to a string of 10 GB.
         let expression = format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9));
         greedy.spec.depends_on[0].ready_expr = Some(expression);
         let greedy = scene.start(greedy).await;
@@ -196,7 +196,7 @@ fn an_expression_over_its_memory_limit_stalls_only_its_stack() {
         assert!(words.iter().all(|part| message.contains(part)), "{message}");
         let commit = source.push(&with_text("two").files()).await;
         needed.until_applied(&commit).await;
-        assert_eq!(restarts(&controller.pods().await), before, "the controller is the same process");
+        assert_eq!(restarts(&controller.pods().await), before, "the controller has not restarted");
         greedy.change(json!({"spec": {"dependsOn": [{"name": "needed", "readyExpr": "true"}]}})).await;
         greedy.until_applied(&commit).await;
     });

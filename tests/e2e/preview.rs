@@ -1,4 +1,4 @@
-//! Tests Stacks that only preview, that expect no refresh changes, or that do not create Pulumi stacks.
+//! Tests Stacks that only preview, that expect no changes from a refresh, or that do not create their Pulumi stack.
 
 use pulumi_controller::api::auto::{Update, UpdateKind};
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};

@@ -32,11 +32,11 @@ fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
         for (stack, pod) in stacks.iter().zip(pods) {
             let status = stack.until_revision("2").await.status.expect("a status");
             assert_eq!(json!(status.outputs), json!({"result": "two"}));
-            assert_eq!(stack.pod_and_restarts().await, pod, "the pod stays");
+            assert_eq!(stack.pod_and_restarts().await, pod, "the pod is not replaced");
         }
 
-        // A change of the labels does not change the program. The third Stack proves that the controller has observed the change without a
-        // new run.
+        // A change of the labels does not change the program. The third Stack proves that the controller has observed
+        // the label change without a new run.
         scene.patch::<ProgramObject>("app", json!({"metadata": {"labels": {"team": "a"}}})).await;
         scene.start(scene.stack_on_program("witness", "app")).await.until_revision("2").await;
         for stack in &stacks {
@@ -71,7 +71,7 @@ fn the_program_status_names_the_artifact_its_stacks_run() {
 }
 
 #[test]
-fn an_invalid_program_names_the_error_and_keeps_the_last_good_state() {
+fn an_invalid_program_reports_the_error_and_keeps_the_last_state() {
     run("program-invalid", async |scene| {
         let good = Program::new("app").step("step", json!({"value": "one"})).output("result", json!("${step.value}"));
         scene.create::<ProgramObject>(good.object("app")).await;
@@ -118,7 +118,7 @@ fn a_stack_waits_for_its_program_to_be_created() {
             waits_for_source(stack) && names_it(stack)
         })
         .await;
-        // The Stack is stalled only after a delay, because the Program may be created shortly after the Stack.
+        // The Stack becomes stalled only after a delay, because a user may create the Program shortly after the Stack.
         main.until("to be stalled", WaitLimit::Run, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && names_it(stack)
         })
@@ -156,7 +156,7 @@ fn a_program_recreated_under_the_same_name_runs() {
         scene.delete::<ProgramObject>("app").await;
         scene.create::<ProgramObject>(program("two")).await;
         // The generation of the new object is 1 again, but its digest is different.
-        main.until("to run the new one", WaitLimit::Run, |stack| {
+        main.until("to run the new Program", WaitLimit::Run, |stack| {
             stack.status.as_ref().is_some_and(|status| status.outputs.get("text") == Some(&json!("two")))
         })
         .await;

@@ -6,7 +6,7 @@ use crate::harness::{Program, WaitLimit, once, run};
 use crate::runs_parts::{failure, slow};
 
 #[test]
-fn a_push_swaps_the_source_and_runs_in_the_same_pod() {
+fn a_push_replaces_the_source_and_runs_in_the_same_pod() {
     run("push", async |scene| {
         let source = scene.source("app").await;
         let with_text = |text: &str| {
@@ -44,7 +44,7 @@ fn a_push_during_a_run_does_not_interrupt_it_and_runs_afterwards() {
         assert_eq!(
             main.log.sentences().await,
             ["create slow begin"],
-            "the run was open when the source got a new revision"
+            "the run is open when the source has a new revision"
         );
 
         main.until_applied(&second).await;
@@ -96,7 +96,7 @@ fn the_same_revision_does_not_run_twice() {
             let request = source.request().await;
             source.until_handled(&request).await;
         }
-        // The run of a second Stack on the same source proves that the controller has seen all pushes.
+        // The run of a second Stack with the same source proves that the controller has observed all pushes.
         let witness = scene.start(scene.stack("witness", &source)).await;
         witness.until_applied(&commit).await;
 
@@ -109,7 +109,7 @@ fn the_same_revision_does_not_run_twice() {
 fn stacks_with_the_same_digest_share_one_fetch() {
     run("one-fetch", async |scene| {
         let source = scene.source("app").await;
-        // Both Stacks wait for the source, so that both request the artifact at the same time.
+        // Both Stacks wait for the source, so both request the artifact simultaneously.
         let first = scene.start(scene.stack("first", &source)).await;
         let second = scene.start(scene.stack("second", &source)).await;
         let program = Program::new("one-fetch").output("scene", json!(scene.id));

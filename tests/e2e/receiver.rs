@@ -1,4 +1,5 @@
-//! Tests StackReceivers: webhooks without Flux, called through the API server's proxy to a pod of the controller.
+//! Tests StackReceivers: webhooks without Flux. The tests call them through the API server's proxy to a pod of the
+//! controller.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -21,7 +22,7 @@ use crate::harness::{
 
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
 
-/// Returns the headers of a push event with the signature that GitHub would send.
+/// Returns the headers of a push event with the signature that GitHub sends.
 fn push(token: &str) -> Vec<(&'static str, String)> {
     signed("push", token)
 }
@@ -75,7 +76,7 @@ async fn until(scene: &Scene, what: &str, is_so: impl Fn(&StackReceiverStatus) -
     .await
 }
 
-/// Returns the webhook path of a receiver that is ready.
+/// Waits until a receiver has the webhook path of this token, and returns the path.
 async fn path_of(scene: &Scene, token: &str) -> String {
     let expected = webhook_path(token.as_bytes(), "push", &scene.namespace);
     let status = until(scene, "to have the path of its token", |status| {
@@ -84,7 +85,8 @@ async fn path_of(scene: &Scene, token: &str) -> String {
     status.await.webhook_path.expect("the value is set")
 }
 
-/// Sends pings until the replica has observed the current receiver, since each replica has its own watch. A ping starts no run.
+/// Sends pings until the replica has observed the current receiver, because each replica has its own watch. A ping
+/// starts no run.
 async fn until_status(scene: &Scene, pod: &str, path: &str, token: &str, expected: u16) {
     wait_until(format!("{pod} to respond with {expected} to a ping of {path}"), WaitLimit::Reaction, async || {
         let status = call(scene, pod, path, &signed("ping", token)).await;
@@ -93,7 +95,7 @@ async fn until_status(scene: &Scene, pod: &str, path: &str, token: &str, expecte
     .await;
 }
 
-/// Waits until the Stack has handled a reconcile request other than `before` with a run. Returns the request.
+/// Waits until the Stack has run for a reconcile request other than `before`, and returns the request.
 async fn until_it_ran_again(stack: &StackHandle<'_>, before: Option<String>) -> Option<String> {
     let requested = |stack: &pulumi_controller::api::pulumi::Stack| {
         stack.status.as_ref()?.last_update.as_ref()?.inputs.requested_at.clone()
@@ -137,7 +139,7 @@ fn only_a_correctly_signed_push_runs_the_stack() {
 }
 
 #[test]
-fn a_rotated_token_takes_effect_at_once_with_a_new_path() {
+fn a_rotated_token_takes_effect_immediately_with_a_new_path() {
     run("receiver-token", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("receiver-token").step("step", json!({"value": "one"})).files()).await;
@@ -167,7 +169,7 @@ fn a_rotated_token_takes_effect_at_once_with_a_new_path() {
     });
 }
 
-/// Requests a reconcile of the receiver and waits until it is handled.
+/// Requests a reconciliation of the receiver and waits until the controller has handled the request.
 async fn request_reconcile(scene: &Scene, request: &str) {
     let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
     scene.patch::<StackReceiver>("push", patch).await;

@@ -42,7 +42,7 @@ fn reconciliation_request_and_requested_at_each_run_the_stack_once() {
     });
 }
 
-/// Sets the annotation and the annotation of a reconcile request in one write, as the Flux CLI does.
+/// Sets this annotation and the reconcile request annotation in one write, as the Flux CLI does.
 async fn ask(stack: &StackHandle<'_>, annotation: &str, value: &str) {
     let annotations = json!({ANNOTATION_REQUESTED_AT: value, annotation: value});
     stack.change(json!({"metadata": {"annotations": annotations}})).await;

@@ -1,4 +1,4 @@
-//! Tests interrupted runs: runs with a proven end, pending creates, and the decision of the user.
+//! Tests interrupted runs: runs whose end is proven, pending creates, and decisions of the user.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -33,7 +33,7 @@ fn deleting_a_pod_aborts_the_run_without_counting_as_a_failure() {
     });
 }
 
-/// A deletion with grace period zero sends no SIGTERM.
+/// A deletion with a grace period of zero sends no SIGTERM.
 #[test]
 fn a_run_is_retried_after_its_pod_is_force_deleted() {
     run("pod-forced", async |scene| {
@@ -81,7 +81,7 @@ fn a_destroy_whose_pod_is_deleted_reruns_and_completes() {
         scene.delete::<Pod>(&workspace_pod("main")).await;
         main.until_gone().await;
         let mut sentences = main.log.sentences().await;
-        // The provider may have completed its operation before the signal, so this event is optional.
+        // The provider may complete its operation before the signal arrives, so this event is optional.
         sentences.retain(|sentence| sentence != "delete slow cancelled");
         let expected =
             ["create slow begin", "create slow done", "delete slow begin", "delete slow begin", "delete slow done"];
@@ -90,7 +90,7 @@ fn a_destroy_whose_pod_is_deleted_reruns_and_completes() {
 }
 
 /// Kills the CLI of a Stack during a creation, which leaves a pending create. Returns the name of the Update that
-/// detected it.
+/// detects the pending create.
 async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = kill_cli(scene, main).await.name_any();
     let stack = main
@@ -104,13 +104,13 @@ async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = read(scene, &killed).await;
     let status = killed.status.clone().unwrap_or_default();
     assert_eq!((failure(&killed), status.interrupted), (Some(update_reason::ABORTED), Some(true)));
-    // The provider may have reported a cancellation when it lost its CLI.
+    // The provider may report a cancellation when the CLI dies.
     let begun = main.log.sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
     assert_eq!(begun, 1, "the resource is created once");
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
 }
 
-/// Checks that the Stack runs after the user has resolved its pending creates with this decision.
+/// Checks that the Stack runs after the user has resolved the pending create with this decision.
 fn resolve_with(name: &str, word: &str) {
     run(name, async |scene| {
         let source = scene.source("app").await;
@@ -130,7 +130,7 @@ fn resolve_with(name: &str, word: &str) {
         let mut sentences = main.log.sentences().await;
         sentences.retain(|sentence| sentence != "create slow cancelled");
         let expected = ["create slow begin", "create slow begin", "create slow done"];
-        assert_eq!(sentences, expected, "resolved by the user");
+        assert_eq!(sentences, expected, "the run continues after the decision");
     });
 }
 
@@ -154,7 +154,7 @@ fn an_abandoned_run_is_retried_only_after_a_new_request() {
         let runs = main.updates().await.len();
         let resolution = format!("{resource}=abandon");
         main.annotate(ANNOTATION_RESOLVE, &resolution).await;
-        main.until("to have recorded it", WaitLimit::Reaction, |stack| {
+        main.until("to have recorded the resolution", WaitLimit::Reaction, |stack| {
             stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref()) == Some(&resolution)
                 && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains("abandoned by user"))
         })
@@ -193,7 +193,7 @@ fn manual_lock_recovery_keeps_the_lock_of_a_dead_run() {
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("main-workspace-0") && message.contains(" since "), "{message}");
         main.change(json!({"spec": {"lockRecovery": "Automatic"}})).await;
-        // The earlier decision still applies, because it was not executed yet.
+        // The earlier decision still applies, because no run has executed it yet.
         main.until_applied_within(WaitLimit::Long, &commit).await;
         let mut reasons = Vec::new();
         for update in main.updates().await {
@@ -204,7 +204,8 @@ fn manual_lock_recovery_keeps_the_lock_of_a_dead_run() {
     });
 }
 
-/// Depending on the configuration of the node, the kernel kills the largest process of the container or all of its processes.
+/// Depending on the configuration of the node, the kernel kills either the largest process of the container or all its
+/// processes.
 #[test]
 fn an_out_of_memory_run_reports_the_memory_limit() {
     run("memory", async |scene| {
@@ -224,7 +225,7 @@ fn an_out_of_memory_run_reports_the_memory_limit() {
     });
 }
 
-/// The kubelet checks disk usage about every ten seconds and evicts a pod above its limit without a grace period.
+/// The kubelet checks the disk usage about every ten seconds, and evicts a pod above its limit without a grace period.
 #[test]
 fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {
     run("evicted", async |scene| {
@@ -239,7 +240,7 @@ fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
         let pod = main.pod().await.uid();
-        // Longer than the kubelet needs to detect the usage, even on a busy machine.
+        // The run takes longer than the kubelet needs to detect the usage, even on a busy machine.
         let second = source.push(&program("two", 100).files()).await;
         main.log.wait_for("update", "slow", "begin").await;
         let open = main.get().await.status.and_then(|status| status.current_update);
@@ -257,11 +258,11 @@ fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {
     });
 }
 
-/// Creates an Update with a recorded run in a pod on this node, as a stopped controller leaves it. No further report of the run
-/// exists.
+/// Creates an Update whose status records a run in a pod on this node, as a controller that has stopped leaves it. The
+/// run never reports again.
 ///
-/// The only node of the test cluster is shared and cannot fail. The Node is therefore an object without a machine, and
-/// the recorded run never took place. All objects that the controller reads exist in the API.
+/// The test cluster has a single node, which all tests share and which must not fail. The Node is therefore an object
+/// without a machine, and the recorded run never took place. All objects that the controller reads exist in the API.
 async fn lost_run(scene: &Scene, node: &str) -> String {
     let name = "ghost-1";
     scene
@@ -308,7 +309,7 @@ fn nodes(scene: &Scene) -> Api<Node> {
     Api::all(scene.client.clone())
 }
 
-/// Creates a Node without a machine, on which nothing is scheduled.
+/// Creates a Node without a machine. Nothing is scheduled on this Node.
 async fn silent_node(scene: &Scene) -> String {
     let name = format!("lost-{}", scene.id);
     let node: Node = from_json(json!({"metadata": {"name": name}, "spec": {"unschedulable": true}}));

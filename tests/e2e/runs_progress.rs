@@ -58,7 +58,7 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
     });
 }
 
-/// Checks the log lines of a run (requested, started, finished) and their keys, which are those of Flux's controllers.
+/// Checks the log lines of a run (requested, started, finished) and their keys. Flux's controllers use the same keys.
 async fn one_line_for_each_transition(scene: &Scene, update: &str, revision: &str) {
     let lines = Controller::new(&scene.client).log_lines(&format!("\"{update}\"")).await;
     let lines: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -85,7 +85,7 @@ fn deleting_an_update_cancels_its_run_gracefully_and_leaves_no_lock() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
         let update = running_update(scene, &main).await.name_any();
-        // Prevents an immediate retry.
+        // A suspended Stack is not retried immediately.
         main.change(json!({"spec": {"suspend": true}})).await;
         scene.delete::<Update>(&update).await;
         assert_eq!(ended_because(&main, update_reason::CANCELED).await, update);
@@ -131,7 +131,7 @@ fn a_run_without_progress_is_reported_and_then_canceled() {
         let states = scene.timeline.states_of::<Update>();
         assert!(
             states.iter().any(|update| progress(update).idle_since.is_some()),
-            "the idle time was not reported before"
+            "no Update reported the idle time"
         );
         assert!(main.log.sentences().await.contains(&"create slow cancelled".to_owned()));
 
@@ -142,13 +142,13 @@ fn a_run_without_progress_is_reported_and_then_canceled() {
 }
 
 #[test]
-fn invalid_durations_are_refused_by_the_schema() {
+fn the_schema_rejects_invalid_durations() {
     run("limits", async |scene| {
         let source = scene.source("app").await;
         let mut stack = scene.stack("main", &source);
         stack.spec.timeout = Some("ten minutes".to_owned());
         let created = scene.api().create(&kube::api::PostParams::default(), &stack).await;
-        let error = created.expect_err("the API server refuses it").to_string();
+        let error = created.expect_err("the schema rejects the duration").to_string();
         assert!(error.contains("spec.timeout"), "{error}");
     });
 }

@@ -1,4 +1,4 @@
-//! Tests runs during a foreign lock, during commands of a user in the pod, and during a drain of the node.
+//! Tests runs while another run holds the lock, while a user runs a command in the pod, and while the node is drained.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -36,7 +36,7 @@ fn a_kubectl_exec_command_starts_in_the_program_directory() {
         let commit = source.push(&program("two")).await;
         main.until_applied(&commit).await;
         assert_eq!(exec(scene, "main", &["pulumi", "stack", "output", "result"]).await.trim(), "two");
-        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("two"), "the source has been exchanged");
+        assert!(exec(scene, "main", &["cat", "Pulumi.yaml"]).await.contains("two"), "the new source is installed");
         assert_eq!(main.pod_and_restarts().await, pod);
     });
 }
@@ -48,7 +48,8 @@ fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
         let commit = source.push(&slow("locked", 60).files()).await;
         let other = scene.start(scene.stack("other", &source)).await;
         other.log.wait_for("create", "slow", "begin").await;
-        // The same Pulumi stack in the same backend is no duplicate here, because Stacks of different namespaces are not compared.
+        // Here, another Stack with the same Pulumi stack and backend is not a duplicate, because Stacks in different
+        // namespaces are not compared.
         let elsewhere = Scene::new("locked-too").await;
         source.follow_in(&elsewhere).await;
         let mut same = elsewhere.stack("main", &source);
@@ -89,7 +90,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
         let commit = source.push(&slow("session", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
-        // The command needs no options, because project, stack, backend and credentials are set in the pod.
+        // The command needs no options, because the pod sets the project, the stack, the backend and the credentials.
         let mut destroying = shell_in_pod(scene, "main", "cd /share/workspace && pulumi destroy --yes --skip-preview")
             .stdout(std::process::Stdio::null())
             .spawn()
@@ -104,7 +105,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
         let text = main.until("to report the interactive session", WaitLimit::Reaction, waits).await;
         assert!(has_condition(&text, RECONCILING, "True", stack_reason::STACK_PROCESSING));
         let ended = tokio::time::timeout(WaitLimit::Reaction.limit(), destroying.wait()).await;
-        assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "the session was not disturbed");
+        assert!(ended.is_ok_and(|status| status.is_ok_and(|status| status.success())), "the session ended normally");
 
         let done = main
             .until("to have run afterwards", WaitLimit::Long, |stack| {
@@ -132,7 +133,7 @@ fn a_drain_waits_for_an_open_run_but_not_for_an_idle_pod() {
         let commit = source.push(&slow("drain", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
-        // A pending pod may be evicted regardless of a PodDisruptionBudget.
+        // An eviction of a pending pod can succeed despite a PodDisruptionBudget.
         wait_until("the kubelet to report a running pod", WaitLimit::Reaction, async || {
             let phase = main.pod().await.status.and_then(|status| status.phase);
             if phase.as_deref() == Some("Running") { Look::Found(()) } else { Look::NotYet(format!("{phase:?}")) }

@@ -1,4 +1,4 @@
-//! Tests changes of the settings of a Stack that apply without a new pod.
+//! Tests changes of a Stack's settings that take effect without a new pod.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::auto::Workspace;
@@ -36,7 +36,7 @@ fn changed_and_removed_config_takes_effect_without_a_new_pod() {
         assert_eq!(
             greeting().await,
             json!("default greeting (friendly)"),
-            "a removed key is gone from the stack's settings"
+            "a removed key is no longer in the configuration of the Pulumi stack"
         );
 
         assert_eq!(main.pod_and_restarts().await, pod);
@@ -86,7 +86,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
             assert!(!log.contains(hidden) && !reported.contains(hidden), "{hidden} is visible");
         }
 
-        // Neither another key of the same Secret nor a removed field needs a new pod.
+        // A change to another key of the same Secret and the removal of a field need no new pod.
         main.change(json!({"spec": {
             "secrets": null,
             "secretsRef": {"token": {"secret": {"key": "deep"}}},
@@ -108,7 +108,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
     });
 }
 
-/// Creates a ConfigMap and a Secret with configuration of a Stack.
+/// Creates a ConfigMap and a Secret with configuration values of a Stack.
 async fn config_inputs(scene: &Scene) {
     let map = json!({"metadata": {"name": "map"}, "data": {"greeting": "hello", "list": "[\"a\", \"b\"]"}});
     scene.create::<ConfigMap>(map).await;
@@ -126,8 +126,8 @@ fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
 #[test]
 fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
     run("rotation", async |scene| {
-        // The Secret has the address of the provider log: a run with the old value fails, a run with the new value
-        // succeeds.
+        // The Secret contains the address of the provider log. A run with the old value fails, and a run with the new
+        // value succeeds.
         let wrong = json!({"metadata": {"name": "log"}, "stringData": {"url": "http://127.0.0.1:9"}});
         scene.create::<Secret>(wrong).await;
         let source = scene.source("app").await;
@@ -145,7 +145,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         let pod = main.pod_and_restarts().await;
 
         scene.patch::<Secret>("log", json!({"stringData": {"url": right}})).await;
-        // The kubelet syncs a changed pod immediately and other pods about every minute.
+        // The kubelet syncs a changed pod immediately, and other pods only about every minute.
         scene
             .patch::<Pod>(
                 &workspace_pod("main"),
@@ -215,8 +215,8 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
     });
 }
 
-/// Triggers a sync of changed inputs by the kubelet and a query of the agent by the controller. Without triggers, each can take up
-/// to two minutes.
+/// Triggers the kubelet to sync changed inputs, and the controller to query the agent. Without triggers, each of them
+/// can take up to two minutes.
 pub async fn look_at_inputs(scene: &Scene, main: &StackHandle<'_>) {
     let now = || jiff::Timestamp::now().to_string();
     let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": now()}}});
@@ -252,7 +252,7 @@ fn variables_left_by_an_init_container_reach_the_cli() {
         assert_eq!(
             main.log.sentences().await,
             once(&["create step"]),
-            "the provider uses the URL from the environment"
+            "the provider uses the URL from the environment file"
         );
     });
 }

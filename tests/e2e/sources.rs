@@ -33,7 +33,7 @@ fn the_next_tag_of_an_oci_artifact_runs_in_the_same_pod() {
     run("oci", async |scene| {
         let repository = scene.oci_repository("app");
         let first = repository.push(&with_text("one")).await;
-        // An old API version, which this version of Flux may no longer serve.
+        // An old API version that this version of Flux may no longer serve.
         let stack = scene.stack_on_kind("main", Some("source.toolkit.fluxcd.io/v1beta2"), &repository.object);
         let main = scene.start(stack).await;
         main.until_revision(&first).await;
@@ -78,7 +78,7 @@ fn artifact_origin_is_in_status_events_and_update_message() {
     });
 }
 
-/// Waits for an event with this reason that names both revisions.
+/// Waits for an event with this reason and both revisions.
 async fn until_reported(scene: &Scene, reason: &str, revision: &str, origin: &str) {
     wait_until(format!("an event {reason} on {origin}"), WaitLimit::Reaction, async || {
         let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
@@ -122,7 +122,7 @@ fn new_content_of_an_external_artifact_runs_in_the_same_pod() {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&with_text("one")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
-        // The Stack is created before its source, so the watch of the kind must trigger the run.
+        // The Stack is created before its source. The watch of this kind must therefore trigger the run.
         let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
         until_stalled(&main, &["does not exist"]).await;
         external.create(json!({})).await;
@@ -206,7 +206,7 @@ fn a_source_kind_and_its_rbac_may_be_added_late_and_removed_early() {
         until_stalled(&main, &[&group]).await;
         assert_eq!(main.updates().await.len(), 2);
 
-        // Without the source and the Workspace, the destroy can use only the state in the backend.
+        // Without the source and the Workspace, only the state in the backend is available to the destroy.
         scene.delete::<Workspace>("main").await;
         scene.until_gone::<Workspace>("main", WaitLimit::Run).await;
         main.delete().await;
@@ -228,7 +228,7 @@ fn an_invalid_source_reference_stalls() {
     });
 }
 
-/// Waits until the Stack is stalled because its spec or its source is invalid, with a message that contains all `texts`.
+/// Waits until the Stack is stalled because its spec or source is invalid, with a message that contains all `texts`.
 async fn until_stalled(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
     main.until(&format!("to be stalled by its source with {texts:?}"), WaitLimit::Reaction, |stack| {
         is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && ready_contains(stack, texts)
@@ -263,7 +263,7 @@ async fn install(scene: &Scene, group: &str) {
     create_in_cluster::<CustomResourceDefinition>(scene, definition).await;
 }
 
-/// Allows the controller to read the kind with the RBAC rules that the condition message describes.
+/// Allows the controller to read the kind, with the RBAC rules that the condition message describes.
 async fn allow(scene: &Scene, group: &str) {
     let rule = json!({"apiGroups": [group], "resources": ["reports"], "verbs": ["get", "list", "watch"]});
     let labels = json!({"pulumi.com/aggregate-to-source-reader": "true"});

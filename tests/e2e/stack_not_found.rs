@@ -1,4 +1,5 @@
-//! Tests destroys of a Pulumi stack that is missing in the backend, and Stacks that change to another Pulumi stack.
+//! Tests the destroy of a Pulumi stack that the backend does not contain, and Stacks that change to another Pulumi
+//! stack.
 
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::ResourceExt;
@@ -129,7 +130,7 @@ fn a_destroy_of_a_different_existing_stack_deletes_nothing() {
         main.change(json!({"spec": {"stack": before, "suspend": true}})).await;
         main.delete().await;
         main.change(json!({"spec": {"suspend": false}})).await;
-        let kept = main.until("to refuse to destroy another stack", WaitLimit::Run, is_not_found).await;
+        let kept = main.until("to report that the stack is not the applied stack", WaitLimit::Run, is_not_found).await;
         let message = stalled_message(&kept);
         assert!(message.contains(&format!("stack {before} of project another")), "{message}");
         assert!(message.contains("is not the stack that manages the resources"), "{message}");

@@ -1,5 +1,5 @@
-//! Tests the public interface: every field of the operator in both versions of the Stack, the columns of `kubectl get`, and
-//! the metrics.
+//! Tests the public interface: every field of the operator in both versions of the Stack, the columns of `kubectl get`,
+//! and the metrics.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
@@ -18,7 +18,7 @@ use crate::manifest_files::{covers, read};
 
 const OLDER: &str = "v1alpha1";
 
-/// Returns an API for objects of a kind and version in the group `pulumi.com`.
+/// Returns the API for objects of a kind and version in the group `pulumi.com`.
 fn objects(scene: &Scene, kind: &str, version: &str) -> Api<DynamicObject> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("pulumi.com", version, kind));
     Api::namespaced_with(scene.client.clone(), &scene.namespace, &kind)
@@ -58,11 +58,11 @@ fn strict_validation_accepts_every_pko_field() {
         assert!(error.contains("noSuchField"), "{error}");
         let mut long = stacks[0].1.clone();
         long["metadata"]["name"] = json!("x".repeat(43));
-        let error = check(scene, &long).await.expect_err("should reject a long name").to_string();
+        let error = check(scene, &long).await.expect_err("the schema rejects a long name").to_string();
         assert!(error.contains("no more than 42 characters"), "{error}");
         let mut many = stacks[0].1.clone();
         many["spec"]["dependsOn"] = (0..101).map(|number| json!({"name": format!("s{number}")})).collect();
-        let error = check(scene, &many).await.expect_err("should reject too many dependencies").to_string();
+        let error = check(scene, &many).await.expect_err("the schema rejects too many dependencies").to_string();
         assert!(error.contains("spec.dependsOn") && error.contains("at most 100 items"), "{error}");
     });
 }

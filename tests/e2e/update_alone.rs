@@ -1,4 +1,4 @@
-//! Tests Updates that a user creates, for a Workspace of the user and for a Workspace of a Stack.
+//! Tests Updates that a user creates, in a Workspace of the user and in the Workspace of a Stack.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, UpdatePhase};
@@ -11,7 +11,7 @@ use crate::by_hand::{phase, stack_name, succeeds, until_succeeded, update, works
 use crate::harness::{Look, Program, ProviderLog, Scene, Source, WaitLimit, once, run, wait_until};
 use crate::runs_parts::{failure, slow, until_update};
 
-/// Creates a Workspace without a Stack for this program.
+/// Creates a Workspace with this program and without a Stack.
 async fn workspace_with(scene: &Scene, source: &Source<'_>, program: &Program) {
     let commit = source.push(&program.files()).await;
     let artifact = source.artifact_of(&commit).await;
@@ -42,7 +42,7 @@ fn standalone_updates_support_all_operations_and_options() {
             "refresh": true, "continueOnError": true, "remove": true, "runProgram": true,
         });
         let up = succeeds(scene, "up", "main", "up", all).await;
-        assert_eq!(log.sentences().await, once(&["create one"]), "one of two, and options of other types do nothing");
+        assert_eq!(log.sentences().await, once(&["create one"]), "the run creates only the target");
         let bound = up.status.expect("a status").run.and_then(|run| run.artifact).expect("artifact of the run");
         assert_eq!(bound.digest.algorithm(), Algorithm::Sha256, "{bound:?}");
         succeeds(scene, "up-all", "main", "up", json!({"replace": [urn("one")]})).await;
@@ -58,11 +58,11 @@ fn standalone_updates_support_all_operations_and_options() {
             let expected = format!("{operation} {resource} done");
             sentences.iter().filter(|sentence| **sentence == expected).count()
         };
-        // The first resource was replaced once.
+        // The run has replaced the first resource once.
         assert_eq!([ended("create", "one"), ended("delete", "one")], [2, 2], "{sentences:?}");
         assert_eq!([ended("create", "two"), ended("delete", "two")], [1, 1], "{sentences:?}");
 
-        // A Pulumi stack that was removed from the backend cannot be refreshed.
+        // A refresh fails if the Pulumi stack was removed from the backend.
         update(scene, "nothing", "main", "refresh", json!({})).await;
         let nothing = until_update(scene, "nothing", "to have failed", WaitLimit::Run, |update| {
             phase(update) == Some(UpdatePhase::Failed)
@@ -79,7 +79,8 @@ fn updates_of_one_workspace_run_oldest_first_and_expire_after_their_ttl() {
         workspace_with(scene, &source, &slow("update-queue", 8)).await;
         update(scene, "a-first", "main", "up", json!({"ttlAfterCompleted": "5s"})).await;
         log(scene).wait_for("create", "slow", "begin").await;
-        // The creation times differ by a second, so that the age determines the order. The names would sort in the opposite order.
+        // The creation times differ by at least a second, so the age determines the order. The names sort in the
+        // opposite order.
         for name in ["z-second", "b-third"] {
             let made = update(scene, name, "main", "refresh", json!({})).await;
             let second = made.creation_timestamp();
@@ -131,7 +132,7 @@ fn deleting_a_running_update_cancels_it_and_starts_the_next() {
         scene.until_gone::<Update>("long", WaitLimit::Run).await;
         let begun = log(scene).sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
         assert_eq!(begun, 1, "the Update that was deleted in the queue did not run");
-        // Proves that no lock and no pending operation is left.
+        // This run proves that neither a lock nor a pending operation is left.
         succeeds(scene, "after", "main", "destroy", json!({})).await;
     });
 }

@@ -1,4 +1,4 @@
-//! Tests the settings of a Stack for its runs: options, TTL and log level.
+//! Tests the run settings of a Stack: options, TTL and log level.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;
@@ -34,7 +34,7 @@ fn the_update_template_sets_run_options_and_ttl() {
         assert_eq!(update.labels().get("team").map(String::as_str), Some("a"));
         assert_eq!((update.spec.parallel, update.spec.message.as_deref()), (Some(1), Some("by the template")));
         let log = main.pod_log("pulumi").await;
-        assert!(log.contains(r#""v":3"#), "no line of the asked level is in the log:\n{log}");
+        assert!(log.contains(r#""v":3"#), "the log contains no line of the requested level:\n{log}");
         wait_until("the Update to be deleted", WaitLimit::Reaction, async || match main.updates().await.len() {
             0 => Look::Found(()),
             count => Look::NotYet(format!("{count} Updates")),

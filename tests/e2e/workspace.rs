@@ -11,7 +11,7 @@ use crate::harness::{
     FaultServer, Look, Program, Scene, WaitLimit, archive, condition, has_condition, is_done, once, run, wait_until,
 };
 
-/// Scheduling gate that keeps a pod pending until the test removes it.
+/// Scheduling gate that keeps a pod pending until the test removes the gate.
 const GATE: &str = "pulumi-controller.test/held-back";
 
 #[test]
@@ -83,13 +83,13 @@ fn a_source_deleted_before_the_pod_starts_is_cached_and_fetched_once() {
         .await;
         assert_ne!(main.pod_and_restarts().await.0, old);
         assert_eq!(main.log.sentences().await, once(&["create step"]));
-        assert_eq!(server.requests("good").await, 1, "for both pods");
+        assert_eq!(server.requests("good").await, 1, "one request for both pods");
     });
 }
 
-/// Waits for a pod that is pending only because of its scheduling gate.
+/// Waits for a pod that is pending only because of the scheduling gate.
 async fn until_held_back(scene: &Scene) {
-    wait_until("a pod to be held back", WaitLimit::Run, async || {
+    wait_until("a pod with the scheduling gate", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;
         let is_held_back =
             |pod: &Pod| pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten()).any(|g| g.name == GATE);
@@ -103,7 +103,7 @@ async fn let_in(scene: &Scene) {
 }
 
 #[test]
-fn unsupported_template_fields_are_refused_by_name() {
+fn unsupported_template_fields_are_rejected_with_their_name() {
     run("unsupported", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("unsupported").output("text", json!("hello")).files()).await;
@@ -169,6 +169,6 @@ fn a_manually_edited_workspace_is_corrected_before_the_next_run() {
         scene.patch::<Workspace>("main", lost).await;
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]), "in the backend of the Stack");
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]), "the Stack's backend is used");
     });
 }

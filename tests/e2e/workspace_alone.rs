@@ -1,4 +1,4 @@
-//! Tests Workspaces that a user creates: their sources, their templates, and the messages for invalid Workspaces.
+//! Tests Workspaces that a user creates: their sources and templates, and the messages for invalid Workspaces.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
@@ -36,7 +36,7 @@ async fn pod_uid(scene: &Scene, workspace: &str) -> Option<String> {
 }
 
 #[test]
-fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
+fn an_archive_url_is_a_source_and_a_new_archive_keeps_the_pod() {
     run("alone-flux", async |scene| {
         let source = scene.source("app").await;
         let first = source.push(&with_text("alone-flux", "one").files()).await;
@@ -55,12 +55,12 @@ fn an_archive_url_is_a_source_and_the_next_one_reaches_the_same_pod() {
         until_ready(scene, "main").await;
         let ran = succeeds(scene, "two", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "result").await, json!("two"));
-        assert_eq!(pod_uid(scene, "main").await, pod, "the source was exchanged in the pod");
+        assert_eq!(pod_uid(scene, "main").await, pod, "the new source was installed in the same pod");
     });
 }
 
 #[test]
-fn a_push_to_a_followed_repository_reaches_the_same_pod() {
+fn a_push_to_a_polled_repository_keeps_the_pod() {
     run("alone-git", async |scene| {
         let source = scene.source("app").await;
         let first = source.push_unseen(&with_text("alone-git", "one").files()).await;
@@ -80,7 +80,7 @@ fn a_push_to_a_followed_repository_reaches_the_same_pod() {
         .await;
         let ran = succeeds(scene, "two", "main", "up", json!({})).await;
         assert_eq!(output(scene, &ran, "result").await, json!("two"));
-        assert_eq!(pod_uid(scene, "main").await, pod, "the source was exchanged in the pod");
+        assert_eq!(pod_uid(scene, "main").await, pod, "the new source was installed in the same pod");
 
         let missing = json!({"spec": {"git": {"ref": "nowhere"}}});
         scene.patch::<Workspace>("main", missing).await;
@@ -91,7 +91,7 @@ fn a_push_to_a_followed_repository_reaches_the_same_pod() {
     });
 }
 
-/// A namespace must not be able to read an artifact of another namespace from the content store by its digest.
+/// A Workspace must not be able to read an artifact of another namespace from the content store by its digest.
 #[test]
 fn artifacts_of_other_namespaces_are_reported_as_unknown() {
     run("team-a", async |team_a| {
@@ -108,7 +108,7 @@ fn artifacts_of_other_namespaces_are_reported_as_unknown() {
             workspace(team_b, "by-url", json!({"flux": flux(&artifact)})).await;
             let words = ["waiting for source main@sha1:1 to be fetched"];
             for name in ["known", "unknown"] {
-                until_workspace(team_b, name, "to report that there is no artifact", WaitLimit::Run, |workspace| {
+                until_workspace(team_b, name, "to report that the artifact is missing", WaitLimit::Run, |workspace| {
                     is(workspace, READY, "False", &words)
                 })
                 .await;
@@ -139,7 +139,7 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
         let artifact = source.artifact_of(&commit).await;
         let elsewhere = json!({"url": "http://kubernetes.default.svc/a.tar.gz", "digest": artifact.digest});
         workspace(scene, "main", json!({"flux": elsewhere})).await;
-        // Users must not be able to send requests of the controller to other services.
+        // A user must not be able to make the controller send requests to other services.
         until_stalled(scene, "main", &["kubernetes.default", "neither a Service in the controller's namespace"]).await;
 
         let other = format!("sha256:{}", "0".repeat(64));
@@ -158,7 +158,7 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_refused() {
 }
 
 #[test]
-fn two_sources_are_refused_by_name_and_removing_one_recovers() {
+fn two_sources_are_rejected_and_removing_one_recovers() {
     run("alone-two", async |scene| {
         let info = json!({"name": "alone-two", "runtime": "yaml"});
         workspace(scene, "main", json!({"local": {"dir": "/app"}, "projectInfo": info})).await;
@@ -169,7 +169,7 @@ fn two_sources_are_refused_by_name_and_removing_one_recovers() {
 }
 
 #[test]
-fn a_project_without_a_program_suffices_for_destroy() {
+fn a_destroy_needs_only_the_project_info() {
     run("alone-head", async |scene| {
         let source = scene.source("app").await;
         let program = Program::new("alone-head").step("step", json!({"value": "one"}));
@@ -178,7 +178,7 @@ fn a_project_without_a_program_suffices_for_destroy() {
         let log = ProviderLog::of(&stack_name(scene));
         succeeds(scene, "make", "main", "up", json!({})).await;
 
-        // The runtime is irrelevant, because no program runs and no dependencies are installed.
+        // The runtime is irrelevant, because the destroy neither runs a program nor installs dependencies.
         let info = json!({"name": "alone-head", "runtime": "nodejs"});
         scene.patch::<Workspace>("main", json!({"spec": {"flux": null, "projectInfo": info}})).await;
         until_ready(scene, "main").await;
@@ -187,7 +187,7 @@ fn a_project_without_a_program_suffices_for_destroy() {
     });
 }
 
-/// An init container writes the program to a shared directory, which represents a directory in the image.
+/// An init container writes the program to a shared directory. This directory represents a directory in the image.
 #[test]
 fn an_image_directory_is_a_source() {
     run("alone-local", async |scene| {
@@ -268,7 +268,7 @@ fn a_workspace_recovers_when_its_bad_image_is_fixed() {
 }
 
 #[test]
-fn a_typo_in_a_template_is_named_and_fixing_it_suffices() {
+fn a_typo_in_a_template_is_reported_and_recovers_when_fixed() {
     run("alone-typo", async |scene| {
         let info = json!({"name": "alone-typo", "runtime": "yaml"});
         let typo = json!({"spec": {"containers": [{"name": PULUMI_CONTAINER, "imagee": "x"}]}});
@@ -307,7 +307,7 @@ fn service_labels_and_annotations_follow_the_template() {
         let other = json!({"metadata": {"labels": {"team": null}, "annotations": {"note": "y"}}});
         scene.patch::<Workspace>("main", json!({"spec": {"serviceTemplate": other}})).await;
         until_service(scene, (None, Some("y"))).await;
-        assert_eq!(pod_uid(scene, "main").await, pod, "the pod is not changed");
+        assert_eq!(pod_uid(scene, "main").await, pod, "the pod is not replaced");
     });
 }
 

@@ -1,4 +1,5 @@
-//! A fleet repository with the layout of `flux bootstrap`, and the objects that kustomize-controller applies from it.
+//! A fleet repository with the layout of `flux bootstrap`, and the objects that kustomize-controller applies from the
+//! repository.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use crate::harness::{Commit, Environment, File, Look, Scene, Source, WaitLimit, api_call, from_json, wait_until};
 
 const NAMESPACE: &str = "flux-system";
-/// Folder of the project's manifests in the repository.
+/// Directory of the project's manifests in the repository.
 const VENDORED: &str = "pulumi-controller";
 /// Name of all objects of a bootstrap.
 const BOOTSTRAP: &str = "flux-system";
@@ -62,7 +63,8 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Pushes the content, requests a reconcile as a webhook does, and waits until the commit is applied.
+    /// Pushes the content, requests a reconciliation as a webhook call does, and waits until Flux has applied the
+    /// commit.
     pub async fn roll_out(&self) -> Commit {
         let commit = self.push().await;
         self.look().await;
@@ -73,12 +75,12 @@ impl<'a> Fleet<'a> {
         commit
     }
 
-    /// Requests a reconcile of the repository.
+    /// Requests a reconciliation of the repository.
     pub async fn look(&self) {
         let request = json!({"metadata": {"annotations": {"reconcile.fluxcd.io/requestedAt": format!("{:?}", std::time::SystemTime::now())}}});
         let api = self.api(&self.git_repository());
         let patch = Patch::Merge(&request);
-        api_call("requesting a reconcile of the fleet", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
+        api_call("requesting a reconciliation", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
     }
 
     /// Waits until `is_so` returns true for the status of a Kustomization.
@@ -152,7 +154,7 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// Returns the only file of a bootstrap that users edit.
+    /// Returns the `kustomization.yaml` of the bootstrap, which is the only file that users edit.
     fn bootstrap_kustomization(&self) -> Value {
         let mut resources = vec!["gotk-components.yaml".to_owned(), "gotk-sync.yaml".to_owned()];
         let mut kustomization = json!({
@@ -205,7 +207,7 @@ pub fn file(path: String, content: String) -> File {
     File { path, content }
 }
 
-/// Returns all files below a folder of the project.
+/// Returns all files below a directory of the project.
 fn read_all(root: &Path, folder: &Path) -> Vec<File> {
     let mut files = Vec::new();
     for entry in

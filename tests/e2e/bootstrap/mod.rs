@@ -18,7 +18,7 @@ use crate::harness::{
 };
 use fleet::{Fleet, condition, documents, file, ready};
 
-/// The image that the tests install, under two names.
+/// The image that the tests install, with two tags.
 const IMAGE: &str = "localhost/pulumi-controller:dev";
 const NEXT_IMAGE: &str = "localhost/pulumi-controller:next";
 
@@ -53,7 +53,7 @@ async fn install(scene: &Scene, fleet: &mut Fleet<'_>) {
     assert_eq!(labels.get("app.kubernetes.io/part-of").map(String::as_str), Some("pulumi-controller"));
 }
 
-/// Adds a second Kustomization, which applies a source and a Stack and reports their health.
+/// Adds a second Kustomization, which applies a source and a Stack and checks their health.
 async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>) -> StackHandle<'a> {
     let commit = source.push_unseen(&program("one", 10).files()).await;
     let stack = scene.stack("main", source);
@@ -93,7 +93,7 @@ async fn use_it<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Source<'_>
     main
 }
 
-/// Changes the version of the controller during a run. The run must succeed and must not be repeated.
+/// Changes the image of the controller during a run. The run must succeed and must not be repeated.
 async fn upgrade_in_a_run(scene: &Scene, fleet: &mut Fleet<'_>, source: &Source<'_>, main: &StackHandle<'_>) {
     let before = main.updates().await.len();
     let pod = main.pod_and_restarts().await;

@@ -12,10 +12,10 @@ use crate::harness::{
     wait_until,
 };
 
-/// Runs a test if the tests may stop the API server.
+/// Runs the test, or reports it as skipped if the tests must not stop the API server.
 fn run_where_it_can_go(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
     if !StoppedApiServer::is_possible() {
-        not_run(name, "the API server of an existing cluster cannot be stopped");
+        not_run(name, "the API server of an existing cluster must not be stopped");
         return;
     }
     run_alone(async || {
@@ -41,7 +41,7 @@ fn a_run_continues_while_the_api_server_hangs_and_is_recorded_once() {
     });
 }
 
-/// Tests a run that starts before the outage and ends during the outage. The outage lasts twenty seconds, in which the controller loses
+/// Tests a run that starts before the outage and ends during the outage. In these twenty seconds, the controller loses
 /// its lease.
 async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, absence: Absence) {
     let source = scene.source("app").await;
@@ -67,14 +67,14 @@ async fn a_run_ends_while_it_is_away(controller: &Controller, scene: &Scene, abs
     assert_eq!(main.updates().await.len(), 1);
     controller.until_available().await;
 
-    // A push right after the outage runs: every watch is active again.
+    // A push immediately after the outage runs, which proves that every watch is active again.
     let second = source.push(&Program::new("api-away").step("slow", json!({"value": "two"})).files()).await;
     main.until_applied(&second).await;
     assert_eq!(main.log.sentences().await, once(&["create slow", "update slow"]));
     each_result_was_recorded_once(scene);
 }
 
-/// The restart ends all watches, and the resource versions of the watches have expired.
+/// The restart ends all watches, and their resource versions have expired.
 #[test]
 fn a_commit_pushed_right_after_an_api_server_restart_runs() {
     run_where_it_can_go("api-watches", async |controller, scene| {
@@ -97,8 +97,8 @@ fn a_commit_pushed_right_after_an_api_server_restart_runs() {
     });
 }
 
-/// Waits until the API server responds. A call on a closed connection fails, and is retried here
-/// so that later calls of the test succeed.
+/// Waits until the API server responds. A call on a closed connection fails; this function retries, so later calls
+/// succeed.
 async fn until_reachable(scene: &Scene) {
     wait_until("the API server to be reachable again", WaitLimit::Reaction, async || {
         match scene.api::<Stack>().list(&Default::default()).await {
@@ -109,7 +109,7 @@ async fn until_reachable(scene: &Scene) {
     .await;
 }
 
-/// Checks that no two observed states of an Update or a Stack have different results for the same run.
+/// Checks that all observed states of an Update or a Stack contain the same result for a run.
 fn each_result_was_recorded_once(scene: &Scene) {
     let mut ends = BTreeSet::new();
     for update in scene.timeline.states_of::<Update>().iter().filter(|update| update.is_complete()) {

@@ -1,5 +1,5 @@
-//! Tests sixty concurrent Stacks on a small node: all complete without failures, within the concurrency limit and without
-//! starvation.
+//! Tests sixty concurrent Stacks on a small node. All complete without failures, within the concurrency limit and
+//! without starvation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use pulumi_controller::cli::{CommandLine, Role};
 use crate::harness::{Controller, Course, Crowd, Scene, WaitLimit, client, condition, in_scene, once, run_alone};
 
 #[test]
-fn sixty_stacks_created_at_once_on_one_source_all_succeed() {
+fn sixty_stacks_created_together_on_one_source_all_succeed() {
     run_alone(async || {
         in_scene("crowd-large", async |large| {
             in_scene("crowd-middle", async |middle| {
@@ -37,9 +37,9 @@ fn sixty_stacks_created_at_once_on_one_source_all_succeed() {
     });
 }
 
-/// This is the shorter check that `make test` runs.
+/// `make test` runs this shorter check.
 #[test]
-fn six_stacks_created_at_once_run_within_the_limit() {
+fn six_stacks_created_together_run_within_the_limit() {
     run_alone(async || {
         in_scene("crowd-four", async |four| {
             in_scene("crowd-two", async |two| {
@@ -74,8 +74,8 @@ async fn each_ran_once_and_none_failed(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     }
 }
 
-/// Checks the number of open runs. A run is open from its record in the status until its end. Resource versions determine
-/// the order of all writes.
+/// Checks the number of open runs. A run is open from its record in the status until its end. The resource versions
+/// determine the order of all writes.
 async fn no_more_ran_at_a_time_than_may(scenes: &[&Scene]) {
     let version = |update: &Update| update.resource_version().and_then(|version| version.parse::<u64>().ok());
     let states = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Update>());
@@ -111,7 +111,7 @@ fn a_wait_was_visible(scenes: &[&Scene]) {
     let has_condition = |stack: &&Stack| condition(stack, RECONCILING).is_some_and(|c| c.message.contains("run slot"));
     let waiting: BTreeSet<Option<String>> = states.iter().filter(has_condition).map(Stack::uid).collect();
     println!("{} Stacks reported that they wait for a run slot", waiting.len());
-    assert!(!waiting.is_empty(), "no Stack reported that it waits for a run slot");
+    assert!(!waiting.is_empty(), "at least one Stack reports that it waits for a run slot");
 }
 
 fn the_small_namespace_was_not_starved(course: &Course, large: &Scene, small: &Scene) {
@@ -124,7 +124,7 @@ fn the_small_namespace_was_not_starved(course: &Course, large: &Scene, small: &S
     );
 }
 
-/// A namespace may use only content that its own source has produced, so each namespace fetches the artifact.
+/// A namespace can use only content that its own source has produced. Each namespace therefore fetches the artifact.
 async fn each_namespace_fetched_the_artifact_once(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     let lines = Controller::new(&client().await).log_lines(&crowd.digest).await;
     let fetched: Vec<&String> = lines.iter().filter(|line| line.contains("fetched artifact")).collect();

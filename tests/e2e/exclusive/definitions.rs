@@ -23,7 +23,7 @@ fn an_outdated_crd_is_reported_and_prevents_leading() {
                 let old = controller.until_one_leads_but("").await;
                 set_versions(&definitions, &older(&original)).await;
                 controller.kill_pod(&old).await;
-                wait_until("the next controller to report the field", WaitLimit::Reaction, async || {
+                wait_until("the new controller to report the missing field", WaitLimit::Reaction, async || {
                     let lines = controller.log_lines(FIELD).await;
                     if lines.is_empty() { Look::NotYet("nothing is logged".to_owned()) } else { Look::Found(()) }
                 })

@@ -1,4 +1,4 @@
-//! Tests agents that a tenant has replaced by other programs, which must not affect other Stacks.
+//! Tests agents that a tenant has replaced by other programs. They must not affect other Stacks.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::harness::{
     File, FluxObject, Look, Program, Scene, StackHandle, WaitLimit, in_scene, is_done, not_run, run_alone, wait_until,
 };
 
-/// Size of the source in bytes; larger than the buffers of a connection.
+/// Size of the source in bytes, larger than the buffers of a connection.
 const SOURCE: usize = 8 * 1024 * 1024;
 const RUN_TIME: Duration = Duration::from_secs(2);
-/// Number of Stacks with slow agents; more than there are stream slots.
+/// Number of Stacks with slow agents, greater than the number of stream slots.
 const SLOW: usize = 12;
-/// Maximum additional time for a Stack next to hostile agents, long enough for a fully loaded machine.
+/// Maximum additional time that hostile agents may cause for another Stack, sufficient for a fully loaded machine.
 const DELAY: Duration = Duration::from_secs(5);
 
 #[test]
@@ -68,7 +68,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
         let waits =
             workspaces.iter().filter(|workspace| format!("{:?}", workspace.status).contains("installing source"));
         match waits.count() {
-            0 => Look::NotYet(format!("{} Workspaces, none of which receives its source", workspaces.len())),
+            0 => Look::NotYet(format!("{} Workspaces, none of them receives its source", workspaces.len())),
             _ => Look::Found(()),
         }
     })
@@ -79,7 +79,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
         assert!(alongside < alone + DELAY, "{name} took {alongside:?} with hostile agents, and {alone:?} without them");
     }
 
-    // These Stacks wait for a slot only while slow agents occupy all slots.
+    // These Stacks wait for a stream slot while the slow agents occupy all slots.
     for stack in [&huge, &flood] {
         stack.until("to be done despite the hostile agents", WaitLimit::Long, is_done).await;
     }
@@ -97,7 +97,8 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     let flooded = of("flood-progress").name_any();
     let states = hostile.timeline.states_of::<Update>();
     let written = states.iter().filter(|update| update.name_any() == flooded).count();
-    // The controller limits the rate at which it reads messages, so the run takes longer, with one write every few seconds.
+    // The controller limits the rate at which it reads messages. The run therefore takes longer, with one write every
+    // few seconds.
     let limit = 20 + lasted.as_secs() / 2;
     assert!(written as u64 <= limit, "a run with excessive progress for {lasted:?} caused {written} status writes");
     for number in 0..SLOW {
@@ -105,7 +106,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     }
 }
 
-/// Returns the time until a new Stack is done.
+/// Returns the time until a new Stack is Ready.
 async fn timed(scene: &Scene, source: &FluxObject<'_>, name: &str) -> Duration {
     let begin = Instant::now();
     start(scene, source, name).await.until("to be done", WaitLimit::Run, is_done).await;
@@ -116,7 +117,7 @@ async fn start<'a>(scene: &'a Scene, source: &FluxObject<'_>, name: &str) -> Sta
     scene.start(fake_nodes::place(scene.stack_on_kind(name, None, source))).await
 }
 
-/// Creates a large source with content that does not compress well.
+/// Creates a source with a large file that does not compress well.
 async fn served(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let mut files = Program::new("hostile").output("text", "hello".into()).files();

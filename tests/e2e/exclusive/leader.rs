@@ -54,7 +54,7 @@ fn after_a_leader_is_killed_the_new_leader_records_the_run_once() {
     });
 }
 
-/// Waits for the Event about the new leader, which has the same form as that of client-go.
+/// Waits for the Event about the new leader, which has the same format as the Event of client-go.
 async fn until_reported_as_leader(scene: &Scene, pod: &str) {
     let events: Api<Event> = Api::namespaced(scene.client.clone(), "flux-system");
     let of_elections = ListParams::default().fields("reason=LeaderElection");
@@ -69,7 +69,7 @@ async fn until_reported_as_leader(scene: &Scene, pod: &str) {
     .await;
 }
 
-/// Two replicas can both act as leader for a short time. In this test they do so permanently: without a lease, only
+/// Two replicas can both act as leader for a short time. This test makes that state permanent: without a lease, only
 /// the other guards prevent repeated runs.
 #[test]
 fn two_simultaneous_leaders_run_each_revision_once() {
@@ -77,7 +77,7 @@ fn two_simultaneous_leaders_run_each_revision_once() {
         let before = controller.arguments().await;
         let alone = |argument: &&String| !argument.contains("leader-elect");
         let without: Vec<String> = before.iter().filter(alone).cloned().collect();
-        assert!(without.len() < before.len(), "the election is switched off: {before:?}");
+        assert!(without.len() < before.len(), "leader election is disabled: {before:?}");
         controller.start_with(&without, 2).await;
         let outcome = AssertUnwindSafe(both_lead(scene)).catch_unwind().await;
         controller.start_with(&before, 2).await;
@@ -111,8 +111,8 @@ async fn both_lead(scene: &Scene) {
     }
 }
 
-/// The leader process is stopped with SIGSTOP until another replica has become the leader and the run has ended. All pending writes of the
-/// old leader are stale when it continues.
+/// SIGSTOP suspends the leader process until another replica is the leader and the run has ended. All pending writes of
+/// the previous leader are then stale.
 #[test]
 fn a_leader_that_hung_past_its_lease_writes_nothing_on_resume() {
     let Some(audit) = AuditLog::open() else {
@@ -161,7 +161,7 @@ fn a_restart_during_a_run_releases_the_lease_before_it_expires() {
             assert_eq!(
                 holders,
                 [before.as_str(), "", after.as_str()],
-                "the leader releases the lease and the follower acquires it"
+                "the leader releases the lease and the new leader acquires it"
             );
 
             main.until_applied(&commit).await;

@@ -23,7 +23,7 @@ const RUN_TIME: Duration = Duration::from_millis(200);
 /// Number of concurrent creations and deletions.
 const AT_ONCE: usize = 16;
 const LIMIT: Duration = Duration::from_secs(300);
-/// Time in which a new controller reconciles each Stack exactly once.
+/// Period in which a new controller reconciles each Stack exactly once.
 const FIRST_LOOK: Duration = Duration::from_secs(60);
 
 #[test]
@@ -49,7 +49,7 @@ fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
     });
 }
 
-/// Each Workspace is reconciled when the controller starts and again about two minutes later.
+/// The controller reconciles each Workspace when it starts, and again about two minutes later.
 async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
     let (before, runs) = (versions(scene).await, fake_agent.runs());
     let controller = Controller::new(&scene.client);
@@ -58,7 +58,7 @@ async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
     controller.until_available().await;
     // Times of the requests to agents since the restart.
     let moments = RefCell::new(Vec::new());
-    until_count("agents are asked for the second time", STACKS, LIMIT, async || {
+    until_count("all agents have received two requests", STACKS, LIMIT, async || {
         let requests = usize::try_from(fake_agent.statuses() - requests).unwrap_or(usize::MAX);
         let mut moments = moments.borrow_mut();
         moments.resize(requests, killed.elapsed());
@@ -83,7 +83,7 @@ fn busiest(moments: &[Duration], window: Duration) -> usize {
     moments.iter().map(within).max().unwrap_or_default()
 }
 
-/// Returns the versions of all objects that a run or a status update would change, by kind and name.
+/// Returns the resource versions of all objects that a run or a status update would change, by kind and name.
 async fn versions(scene: &Scene) -> BTreeMap<String, String> {
     fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> Vec<(String, String)> {
         let version = |object: &K| object.resource_version().expect("resource version");
@@ -111,7 +111,7 @@ async fn create(scene: &Scene, source: &FluxObject<'_>) {
     stream::iter(0..STACKS)
         .map(|number| {
             let mut stack = fake_nodes::place(scene.stack_on_kind(&format!("many-{number:03}"), None, source));
-            // No periodic run is due during the test.
+            // A long interval prevents periodic runs during the test.
             stack.spec.resync_frequency_seconds = Some(3600);
             stack.spec.continue_resync_on_commit_match = Some(true);
             let api = api.clone();
@@ -126,7 +126,7 @@ async fn ready(scene: &Scene) -> usize {
     scene.list::<Stack>().await.iter().filter(|stack| is_done(stack)).count()
 }
 
-/// Deletes the Stacks. The removal of so many Stacks takes longer than the timeout of a scene.
+/// Deletes the Stacks. The deletion of so many Stacks takes longer than the timeout for the removal of a scene.
 async fn remove(scene: &Scene) {
     let api = scene.api::<Stack>();
     stream::iter(scene.list::<Stack>().await)

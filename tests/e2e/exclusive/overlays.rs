@@ -1,4 +1,4 @@
-//! Tests the controller that each overlay installs, instead of the controller of the other tests.
+//! Tests the overlays. Each test installs the controller of an overlay in place of the controller of the other tests.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::harness::{
     kubectl, once, run_alone, try_kubectl, wait_until,
 };
 
-/// Renders an overlay, replaces `from` by `to`, and applies the result.
+/// Renders an overlay, replaces `from` by `to` in the result, and applies it.
 async fn apply(overlay: &str, (from, to): (&str, &str)) {
     let all = rendered(overlay).await.replace(from, to);
     kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &all).await;
@@ -39,8 +39,8 @@ async fn until_available(namespace: &str) {
     .await;
 }
 
-/// Runs a test while the installed controller is scaled down, and restores the controller and its RBAC rules even if the
-/// test fails.
+/// Runs a test while the installed controller is scaled down. Then restores the controller and its RBAC rules, even if
+/// the test fails.
 async fn instead(test: impl AsyncFnOnce()) {
     let controller = Controller::new(&client().await);
     controller.scale(0).await;
@@ -51,7 +51,8 @@ async fn instead(test: impl AsyncFnOnce()) {
     .await;
 }
 
-/// Runs a test that changes the arguments of the installed controller, and restores them even if the test fails.
+/// Runs a test that changes the arguments of the installed controller. Then restores the arguments, even if the test
+/// fails.
 async fn with_other_arguments(test: impl AsyncFnOnce(&Controller, &[String])) {
     let controller = Controller::new(&client().await);
     let arguments = controller.arguments().await;
@@ -92,7 +93,7 @@ fn a_single_namespace_controller_has_no_rights_elsewhere() {
     });
 }
 
-/// Runs a Stack on a Flux source and deletes it while this controller runs.
+/// Checks that the overlay's controller runs and deletes a Stack with a Flux source.
 async fn runs_and_goes(scene: &Scene) {
     let source = scene.source("app").await;
     let commit = source.push(&program("one").files()).await;
@@ -106,7 +107,7 @@ async fn runs_and_goes(scene: &Scene) {
 }
 
 #[test]
-fn without_flux_stacks_follow_repositories_and_accept_webhooks() {
+fn without_flux_stacks_poll_repositories_and_accept_webhooks() {
     run_alone(async || {
         instead(async || {
             in_scene("no-flux", async |scene| {
@@ -203,8 +204,8 @@ fn reports_anywhere(stack: &Stack, words: &str) -> bool {
     conditions.map(|condition| &condition.message).any(|message| message.contains(words))
 }
 
-/// Checks that the RBAC rules of the controller allow each of these requests in the tenant's namespace, but the admission policy
-/// rejects it.
+/// Checks that the admission policy rejects each of these requests in the tenant's namespace, although the RBAC rules
+/// of the controller allow it.
 async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
     let as_controller = ["--as=system:serviceaccount:flux-system:pulumi-controller", "--namespace", &scene.namespace];
     kubectl(&["create", "secret", "generic", "tenants", "--namespace", &scene.namespace], "").await;
@@ -327,7 +328,8 @@ async fn run_in_shards(controller: &Controller, scene: &Scene) {
     shard("1").await;
     labelled.until_applied(&commit).await;
     let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "flux-system");
-    // Output of: printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8, and of the same command for shard1.
+    // Each value consists of the first eight characters of a selector's SHA-256 digest: `printf %s
+    // '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8`, and the same for the selector of shard1.
     for end in ["42da7484", "73fdc1be"] {
         let name = format!("pulumi-controller-leader-election-{end}");
         let lease = api_call(format!("reading the Lease {name}"), leases.get(&name)).await;

@@ -1,4 +1,4 @@
-//! Tests crashes of the controller. No other test runs at the same time.
+//! Tests crashes and restarts of the controller. No other test runs at the same time.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::harness::{
     run_alone, wait_until,
 };
 
-/// The controller exits once at each failpoint of the code while a Stack is created, run, destroyed and removed.
+/// The controller exits once at each failpoint in the code while a Stack is created, run, destroyed and removed.
 #[test]
 fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
     let failpoints = failpoints_of_the_controller();
@@ -24,9 +24,9 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
         let controller = Controller::new(&client().await);
         let deaths = async || {
             for failpoint in &failpoints {
-                println!("the controller dies at {failpoint}");
+                println!("the controller exits at {failpoint}");
                 in_scene("failpoint", async |scene| {
-                    // Only the first process exits at the failpoint; the restarted process continues.
+                    // Only the first process exits at the failpoint. The restarted process continues.
                     controller.die_at(Some(failpoint)).await;
                     whole_life_of_a_stack(scene).await;
                     controller.until_it_died(failpoint).await;
@@ -38,10 +38,11 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
     });
 }
 
-/// Creates, runs and deletes a Stack. Checks that one run creates every resource once and one run deletes every resource once.
+/// Creates, runs and deletes a Stack. Checks that one run creates every resource once, and that one run deletes every
+/// resource once.
 async fn whole_life_of_a_stack(scene: &Scene) {
     let source = scene.source("app").await;
-    // The program has an output, because the outputs Secret is one of the tested steps.
+    // The program has an output, because the storage of the outputs Secret is one of the tested steps.
     let program =
         Program::new("failpoint").step("step", json!({"value": scene.id})).output("n", json!("${step.count}"));
     let commit = source.push(&program.files()).await;
@@ -56,7 +57,7 @@ async fn whole_life_of_a_stack(scene: &Scene) {
     assert_eq!(runs.len(), 2, "one up and one destroy: {runs:?}");
 }
 
-/// Returns the failpoints in the code, except those of the agent, which is another process.
+/// Returns the failpoints in the code, except the failpoints of the agent, which is another process.
 fn failpoints_of_the_controller() -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut names = BTreeSet::new();
@@ -110,7 +111,8 @@ fn a_controller_killed_during_a_run_reattaches() {
     });
 }
 
-/// The new controller pod has an empty content store, while the workspace pod has the artifact in another directory.
+/// The new controller pod has an empty content store, and the workspace pod has installed another directory of the
+/// artifact.
 #[test]
 fn a_directory_change_runs_after_the_content_store_is_lost() {
     run_alone(async || {
@@ -185,7 +187,7 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
     });
 }
 
-/// Simulates the replacement of all nodes, which removes both the installed source and the content store.
+/// Simulates the replacement of all nodes. It removes both the installed source and the content store.
 #[test]
 fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
     run_alone(async || {
@@ -221,8 +223,8 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
     });
 }
 
-/// The API server accepts values that the controller's JSON parser rejects. Such a Stack must not prevent the list of all
-/// Stacks.
+/// The API server accepts values that the controller's JSON parser rejects. One such Stack must not prevent the
+/// controller from listing the other Stacks.
 #[test]
 fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
     run_alone(async || {
@@ -252,7 +254,7 @@ fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
     });
 }
 
-/// Sets the conditions of a Stack to those of an open run that does not exist.
+/// Sets the conditions that a Stack has during a run, although no run is open.
 async fn start_and_leave_run(main: &StackHandle<'_>) {
     let generation = main.get().await.metadata.generation;
     let stale = |kind: &str, status: &str, reason: &str| {

@@ -1,4 +1,4 @@
-//! Tests a controller with a single run slot: the order of the queue, and the end of a run without a timeout.
+//! Tests a controller with a single run slot: the order of the queue, and the end of a run whose Stack sets no timeout.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
@@ -66,7 +66,7 @@ async fn queue_for_one_slot(scene: &Scene, controller: &Controller) {
     assert!(of_urgent < of_early, "the higher priority runs first: {of_urgent:?}, {of_early:?}");
 }
 
-/// Waits until the Stack's run of this commit is queued.
+/// Waits until the Stack's run for this commit is queued.
 async fn until_queued(stack: &StackHandle<'_>, commit: &Commit) -> Update {
     let is_queued = |update: &&Update| {
         let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();

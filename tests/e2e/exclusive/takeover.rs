@@ -1,5 +1,5 @@
-//! Tests the migration of Stacks from the Pulumi Kubernetes Operator. The controller is scaled down while the objects of the
-//! operator are created, so these tests run alone.
+//! Tests the migration of Stacks from the Pulumi Kubernetes Operator. These tests run alone, because the controller is
+//! scaled down while they create the objects of the operator.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -20,7 +20,7 @@ use crate::harness::{
     kubectl, once, run_alone, wait_until,
 };
 
-/// Runs a test in a scene while the controller is scaled down. The test itself scales the controller up.
+/// Runs a test in a scene while the controller is scaled down. The test scales the controller up.
 fn run_with_a_controller_that_comes_later(name: &str, test: impl AsyncFnOnce(&Scene, &Controller)) {
     run_alone(async || {
         let controller = Controller::new(&client().await);
@@ -50,7 +50,7 @@ fn stacks_left_by_pko_are_adopted_without_a_run() {
         let main = scene.found("main", &left.stack);
         until_taken_over(scene, &main, &left).await;
         until_another_pod_is_ready(scene, &main, &pod.uid().unwrap_or_default()).await;
-        assert_eq!(main.updates().await.len(), 1, "owned by the operator");
+        assert_eq!(main.updates().await.len(), 1, "only the Update of the operator exists");
         assert_eq!(main.log.sentences().await, Vec::<String>::new(), "no run has started");
 
         let second = source.push(&with_text("two").files()).await;
@@ -58,7 +58,7 @@ fn stacks_left_by_pko_are_adopted_without_a_run() {
         assert_eq!(main.log.sentences().await, once(&["create step"]));
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]), "destroyed as requested");
+        assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]), "the deletion destroys it");
         until_objects_are_deleted(scene).await;
     });
 }
@@ -67,13 +67,13 @@ fn stacks_left_by_pko_are_adopted_without_a_run() {
 fn deleting_an_adopted_stack_that_never_ran_here_destroys_it() {
     run_with_a_controller_that_comes_later("takeover-end", async |scene, controller| {
         let source = scene.source("app").await;
-        // The project that the objects left by the operator record.
+        // The objects of the operator record a project with this name.
         let program = Program::new("hello").step("step", json!({"value": "one"}));
         let commit = source.push(&program.files()).await;
-        // Another Stack creates the state in the backend, because the test cluster has no agent of the operator.
+        // Another Stack creates the state in the backend, because the test cluster does not run the operator's agent.
         let maker = scene.start(scene.stack("maker", &source)).await;
         maker.until_applied(&commit).await;
-        // The deletion releases the Pulumi stack before the next Stack manages it.
+        // The deletion of this Stack releases the Pulumi stack before the next Stack manages it.
         maker.delete().await;
         maker.until_gone().await;
         controller.scale(0).await;
@@ -167,7 +167,8 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
             }
         })
         .await;
-        // The run of a commit for another source proves that the controller has had time to reconcile all of these Stacks.
+        // The run of a Stack with another source proves that the controller has had time to reconcile all of these
+        // Stacks.
         let other = scene.source("witness").await;
         let pushed = other.push(&Program::new("witness").step("step", json!({"value": "two"})).files()).await;
         scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
@@ -216,7 +217,7 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
         assert_eq!(last.last_successful_commit, Some(commit.revision()), "the operator compares it with its source");
         assert_eq!(Some(last.inputs.generation), stack.metadata.generation);
 
-        // The operator applies its Workspace without force and the status with force.
+        // The operator applies its Workspace without force, and the status of the Stack with force.
         let before = left.workspace.expect("the Workspace of the operator");
         let mut again = Workspace::new("main", before.spec);
         again.metadata.labels = before.metadata.labels;
@@ -237,7 +238,7 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
     });
 }
 
-/// Waits until the operator neither manages nor owns an object, and checks that the objects of the user are unchanged.
+/// Waits until the operator neither manages nor owns any object. Checks that the spec of the Stack is unchanged.
 async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
     main.until("to be taken over", WaitLimit::Run, |stack| !is_operators(stack) && is_done(stack)).await;
     let object = names::workspace_object(&main.name);
@@ -251,7 +252,7 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
         let updates = scene.list::<Update>().await;
         let theirs = [is_operators(&workspace), is_operators(&service), is_operators(&set)];
         let theirs_too = updates.iter().any(is_operators);
-        // The controller first takes over the objects and then removes the owner references of the operator.
+        // The controller first takes over the objects, and then removes the operator's owner references.
         let owners = service.owner_references().len() + set.owner_references().len();
         if theirs == [false; 3] && !theirs_too && owners == 0 {
             Look::Found(())
@@ -267,7 +268,7 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Left) {
         assert!(!spec.to_string().contains(of_the_operator), "{of_the_operator} remains in {spec}");
     }
     let stack = main.get().await;
-    assert_eq!(json!(stack.spec), json!(left.stack.spec), "the spec is the user's");
+    assert_eq!(json!(stack.spec), json!(left.stack.spec), "the spec is unchanged");
     assert_eq!(stack.metadata.generation, left.stack.metadata.generation);
 }
 
@@ -316,7 +317,7 @@ async fn until_objects_are_deleted(scene: &Scene) {
     .await;
 }
 
-/// Returns a CustomResourceDefinition under another name whose status has the schema of a Program's status.
+/// Returns a CustomResourceDefinition with another name whose status has the schema of a Program's status.
 fn program_status_definition(required: &[&str]) -> serde_json::Value {
     let text = || json!({"type": "string"});
     let artifact = json!({

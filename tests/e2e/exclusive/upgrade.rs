@@ -26,7 +26,7 @@ fn a_newer_controller_replaces_only_idle_incompatible_agents() {
             controller.pretend_to_be(Some(&last_spoken_to)).await;
             let second = source.push(&with_text("two", 30).files()).await;
             main.log.wait_for("update", "step", "begin").await;
-            assert_eq!(main.pod_and_restarts().await, pod, "the agent of the last controller runs it");
+            assert_eq!(main.pod_and_restarts().await, pod, "the existing agent executes the run");
 
             controller.pretend_to_be(Some(&first_not_spoken_to)).await;
             main.until_applied(&second).await;
@@ -46,7 +46,8 @@ fn a_newer_controller_replaces_only_idle_incompatible_agents() {
     });
 }
 
-/// Returns the last controller version that supports agents of the current version, and the first that does not.
+/// Returns the last controller version that supports agents of the current version, and the first version that does
+/// not.
 fn versions() -> [String; 2] {
     let mut numbers = env!("CARGO_PKG_VERSION").split('.').map(|number| number.parse::<u64>().expect("a number"));
     let (major, minor) = (numbers.next().expect("a major version"), numbers.next().expect("a minor version"));
@@ -54,7 +55,7 @@ fn versions() -> [String; 2] {
 }
 
 async fn until_another_pod(scene: &Scene, before: &str) {
-    wait_until("the pod to be renewed", WaitLimit::Run, async || {
+    wait_until("the pod to be replaced", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;
         let uids: Vec<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
         match uids.iter().any(|uid| uid != before) {

@@ -11,12 +11,12 @@ use tokio::time::timeout;
 /// Timeout for a command that stops the API server or waits until it is ready.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Kind of API server outage.
+/// How the API server becomes unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The process is killed: connections close, and watches have expired when the process is started again.
+    /// Kills the process: connections close. After the next start, the resource versions of the watches have expired.
     Stopped,
-    /// The process hangs: connections stay open, and requests get no response.
+    /// Suspends the process: connections stay open, and requests get no response.
     Paused,
 }
 
@@ -29,7 +29,7 @@ impl Absence {
     }
 }
 
-/// Guard for an API server outage, which ends with `bring_back` or on drop.
+/// Guard for an API server outage. The outage ends with `bring_back` or when the guard is dropped.
 pub struct StoppedApiServer {
     back: Option<&'static str>,
 }
@@ -62,7 +62,7 @@ impl Drop for StoppedApiServer {
         match command(word).status() {
             Ok(status) if status.success() => {}
             other => println!(
-                "the API server could not be brought back ({other:?}): tests/cluster/cluster up makes a new cluster"
+                "failed to restore the API server ({other:?}): run `tests/cluster/cluster up` to create a new cluster"
             ),
         }
     }
@@ -71,9 +71,9 @@ impl Drop for StoppedApiServer {
 async fn run(word: &'static str) {
     let running = timeout(LIMIT, spawn_blocking(move || command(word).output())).await;
     let output = running
-        .unwrap_or_else(|_| panic!("`cluster api-server {word}` did not end in {LIMIT:?}"))
+        .unwrap_or_else(|_| panic!("`cluster api-server {word}` did not end within {LIMIT:?}"))
         .expect("the task is not canceled")
-        .unwrap_or_else(|error| panic!("`cluster api-server {word}` could not be started: {error}"));
+        .unwrap_or_else(|error| panic!("`cluster api-server {word}` failed to start: {error}"));
     assert!(output.status.success(), "`cluster api-server {word}` failed: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -84,7 +84,8 @@ fn command(word: &str) -> Command {
     command
 }
 
-/// Reports a skipped test. Writes directly to standard error, which the test harness does not capture; `tests/run` lists these lines.
+/// Reports a skipped test. The test harness does not capture direct writes to standard error, and `tests/run` lists
+/// these lines.
 pub fn not_run(test: &str, why: &str) {
     drop(writeln!(std::io::stderr(), "NOT RUN: {test}: {why}"));
 }

@@ -11,9 +11,9 @@ use super::wait::{Look, WaitLimit, api_call, wait_until};
 pub(super) const NAMESPACE: &str = "flux-system";
 pub(super) const DEPLOYMENT: &str = "pulumi-controller";
 
-/// Environment variable with the failpoint at which the controller of the test image exits.
+/// Environment variable that sets the failpoint at which the controller in the test image exits.
 const FAILPOINTS: &str = "FAILPOINTS";
-/// Environment variable that overrides the version of the controller in the test image.
+/// Environment variable that overrides the version that the controller in the test image reports.
 const PRETENDED_VERSION: &str = "PRETENDED_VERSION";
 
 pub struct Controller {
@@ -66,7 +66,7 @@ impl Controller {
     /// Deletes one controller pod without a grace period.
     pub async fn kill_pod(&self, name: &str) {
         let at_once = DeleteParams::default().grace_period(0);
-        api_call(format!("killing the controller's pod {name}"), self.pods.delete(name, &at_once)).await;
+        api_call(format!("deleting the controller's pod {name}"), self.pods.delete(name, &at_once)).await;
     }
 
     /// Restarts the controller so that it exits at the failpoint; `None` disables failpoints.
@@ -107,15 +107,15 @@ impl Controller {
 
     /// Patches the controller's container.
     async fn change(&self, mut container: Value) {
-        let doing = format!("changing the controller's container by {container}");
+        let doing = format!("patching the controller's container with {container}");
         container["name"] = json!(self.container().await.name);
         let patch = Patch::Strategic(json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
         api_call(doing, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until a container of the controller has exited since the last rollout.
+    /// Waits until a container of the controller has restarted since the last rollout.
     pub async fn until_it_died(&self, failpoint: &str) {
-        wait_until(format!("the controller to have died at {failpoint}"), WaitLimit::Reaction, async || {
+        wait_until(format!("the controller to exit at the failpoint {failpoint}"), WaitLimit::Reaction, async || {
             let deployment = self.deployment().await;
             let pods = self.list_pods(&deployment).await;
             let died =
@@ -128,10 +128,10 @@ impl Controller {
         .await;
     }
 
-    /// Returns the lines of the current and the previous log that contain `naming`.
+    /// Returns the lines that contain `naming` from the current and the previous logs of the controller.
     pub async fn log_lines(&self, naming: &str) -> Vec<String> {
         let Ok(deployment) = self.deployments.get(DEPLOYMENT).await else {
-            return vec!["there is no controller".to_owned()];
+            return vec!["the controller is not installed".to_owned()];
         };
         let mut lines = Vec::new();
         for pod in self.list_pods(&deployment).await {

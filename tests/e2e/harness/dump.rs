@@ -29,10 +29,10 @@ pub async fn write(scene: &Scene) -> PathBuf {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.txt", scene.namespace));
     let text = timeout(LIMIT, text(scene))
         .await
-        .unwrap_or_else(|_| format!("the cluster did not return all objects in {LIMIT:?}\n"));
+        .unwrap_or_else(|_| format!("the cluster did not return all objects within {LIMIT:?}\n"));
     let text = format!("{}\n\n{text}", scene.timeline.text());
     if let Err(error) = std::fs::write(&file, text) {
-        println!("failed to write the report of the failure to {}: {error}", file.display());
+        println!("failed to write the failure report to {}: {error}", file.display());
     }
     file
 }
@@ -52,7 +52,7 @@ async fn text(scene: &Scene) -> String {
     let controller = Controller::new(&scene.client);
     let _ = write!(
         text,
-        "\n===== the controller's log about this namespace\n{}\n",
+        "\n===== log lines of the controller that contain this namespace\n{}\n",
         controller.log_lines(&scene.namespace).await.join("\n")
     );
     text

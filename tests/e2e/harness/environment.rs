@@ -36,7 +36,8 @@ impl Environment {
     }
 }
 
-/// Returns an error if only `KUBECONFIG` is set: the other variables prove that the cluster script selected the cluster.
+/// Reads the environment. `KUBECONFIG` alone is an error: the other variables prove that the cluster script selected
+/// the cluster.
 fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
     let names = [
         "KUBECONFIG",
@@ -60,8 +61,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
     for name in names {
         let value = variable(name).filter(|value| !value.is_empty()).ok_or_else(|| {
             format!(
-                "the end-to-end tests need the test cluster ({name} is not set): `make test` runs them, or, with the cluster up and \
-                 the controller installed, `tests/cluster/cluster exec cargo test --test e2e`"
+                "the end-to-end tests need the test cluster ({name} is not set): run `make test`, or start the cluster, install \
+                 the controller and run `tests/cluster/cluster exec cargo test --test e2e`"
             )
         })?;
         values.insert(name, value);

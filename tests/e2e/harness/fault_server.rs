@@ -69,7 +69,7 @@ impl FaultServer {
 }
 
 async fn ask(request: reqwest::RequestBuilder, url: &str) -> Described {
-    let doing = format!("asking the source server {url}");
+    let doing = format!("requesting {url}");
     let response = http::send(&doing, request.timeout(LIMIT)).await.text().await;
     let text = response.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{doing}: invalid response {text}: {error}"))

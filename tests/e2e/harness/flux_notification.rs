@@ -1,4 +1,4 @@
-//! Objects of Flux's notification-controller, and the requests that notification-controller receives and sends.
+//! Objects of Flux's notification-controller, and the HTTP requests that it receives and sends.
 
 use axum::http::Request;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
@@ -13,7 +13,7 @@ use super::wait::{Look, WaitLimit, api_call, wait_until};
 
 const GROUP: &str = "notification.toolkit.fluxcd.io";
 
-/// A request to the server of `source-faults`, which plays the role of a chat or a Git provider.
+/// A request to the `source-faults` server, which simulates a chat service or a Git provider.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Call {
     pub method: String,
@@ -22,8 +22,7 @@ pub struct Call {
 }
 
 impl Scene {
-    /// Creates an Alert, a Provider or a Receiver. Waits until the object is Ready if its controller sets that
-    /// condition.
+    /// Creates an Alert, a Provider or a Receiver.
     pub async fn create_notification(&self, kind: &str, object: Value) {
         let name = object["metadata"]["name"].as_str().expect("object name").to_owned();
         let doing = format!("creating the {kind} {}/{name}", self.namespace);
@@ -77,13 +76,13 @@ impl Scene {
     /// Returns the requests recorded so far.
     pub async fn calls(&self) -> Vec<Call> {
         let url = format!("{}/control/calls/{}", Environment::get().source_faults_url, self.namespace);
-        let doing = format!("asking for the calls of {url}");
+        let doing = format!("requesting {url}");
         let text = http::send(&doing, http::client().get(&url)).await.text().await;
         let text = text.unwrap_or_else(|error| panic!("{doing}: {error:?}"));
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{doing}: invalid response {text}: {error}"))
     }
 
-    /// Waits for a request that matches.
+    /// Waits for a recorded request for which `is_it` returns true, and returns the request.
     pub async fn until_called(&self, what: &str, is_it: impl Fn(&Call) -> bool) -> Call {
         wait_until(format!("{what} to be posted"), WaitLimit::Reaction, async || {
             let calls = self.calls().await;

@@ -1,4 +1,4 @@
-//! Source objects of every kind, as tests create and read them.
+//! Creates and reads Flux source objects of any kind.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -17,18 +17,18 @@ pub struct FluxObject<'a> {
 }
 
 impl Scene {
-    /// Returns a handle for a source in Flux's own group; the object is not created yet.
+    /// Returns a handle for a source in Flux's own API group. Does not create the object.
     pub fn flux_object(&self, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
         self.source_object("source.toolkit.fluxcd.io", kind, plural, name)
     }
 
-    /// Returns a handle for a source in any group, version `v1`.
+    /// Returns a handle for a source of version `v1` in any API group. Does not create the object.
     pub fn source_object(&self, group: &str, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
         let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
         FluxObject { scene: self, resource, name: name.to_owned() }
     }
 
-    /// Returns a Stack on a source of any kind, with the `apiVersion` as the user writes it.
+    /// Returns a Stack with a source of any kind. `api_version` is the optional `apiVersion` of the source reference.
     pub fn stack_on_kind(&self, name: &str, api_version: Option<&str>, source: &FluxObject<'_>) -> Stack {
         let mut stack = self.stack_on(name, &source.name);
         let source_ref = SourceReference {
@@ -61,7 +61,7 @@ impl FluxObject<'_> {
         assert_eq!(created.name_any(), self.name);
     }
 
-    /// Requests a reconcile from Flux, as a Receiver does after a webhook.
+    /// Requests a reconciliation from Flux, as a Receiver does after a webhook call.
     pub async fn request(&self) {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}}));
@@ -88,7 +88,7 @@ impl FluxObject<'_> {
         .await
     }
 
-    /// Writes an artifact to the status of the source, as an artifact producer does.
+    /// Writes an artifact to the status of the source, as the controller of the source does.
     pub async fn offer(&self, artifact: &SourceArtifact) {
         let path =
             artifact.url.split_once("//").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
@@ -103,7 +103,7 @@ impl FluxObject<'_> {
         self.write_status(json!({"artifact": artifact, "conditions": [ready]})).await;
     }
 
-    /// Removes the artifact from the status, as an artifact producer without an artifact does.
+    /// Removes the artifact from the status of the source.
     pub async fn withdraw(&self) {
         self.write_status(json!({"artifact": null})).await;
     }

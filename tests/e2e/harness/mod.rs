@@ -1,7 +1,7 @@
 //! Test harness: the cluster, one scene per test, and helpers to observe it.
 //!
-//! A test is `run("name", async |scene| …)`. Tests run in parallel, each in its own namespace. Tests that restart the
-//! controller use `run_alone` and have the cluster to themselves.
+//! A test calls `run("name", async |scene| …)`. Tests run in parallel, each in its own namespace. A test that restarts
+//! the controller calls `run_alone`; no other test runs at that time.
 
 mod api_server;
 mod bucket;
@@ -64,10 +64,11 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("a runtime can be started")
 });
 
-/// Lock that tests that restart the controller hold for writing, and all other tests for reading.
+/// Lock on the controller. A test that restarts the controller holds the write lock, and any other test holds a read
+/// lock.
 static CONTROLLER_IS_LEFT_ALONE: RwLock<()> = RwLock::const_new(());
 
-/// Runs a test in its own scene, in parallel with others.
+/// Runs a test in its own scene, in parallel with other tests.
 pub fn run(name: &str, test: impl AsyncFnOnce(&Scene)) {
     RUNTIME.block_on(async {
         let _others_may_run = CONTROLLER_IS_LEFT_ALONE.read().await;
@@ -83,7 +84,7 @@ pub fn run_alone(test: impl AsyncFnOnce()) {
     });
 }
 
-/// Runs `afterwards` whether or not `test` panics, then resumes the panic.
+/// Runs `test` and then `afterwards`. If `test` panics, runs `afterwards` before the panic continues.
 pub async fn finally(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
     let outcome = AssertUnwindSafe(test()).catch_unwind().await;
     afterwards().await;
@@ -92,8 +93,8 @@ pub async fn finally(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
     }
 }
 
-/// Creates a scene, runs the test in it, checks the condition rules for every Stack, and removes the scene. On failure, writes
-/// the state of the scene to a file and keeps the scene.
+/// Creates a scene, runs the test in it, checks the conditions of every Stack, and removes the scene. If the test
+/// fails, writes the state of the scene to a file and keeps the scene.
 pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     let began = Instant::now();
     let scene = Scene::new(name).await;
@@ -106,7 +107,7 @@ pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     match outcome {
         Ok(()) => {
             scene.remove().await;
-            // Writes directly to standard error, because the test harness does not report durations.
+            // The test harness does not report durations and does not capture direct writes to standard error.
             let _ = writeln!(std::io::stderr(), "{name}: {:.0} s", began.elapsed().as_secs_f64());
         }
         Err(failure) => {

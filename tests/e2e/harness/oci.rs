@@ -1,4 +1,5 @@
-//! Artifacts in the OCI registry, pushed as `flux push artifact` does, and the OCIRepository objects that track them.
+//! Artifacts that tests push to the OCI registry as `flux push artifact` does, and the OCIRepository objects that track
+//! them.
 
 use pulumi_controller::artifact::Digest;
 use reqwest::header::{CONTENT_TYPE, LOCATION};
@@ -31,7 +32,7 @@ impl Scene {
 }
 
 impl OciRepository<'_> {
-    /// Pushes the files as `latest` and requests a reconcile. Returns the revision in Flux's format.
+    /// Pushes the files as `latest` and requests a reconciliation. Returns the revision in Flux's format.
     pub async fn push(&self, files: &[File]) -> String {
         self.push_with(files, json!({})).await
     }
@@ -63,7 +64,7 @@ impl OciRepository<'_> {
         revision
     }
 
-    /// Pushes a blob in one request. Returns its descriptor for a manifest.
+    /// Pushes a blob in one request. Returns the descriptor of the blob for a manifest.
     async fn push_blob(&self, media_type: &str, bytes: Vec<u8>) -> Value {
         let descriptor = json!({"mediaType": media_type, "digest": digest(&bytes), "size": bytes.len()});
         let begin = http::client().post(format!("{}/blobs/uploads/", self.url()));

@@ -1,5 +1,5 @@
-//! Creates the objects that version 2.9 of the Pulumi Kubernetes Operator leaves: those of `tests/operator`, with the names and
-//! the source of a test.
+//! Creates the objects that version 2.9 of the Pulumi Kubernetes Operator leaves in a cluster. The objects in
+//! `tests/operator` are the templates; each test sets their names and their source.
 
 use std::fmt::Debug;
 
@@ -18,18 +18,18 @@ use serde_json::{Value, json};
 use super::scene::Scene;
 use super::wait::api_call;
 
-/// The Stack in `tests/operator` on which the objects are based, with its UID and the UID of its Workspace.
+/// The Stack in `tests/operator` that is the template, with its UID and the UID of its Workspace.
 const EXAMPLE: &str = "from-flux";
 const STACK_UID: &str = "bc54d342-bd77-4dd1-8153-8b2b2db9d1df";
 const WORKSPACE_UID: &str = "610ed602-09f1-4dcc-bd38-d53cc025fd45";
 
-/// A script that replaces the operator's agent in the operator's containers and runs until SIGTERM.
+/// Script that replaces the operator's agent in the containers of the StatefulSet. It runs until SIGTERM.
 const AGENT: &str = "printf '#!/bin/sh\\ntrap \"exit 0\" TERM\\nsleep 3600 &\\nwait\\n' > /share/agent && cp /share/agent /share/tini && \
                      chmod +x /share/agent /share/tini && mkdir -p /share/workspace";
 
-/// Objects that the operator left for one Stack.
+/// Objects of the operator for one Stack.
 pub struct Left {
-    /// The Stack of the user, as stored in the API.
+    /// The Stack as the API server has stored it.
     pub stack: Stack,
     pub workspace: Option<Workspace>,
     pub update: Update,
@@ -46,17 +46,17 @@ enum Run {
 }
 
 impl Scene {
-    /// Creates a Stack to which the operator has applied this revision, with all its objects and a pod.
+    /// Creates a Stack whose last run by the operator applied this revision, with its Workspace, Update and pod.
     pub async fn left_by_the_operator(&self, stack: Stack, revision: &str) -> Left {
         self.left(stack, revision, Run::Ended).await
     }
 
-    /// Creates a Stack to which the operator has applied this revision, without Workspace and pod.
+    /// Creates a Stack whose last run by the operator applied this revision, without a Workspace and a pod.
     pub async fn left_by_the_operator_without_workspace(&self, stack: Stack, revision: &str) -> Left {
         self.left(stack, revision, Run::Reclaimed).await
     }
 
-    /// Creates a Stack to which the operator has applied this revision, with an open run of another revision.
+    /// Creates a Stack whose last run by the operator applied this revision, with an open run of another revision.
     pub async fn left_by_the_operator_in_a_run(&self, stack: Stack, revision: &str) -> Left {
         self.left(stack, revision, Run::Open).await
     }
@@ -131,7 +131,7 @@ impl Scene {
         self.patch::<K>(name, json!({"metadata": {"managedFields": object["metadata"]["managedFields"]}})).await
     }
 
-    /// Replaces the images of the operator, which the test cluster does not have, and runs a placeholder in the containers.
+    /// Replaces the operator's images, which the test cluster does not have, and the commands of the containers.
     fn with_an_agent(&self, mut stateful_set: Value) -> Value {
         let pod = &mut stateful_set["spec"]["template"]["spec"];
         for kind in ["initContainers", "containers"] {
@@ -151,7 +151,7 @@ impl Scene {
                 }
             }
         }
-        // The test cluster has neither the Secrets and ConfigMaps of the example nor its ServiceAccount.
+        // The test cluster has neither the Secrets and ConfigMaps nor the ServiceAccount of the example.
         pod["serviceAccountName"] = json!("default");
         pod["serviceAccount"] = json!("default");
         pod["volumes"] = json!([{"name": "share", "emptyDir": {}}]);
@@ -162,7 +162,7 @@ impl Scene {
     }
 }
 
-/// A kind of object that the operator leaves.
+/// Kind of an object that the operator creates.
 pub trait Kind:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned
 {
@@ -173,7 +173,7 @@ impl<K> Kind for K where
 {
 }
 
-/// Returns the object of the example in a file, renamed for this Stack.
+/// Returns the example object in a file with the name, the namespace and the UIDs of this Stack.
 fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Value {
     let document: Value = serde_saphyr::from_str(text).expect("valid YAML");
     let belongs = |object: &&Value| {
@@ -191,12 +191,12 @@ fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Va
     object
 }
 
-/// Replaces the UID of the example's Workspace.
+/// Replaces the UID of the example's Workspace in the owner references.
 fn owned(object: Value, workspace: &str) -> Value {
     serde_json::from_str(&object.to_string().replace(WORKSPACE_UID, workspace)).expect("valid JSON")
 }
 
-/// Returns the field managers of an object, without the operations.
+/// Returns the names of an object's field managers.
 pub fn managers<K: Resource>(object: &K) -> Vec<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     entries.filter_map(|entry| entry.manager.clone()).collect()

@@ -1,4 +1,4 @@
-//! Reads the events that the test provider has reported, which prove that an operation took place, and took place once.
+//! Reads the events of the test provider, which prove that an operation took place exactly once.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns a sentence such as `create step begin`.
+    /// Returns the event as text, such as `create step begin`.
     fn sentence(&self) -> String {
         format!("{} {} {}", self.operation, self.resource, self.phase)
     }
@@ -30,7 +30,7 @@ pub struct ProviderLog {
     stack: String,
 }
 
-/// Maximum time in seconds for which the log delays a response until an event arrives.
+/// Maximum time in seconds that the server of the log waits for an event before it responds.
 const WAIT: u64 = 180;
 
 impl ProviderLog {
@@ -52,7 +52,7 @@ impl ProviderLog {
     pub async fn events(&self, filter: &str) -> Vec<Event> {
         let url = format!("{}/events?stack={}{filter}", Environment::get().provider_log_url, self.stack);
         let response = async { self.client.get(&url).send().await?.error_for_status()?.text().await };
-        let text = response.await.unwrap_or_else(|error| panic!("asking the provider log {url}: {error:?}"));
+        let text = response.await.unwrap_or_else(|error| panic!("requesting the provider log {url}: {error:?}"));
         serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("the provider log responded to {url} with {text}: {error}"))
     }
@@ -69,7 +69,7 @@ impl ProviderLog {
     }
 }
 
-/// Returns the expected log if each operation happened once: `["create step begin", "create step done"]` and so on.
+/// Returns the expected log if each operation takes place once: `["create step begin", "create step done"]` and so on.
 pub fn once(operations: &[&str]) -> Vec<String> {
     operations.iter().flat_map(|operation| ["begin", "done"].map(|phase| format!("{operation} {phase}"))).collect()
 }

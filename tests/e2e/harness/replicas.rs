@@ -41,7 +41,7 @@ impl Controller {
         api_call(doing, self.deployments.patch(DEPLOYMENT, &parameters, &patch)).await;
     }
 
-    /// Records the states of leases from now on.
+    /// Starts to record the states of all leases in the namespace of the controller.
     pub fn watch_lease(&self) -> Timeline {
         Timeline::of::<Lease>(Api::namespaced(self.client.clone(), NAMESPACE))
     }
@@ -58,7 +58,7 @@ impl Controller {
             if holder != not && pods.contains(&holder) {
                 return Look::Found(holder);
             }
-            Look::NotYet(format!("{holder:?} leads, of {pods:?}"))
+            Look::NotYet(format!("the leader is {holder:?}, the pods are {pods:?}"))
         })
         .await
     }
@@ -66,13 +66,13 @@ impl Controller {
     /// Returns the response of a pod's endpoint.
     pub async fn ask(&self, pod: &str, port: u16, path: &str) -> String {
         let url = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{port}/proxy{path}");
-        let request = axum::http::Request::get(&url).body(Vec::new()).expect("a path of a pod's endpoint");
-        api_call(format!("asking {url}"), self.client.request_text(request)).await
+        let request = axum::http::Request::get(&url).body(Vec::new()).expect("a valid request");
+        api_call(format!("requesting {url}"), self.client.request_text(request)).await
     }
 
-    /// Waits until the container of a pod was restarted and returns the exit code of the previous one.
+    /// Waits until the container of a pod has restarted. Returns the exit code of the previous container.
     pub async fn until_started_again(&self, pod: &str) -> i32 {
-        wait_until(format!("the container of {pod} to have ended and started"), WaitLimit::Reaction, async || {
+        wait_until(format!("the container of {pod} to have restarted"), WaitLimit::Reaction, async || {
             let pods = self.pods().await;
             let status = pods.into_iter().find(|found| found.name_any() == pod).and_then(|found| found.status);
             let container = status.and_then(|status| status.container_statuses?.into_iter().next());
@@ -87,7 +87,7 @@ impl Controller {
     }
 }
 
-/// Returns the holders of the controller's lease in order. Skips the leases of other controllers in the same namespace.
+/// Returns the holders of the controller's lease in order. Skips other leases in the same namespace.
 pub fn holders(states: &Timeline) -> Vec<String> {
     let leases = states.states_of::<Lease>();
     let mut holders: Vec<String> = leases.iter().filter(|lease| lease.name_any() == LEASE).map(holder).collect();
@@ -101,11 +101,12 @@ fn holder(lease: &Lease) -> String {
     identity.split('_').next().unwrap_or_default().to_owned()
 }
 
-/// A process that is stopped with SIGSTOP, to simulate a machine that hangs, until this guard is dropped.
+/// Guard for a process that SIGSTOP has suspended, to simulate a machine that hangs. Dropping the guard resumes the
+/// process.
 pub struct StoppedProcess(Pid);
 
 impl StoppedProcess {
-    /// Stops the controller process of a pod. Requires that this machine runs the node.
+    /// Suspends the controller process of a pod. Requires that this machine runs the node.
     pub fn in_pod(pod: &str) -> StoppedProcess {
         let named = format!("HOSTNAME={pod}\0");
         let is_it = |pid: i32| {
@@ -118,7 +119,7 @@ impl StoppedProcess {
         let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
         let pid = ids.find(|pid| is_it(*pid)).and_then(Pid::from_raw);
         let pid = pid.unwrap_or_else(|| panic!("this machine has no process of {pod}"));
-        kill_process(pid, Signal::STOP).expect("a process of the cluster can be stopped");
+        kill_process(pid, Signal::STOP).expect("a process of the cluster can be suspended");
         StoppedProcess(pid)
     }
 }
@@ -126,12 +127,12 @@ impl StoppedProcess {
 impl Drop for StoppedProcess {
     fn drop(&mut self) {
         if let Err(error) = kill_process(self.0, Signal::CONT) {
-            println!("failed to resume the process of the controller: {error}");
+            println!("failed to resume the controller process: {error}");
         }
     }
 }
 
-/// The audit log of the API server with the writes of each controller pod.
+/// The audit log of the API server, which contains the writes of each controller pod.
 pub struct AuditLog(PathBuf);
 
 /// One write request.

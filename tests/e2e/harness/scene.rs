@@ -30,7 +30,7 @@ pub const STATE_SECRET: &str = "state";
 pub struct Scene {
     pub client: Client,
     pub namespace: String,
-    /// Unique ID of the scene, which names outside the namespace contain.
+    /// Unique ID of the scene, for names that other scenes can see, such as the names of Pulumi stacks.
     pub id: String,
     pub timeline: Timeline,
 }
@@ -58,7 +58,7 @@ impl Scene {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Creates an object as a user writes it.
+    /// Creates an object from JSON.
     pub async fn create<K>(&self, object: Value) -> K
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
@@ -72,7 +72,7 @@ impl Scene {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let doing = format!("changing the {} {}/{name} by {patch}", K::kind(&()), self.namespace);
+        let doing = format!("patching the {} {}/{name} with {patch}", K::kind(&()), self.namespace);
         api_call(doing, self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await
     }
 
@@ -135,8 +135,7 @@ impl Scene {
         .await;
     }
 
-    /// Checks Flux's condition rules for every observed state of the Stacks of this scene, and for the final
-    /// state.
+    /// Checks Flux's condition rules for every observed state and for the final state of the Stacks in this scene.
     pub async fn check_conditions_of_every_stack(&self) {
         let broken = conformance::of_states(&self.timeline.states_of::<Stack>());
         assert!(broken.is_empty(), "conditions that violate the Flux conventions:\n{}", broken.join("\n"));
@@ -178,9 +177,9 @@ impl Scene {
         let namespace = &self.namespace;
         println!("\n{}", self.timeline.text());
         println!(
-            "the test failed. Its objects are kept in the namespace {namespace}, with its Stacks suspended now; how all was when \
-             the test ended is in {}. Remove them with: tests/cluster/cluster kubectl delete stacks --all --namespace {namespace} && \
-             tests/cluster/cluster kubectl delete namespace {namespace}",
+            "the test failed. Its objects remain in the namespace {namespace}, with suspended Stacks. The state at the end of \
+             the test is in {}. To remove the objects, run: tests/cluster/cluster kubectl delete stacks --all \
+             --namespace {namespace} && tests/cluster/cluster kubectl delete namespace {namespace}",
             file.display()
         );
     }
@@ -204,16 +203,16 @@ pub async fn client() -> Client {
     static CLIENT: OnceCell<Client> = OnceCell::const_new();
     Environment::get();
     CLIENT
-        .get_or_init(async || Client::try_from(config().await).expect("a client can be made from KUBECONFIG"))
+        .get_or_init(async || Client::try_from(config().await).expect("KUBECONFIG is valid"))
         .await
         .clone()
 }
 
-/// Returns a client that does not retry: the shared client retries after `429 Too Many Requests`.
+/// Returns a client that does not retry. The shared client retries after `429 Too Many Requests`.
 pub async fn client_without_retries() -> Client {
     let mut config = config().await;
     config.default_retry = false;
-    Client::try_from(config).expect("a client can be made from KUBECONFIG")
+    Client::try_from(config).expect("KUBECONFIG is valid")
 }
 
 async fn config() -> Config {

@@ -46,7 +46,7 @@ impl Commit {
     }
 }
 
-/// A repository on the test Git server and its working copy.
+/// A repository on the Git server of the tests, and its working copy.
 pub struct Source<'a> {
     scene: &'a Scene,
     pub name: String,
@@ -63,7 +63,8 @@ impl<'a> Source<'a> {
         source
     }
 
-    /// Pushes the files as the entire content of `main` and requests a reconcile, as a Receiver does after a webhook.
+    /// Pushes the files as the entire content of `main` and requests a reconciliation, as a Receiver does after a
+    /// webhook call.
     pub async fn push(&self, files: &[File]) -> Commit {
         let commit = self.push_unseen(files).await;
         match self.scene.api::<GitRepository>().get_opt(&self.name).await {
@@ -88,7 +89,7 @@ impl<'a> Source<'a> {
         format!("{}/{}.git", Environment::get().git_url_in_cluster, self.repository())
     }
 
-    /// Requests a reconcile of the GitRepository and returns the value of the annotation.
+    /// Requests a reconciliation of the GitRepository and returns the value of the annotation.
     pub async fn request(&self) -> String {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
@@ -113,7 +114,7 @@ impl<'a> Source<'a> {
         self.scene.until_git_repository(&self.name, what, is_so).await
     }
 
-    /// Creates a GitRepository of the same name for this repository in another scene. Both artifacts have the same
+    /// Creates a GitRepository with the same name for this repository in another scene. Both artifacts have the same
     /// digest.
     pub async fn follow_in(&self, scene: &Scene) {
         self.create_object_in(scene).await;
@@ -149,7 +150,7 @@ impl<'a> Source<'a> {
         for file in files {
             let path = root.join(&file.path);
             let folder = path.parent().expect("a file of a repository is in a folder");
-            std::fs::create_dir_all(folder).unwrap_or_else(|error| panic!("making {}: {error}", folder.display()));
+            std::fs::create_dir_all(folder).unwrap_or_else(|error| panic!("creating {}: {error}", folder.display()));
             std::fs::write(&path, &file.content).unwrap_or_else(|error| panic!("writing {}: {error}", path.display()));
         }
     }
@@ -178,8 +179,8 @@ impl<'a> Source<'a> {
         let limit = std::time::Duration::from_secs(60);
         let output = tokio::time::timeout(limit, command.output())
             .await
-            .unwrap_or_else(|_| panic!("`git {}` did not end in {limit:?}", arguments.join(" ")))
-            .unwrap_or_else(|error| panic!("`git` could not be started: {error}"));
+            .unwrap_or_else(|_| panic!("`git {}` did not end within {limit:?}", arguments.join(" ")))
+            .unwrap_or_else(|error| panic!("`git` failed to start: {error}"));
         let problem = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "`git {}` failed with {}: {problem}", arguments.join(" "), output.status);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()

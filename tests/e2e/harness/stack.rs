@@ -29,12 +29,12 @@ pub struct StackHandle<'a> {
 }
 
 impl Scene {
-    /// Returns a Stack on a source; tests change its fields before they create it.
+    /// Returns a Stack with this source. A test can change the fields before it creates the Stack.
     pub fn stack(&self, name: &str, source: &Source<'_>) -> Stack {
         self.stack_on(name, &source.name)
     }
 
-    /// Returns a Stack on a GitRepository by name.
+    /// Returns a Stack with the GitRepository of this name as its source.
     pub fn stack_on(&self, name: &str, repository: &str) -> Stack {
         let environment = Environment::get();
         let source_ref = SourceReference {
@@ -61,7 +61,7 @@ impl Scene {
         )
     }
 
-    /// Returns a Stack on a Program by name.
+    /// Returns a Stack with the Program of this name as its source.
     pub fn stack_on_program(&self, name: &str, program: &str) -> Stack {
         let mut stack = self.stack_on(name, "");
         stack.spec.flux_source = None;
@@ -83,7 +83,7 @@ impl Scene {
         &Environment::get().pulumi_image
     }
 
-    /// Creates a Stack. Its deletion destroys no resources unless the test has set `destroyOnFinalize`.
+    /// Creates a Stack. Its deletion destroys no resources unless the test sets `destroyOnFinalize`.
     pub async fn start(&self, stack: Stack) -> StackHandle<'_> {
         let doing = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
         api_call(doing, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
@@ -158,7 +158,7 @@ impl StackHandle<'_> {
         .await
     }
 
-    /// Returns the open and ended runs, oldest first.
+    /// Returns the Updates of the Stack, oldest first.
     pub async fn updates(&self) -> Vec<Update> {
         let mut updates = self.scene.list::<Update>().await;
         updates.retain(|update| update.spec.workspace_name == self.name);
@@ -176,8 +176,8 @@ impl StackHandle<'_> {
         events
     }
 
-    /// Waits for an event about the Stack with this reason. Returns all events about the Stack. The controller delivers events
-    /// after it has changed the object, so a test must not expect an event immediately.
+    /// Waits for an event about the Stack with this reason. Returns all events about the Stack. The controller delivers
+    /// an event after it has changed the object, so a test must not expect the event immediately.
     pub async fn until_event(&self, reason: &str) -> Vec<Event> {
         wait_until(format!("the event {reason} of {}", self.name), WaitLimit::Reaction, async || {
             let events = self.events().await;
@@ -205,7 +205,7 @@ impl StackHandle<'_> {
         api_call(format!("reading the log of {name}"), self.scene.api::<Pod>().logs(&name, &of)).await
     }
 
-    /// Returns the UID and the restart count of the pod: both stay the same unless the pod or a container was replaced.
+    /// Returns the UID and the restart count of the pod. One of the two changes if the pod or a container is replaced.
     pub async fn pod_and_restarts(&self) -> (String, i32) {
         let pod = self.pod().await;
         let restarts = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
@@ -228,7 +228,7 @@ impl StackHandle<'_> {
     }
 }
 
-/// Environment of runs: credentials from the Secret of the scene and the address of the provider log.
+/// Environment of the runs: credentials from the Secret of the scene, and the address of the provider log.
 fn environment_of_runs() -> BTreeMap<String, ResourceRef> {
     let from_secret = |key: &str| ResourceRef {
         kind: "Secret".to_owned(),
@@ -278,7 +278,7 @@ pub fn is_stalled(stack: &Stack, reason: &str) -> bool {
         && condition(stack, RECONCILING).is_none()
 }
 
-/// Describes the state of each Stack in one line, for messages.
+/// Describes the state of each Stack in one line, for failure messages.
 pub fn describe(stacks: &[Stack]) -> String {
     let describe_one = |stack: &Stack| {
         let Some(status) = &stack.status else { return format!("{} has no status", stack.name_any()) };

@@ -28,7 +28,7 @@ pub struct Sighting {
     object: Value,
 }
 
-/// The recorded states. The watches end on drop.
+/// The recorded states. The watches end when the timeline is dropped.
 pub struct Timeline {
     sightings: Arc<Mutex<Vec<Sighting>>>,
     watches: JoinSet<()>,
@@ -64,7 +64,7 @@ impl Timeline {
         Timeline { sightings, watches }
     }
 
-    /// Stops the watches, because with thousands of objects the recording would dominate the load.
+    /// Stops the watches, because the recording of thousands of objects would dominate the load.
     #[allow(dead_code, reason = "used by the benchmarks")]
     pub fn end(&mut self) {
         self.watches.abort_all();
@@ -82,7 +82,7 @@ impl Timeline {
         objects.collect::<Result<_, _>>().expect("valid object")
     }
 
-    /// Returns the time at which `is_so` first returned true for an object of a type.
+    /// Returns the time of the first observed state for which `is_so` returned true.
     pub fn first<K>(&self, is_so: impl Fn(&K) -> bool) -> Option<Duration>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -115,7 +115,7 @@ where
         + Send
         + 'static,
 {
-    // The API server can close a watch at any time. The watcher then starts another watch.
+    // The API server can close a watch at any time. The watcher then starts a new watch.
     let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
     loop {
         let (object, gone) = match events.try_next().await {
