@@ -1,4 +1,4 @@
-//! Exit code and messages for an invalid command line or environment.
+//! Tests the exit code and the messages for an invalid command line or environment.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 fn ended(flags: &[&str], environment: &[(&str, &str)]) -> Result<(Option<i32>, String)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pulumi-controller"));
     command.env("RUNTIME_NAMESPACE", "flux-system").env("AGENT_IMAGE", "example.org/controller:v1");
-    // A process that wrongly accepts the value must not connect to a cluster.
+    // If the process wrongly accepts the value, it must not connect to a cluster.
     command.env("KUBECONFIG", "/dev/null").env_remove("KUBERNETES_SERVICE_HOST");
     let output = command.args(flags).envs(environment.iter().copied()).output()?;
     Ok((output.status.code(), String::from_utf8(output.stderr)?))

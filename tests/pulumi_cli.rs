@@ -1,5 +1,6 @@
-//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the real Pulumi CLI. If `pulumi` or
-//! `pulumi-language-yaml` is not on `PATH`, the tests are skipped, or fail if the environment variable `CI` is set.
+//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the Pulumi CLI. If `pulumi` or
+//! `pulumi-language-yaml` is not on the `PATH`, the tests are skipped. If the environment variable `CI` is set, they
+//! fail instead.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
@@ -112,7 +113,7 @@ fn settled(directory: &Path, config: &Value) {
 
 #[test]
 fn a_program_reads_each_config_value_with_its_type() {
-    // Key, configured value, and the value in the program: the YAML runtime parses a string that contains a number as a
+    // Key, configured value, and value in the program. The YAML runtime parses a string that contains a number as a
     // number.
     let table = [
         ("text", json!("plain"), json!("plain")),
@@ -150,15 +151,15 @@ fn a_program_reads_each_config_value_with_its_type() {
     for (key, _, expected) in &table {
         assert_eq!(seen.get(*key), Some(expected), "{key}");
     }
-    // The CLI still reads the values in the settings file of the source.
+    // The CLI reads the values in the settings file of the source.
     assert_eq!(seen.get("kept"), Some(&json!("yes")));
     assert_eq!(seen.get("octal"), Some(&json!(8)));
 
     let before = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("settings file");
-    assert!(before.contains("encryptionsalt"), "the CLI wrote no encryption salt: {before}");
+    assert!(before.contains("encryptionsalt"), "the settings file contains no encryption salt: {before}");
     settled(&workspace.project(), &Value::Object(config));
     let after = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("settings file");
-    assert!(after.contains("encryptionsalt"), "the header is lost: {after}");
+    assert!(after.contains("encryptionsalt"), "the encryption salt is lost: {after}");
 }
 
 #[test]
@@ -217,7 +218,7 @@ fn a_lock_is_a_conflict_that_names_its_holder() {
     );
 }
 
-/// Returns a program with the built-in resources of the CLI, including every option that needs no provider.
+/// Returns a program that uses the built-in resources of the CLI and every option that needs no provider.
 fn every_option() -> Value {
     let options = json!({
         "additionalSecretOutputs": ["output"], "aliases": [{"name": "older", "noParent": true}], "parent": "${group}",
@@ -240,7 +241,7 @@ fn every_option() -> Value {
     })
 }
 
-/// Returns programs, each with a flag that is true if the program can run.
+/// Returns programs, each with a flag that is true if the CLI can run the program.
 fn programs() -> Vec<(Value, bool)> {
     let stash = |more: Value| {
         let mut stash = json!({"type": "pulumi:index:Stash", "properties": {"input": "x"}});

@@ -1,4 +1,4 @@
-//! Tests crashes of the CLI, the agent and the container: no process survives, and each run has a result.
+//! Tests crashes of the CLI, the agent and the container. No process survives, and each run has a result.
 
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ async fn a_restarted_agent_reports_interrupted_and_finished_runs() {
     workspace.run(&open).await.unwrap();
     let cli = workspace.until_working(&open.id).await;
     signal(workspace.agent_pid(), "KILL");
-    assert_eq!(workspace.ended().await, Some(128 + 9), "the first process ends with its agent");
+    assert_eq!(workspace.ended().await, Some(128 + 9), "the first process exits after its agent");
     workspace.start_agent().await;
 
     let (result, progress) = workspace.result(&open.id).await;
@@ -109,10 +109,11 @@ async fn a_stopped_agent_is_continued_and_killed_if_it_is_stopped_often() {
         }
     };
     let (code, ()) = tokio::join!(workspace.ended(), stop());
-    assert_eq!(code, Some(128 + 9), "the agent is killed, which ends the first process");
+    assert_eq!(code, Some(128 + 9), "the first process kills the agent and exits");
 }
 
-/// Leaves three orphans: a short-lived one, a long-lived one, and a long-lived one with an empty environment.
+/// Starts three orphans: a short-lived process, a long-lived process, and a long-lived process with an empty
+/// environment.
 const ORPHANS: &str = "case \"$*\" in *up*)
     (setsid sleep 0.2 &); (setsid sleep 1000 &); (env -i \"$(command -v setsid)\" \"$(command -v sleep)\" 1000 &)
     exit 1;; esac";
@@ -133,7 +134,7 @@ async fn orphans_are_reaped_if_the_agent_is_pid_1() {
     leaves_no_orphans(&workspace, children(workspace.init_pid())[0]).await;
 }
 
-/// Runs the program and checks that PID 1 then has the agent as its only descendant.
+/// Runs the program and checks that the agent is then the only descendant of PID 1.
 async fn leaves_no_orphans(workspace: &Workspace, init: u32) {
     workspace.put("name: example\nruntime: yaml\n").await;
     let request = workspace.request(&[]).await;
@@ -142,10 +143,10 @@ async fn leaves_no_orphans(workspace: &Workspace, init: u32) {
     let living = processes();
     let left: Vec<_> =
         children(init).into_iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
-    assert_eq!(left.len(), 1, "the result is not reported before all processes have ended: {left:?}");
+    assert_eq!(left.len(), 1, "all processes of the run end before its result is reported: {left:?}");
     let end = Instant::now() + TEST_TIMEOUT;
     while descendants(init).len() != 1 {
-        assert!(Instant::now() < end, "below the first process: {:?}", descendants(init));
+        assert!(Instant::now() < end, "descendants of the first process: {:?}", descendants(init));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Tests that the agent reports changes to the config inputs.
+//! Tests that the agent reports changes of mounted inputs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,8 +11,8 @@ use pulumi_controller::rpc::protocol::settings_digest;
 
 use crate::harness::{Workspace, has_pulumi, outputs, variable};
 
-/// A mounted Secret with the layout of the kubelet: each key is a symbolic link through `..data`, which is replaced
-/// atomically.
+/// A mounted Secret with the layout of the kubelet: each key is a symbolic link through `..data`, which the kubelet
+/// replaces atomically.
 struct Mount {
     directory: PathBuf,
     exchanges: usize,
@@ -76,9 +76,9 @@ async fn a_change_to_any_key_of_a_mounted_secret_changes_its_digest() {
     secret.exchange(&[("id", "one"), ("secret", "two")]);
     let [second, same] = words().await;
     assert_ne!(second, first);
-    assert_eq!(same, region, "each input has its own hash");
+    assert_eq!(same, region, "each input has its own digest");
     secret.exchange(&[("id", "one"), ("secret", "one")]);
-    assert_eq!(words().await, [first, region], "a reverted input has its previous hash");
+    assert_eq!(words().await, [first, region], "a reverted input has its previous digest");
 }
 
 #[tokio::test]
@@ -87,16 +87,16 @@ async fn only_changes_to_config_inputs_change_the_config_digest() {
     let mut secret = Mount::new(workspace.path("secrets/keys"));
     let mut map = Mount::new(workspace.path("secrets/map"));
     let files = [secret.file("token"), map.file("greeting")];
-    assert_eq!(word(&workspace, &[]).await, "", "no inputs, no hash");
+    assert_eq!(word(&workspace, &[]).await, "", "without inputs there is no digest");
     let absent = word(&workspace, &files).await;
     assert_eq!(absent.len(), 64);
     secret.exchange(&[("token", "one"), ("other", "one")]);
     map.exchange(&[("greeting", "hello")]);
     let first = word(&workspace, &files).await;
-    assert_ne!(first, absent, "the missing key exists now");
+    assert_ne!(first, absent, "the key exists now");
     assert_eq!(word(&workspace, &files).await, first);
     secret.exchange(&[("token", "one"), ("other", "two")]);
-    assert_eq!(word(&workspace, &files).await, first, "nothing refers to the other key");
+    assert_eq!(word(&workspace, &files).await, first, "no configuration refers to the other key");
     secret.exchange(&[("token", "two"), ("other", "two")]);
     let second = word(&workspace, &files).await;
     assert_ne!(second, first);
@@ -117,7 +117,7 @@ async fn a_run_waits_until_its_referenced_inputs_are_mounted() {
     let workspace = Workspace::start_with(Some(cli), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
     let mut secret = Mount::new(workspace.path("secrets/aws"));
-    // The kubelet mounts a missing optional object as an empty directory.
+    // The kubelet mounts an optional object that does not exist as an empty directory.
     secret.exchange(&[]);
     let directory = secret.directory.display().to_string();
     let environment = vec![variable("", Source::Directory(directory.clone()))];
@@ -163,7 +163,7 @@ async fn a_run_after_an_input_digest_change_uses_the_new_value() {
     map.exchange(&[("greeting", "hello")]);
     let before = word(&workspace, &files).await;
     assert_eq!(run().await, "\"hello\"");
-    assert_eq!(word(&workspace, &files).await, before, "a run changes no input hash");
+    assert_eq!(word(&workspace, &files).await, before, "a run changes no input digest");
     map.exchange(&[("greeting", "good morning")]);
     assert_ne!(word(&workspace, &files).await, before);
     assert_eq!(run().await, "\"good morning\"");

@@ -1,4 +1,4 @@
-//! Tests the installation of dependencies with a script that replaces `pulumi install` and calls the real npm and pip.
+//! Tests the installation of dependencies with a script that replaces `pulumi install`. The script calls npm or pip.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,14 +16,14 @@ const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
 const PYTHON: (&str, &str) =
     ("Pulumi.yaml", "name: example\nruntime: {name: python, options: {toolchain: pip, virtualenv: venv}}\n");
 
-/// A script that replaces the CLI, and the directory with the inputs and the records of the script.
+/// A script that replaces the CLI, and a directory with its inputs and its records.
 struct FakeAgent {
     directory: tempfile::TempDir,
     script: String,
 }
 
 impl FakeAgent {
-    /// Creates the script; `install` is its implementation of `pulumi install`.
+    /// Creates the script. `install` implements `pulumi install`.
     fn new(install: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("version"), "v3.259.0").unwrap();
@@ -65,7 +65,7 @@ impl FakeAgent {
         self.directory.path().join(name)
     }
 
-    /// Returns the number of installations.
+    /// Returns the number of installation attempts.
     fn installs(&self) -> usize {
         fs::read_to_string(self.path("installs")).unwrap_or_default().lines().count()
     }
@@ -188,7 +188,7 @@ async fn a_virtualenv_is_reused_only_if_all_pins_are_equal() {
     let program = ["venv/bin/pads"];
     let pinned = ("requirements.txt", "pads==1.0.0\nother==1.0.0\n");
     workspace.deliver(&[PYTHON, pinned]).await.unwrap();
-    assert_eq!(printed(&workspace, "workspace", &program), "1.0.0", "installed programs work in the directory");
+    assert_eq!(printed(&workspace, "workspace", &program), "1.0.0", "installed programs run in the directory");
     let before = inode(&workspace, "venv");
 
     workspace.deliver(&[PYTHON, pinned, ("__main__.py", "1")]).await.unwrap();
@@ -228,7 +228,7 @@ async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     assert_eq!(status.artifact.as_ref(), Some(&good));
     assert_eq!((inode(&workspace, "node_modules"), fake_agent.installs()), (before, 2));
     assert!(!workspace.path("share/workspace/node_modules/half").exists());
-    // During the installation, runs with the previous source are possible.
+    // The agent rejects runs during an attempt, and accepts runs with the previous source between attempts.
     let request = workspace.request(&[]).await;
     assert_eq!(request.artifact, Some(good));
     while let Err(refusal) = workspace.run(&request).await {
@@ -248,7 +248,7 @@ async fn a_failed_install_keeps_the_old_source_and_is_retried() {
     assert!(fs::read_to_string(workspace.path("share/workspace/node_modules/installed")).unwrap().contains("mended"));
 }
 
-/// An installation that never ends if the source contains the file `endless`.
+/// Implementation of `pulumi install` that never ends if the source contains the file `endless`.
 const ENDLESS: &str =
     "[ -f endless ] || { mkdir -p node_modules; exit 0; }; echo half >node_modules/half; (sleep 1000 & wait)";
 
@@ -269,7 +269,7 @@ async fn installing(fake_agent: &FakeAgent) -> (Workspace, proto::Artifact) {
     };
     let status = workspace.until("the installation runs", is_installing).await;
     assert_eq!(status.candidate.unwrap().artifact, Some(artifact));
-    assert_eq!(status.artifact.as_ref(), Some(&good), "until then the previous source is reported");
+    assert_eq!(status.artifact.as_ref(), Some(&good), "the agent reports the previous source");
     let request = workspace.request(&[]).await;
     let refusal = workspace.run(&request).await.unwrap_err();
     assert!(refusal.message.contains("another source is being installed"), "{refusal}");
@@ -373,7 +373,7 @@ async fn a_source_that_awaits_install_is_installed_in_place() {
     assert_eq!(workspace.status().await.artifact, None, "the source is not reported before its installation");
     fs::remove_file(fake_agent.path("broken")).unwrap();
     workspace.until("the source is installed", |status| status.artifact.as_ref() == Some(&artifact)).await;
-    assert!(workspace.path("share/workspace/made-in-the-pod").exists(), "the source directory is not exchanged");
+    assert!(workspace.path("share/workspace/made-in-the-pod").exists(), "the source directory is not replaced");
 }
 
 #[tokio::test]
@@ -392,7 +392,7 @@ async fn plugins_of_the_image_are_used() {
     let program = "name: example\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Step\n    \
                    properties: {name: quick, seconds: 0, steps: 1}\noutputs:\n  done: true\n";
 
-    // The request disables downloads, so the run would fail without the plugin.
+    // The request disables downloads, so the run fails without the plugin.
     let workspace = Workspace::start_without(provider, "PULUMI_HOME", home.path().to_owned()).await;
     workspace.put(program).await;
     let result = workspace.run_to_end(&workspace.request(&[]).await).await;

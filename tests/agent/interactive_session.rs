@@ -1,5 +1,5 @@
-//! Tests interactive use of the CLI in the pod: the agent starts no work during the session, and the commands of the user have the
-//! project and the environment.
+//! Tests the interactive use of the CLI in the pod. The agent starts no work during a session, and the commands of the
+//! user have the project and the environment of the last run.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, RunRequest};
 
@@ -21,7 +21,7 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
     assert!(why.starts_with(&words), "{why}");
     assert!(
         workspace.connect().await.attach(&request.id, 0).await.unwrap_err().is_not_found(),
-        "interactive sessions are not in the journal"
+        "the journal does not contain the run"
     );
     let (artifact, bytes) = archive(&[("Pulumi.yaml", YAML), ("more", "more")]);
     workspace.put_archive(artifact.clone(), bytes).await.unwrap();
@@ -44,7 +44,7 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
 
 #[tokio::test]
 async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
-    // The CLI of the run takes long enough for the detection of other CLI processes.
+    // The run takes long enough for the detection of other CLI processes.
     let workspace = Workspace::start_with(Some("case \"$*\" in *up*) sleep 2;; esac"), &[]).await;
     workspace.put(YAML).await;
     let _asks = workspace.session(&["version"]);
@@ -75,7 +75,7 @@ async fn a_session_in_its_own_container_is_detected_in_any_directory() {
     drop(elsewhere);
 }
 
-/// A script that replaces the CLI, waits and then reports a lock, until the lock is removed.
+/// Script that replaces the CLI. It waits, and then reports a lock until the lock is removed.
 const LOCKED: &str = r#"
 case "$*" in
     *cancel*) touch "$HOME/removed" ;;

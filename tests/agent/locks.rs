@@ -7,13 +7,14 @@ use crate::runs::SLOW;
 
 const QUICK: &str = "name: example\nruntime: yaml\noutputs: {one: 1}\n";
 
-/// Creates a stack with the lock of a run whose CLI was killed. Returns the process ID of the killed CLI.
+/// Creates a stack with the lock of a run whose CLI was killed. Returns the process ID of that CLI.
 async fn with_dead_lock(workspace: &Workspace) -> u32 {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
     let cli = workspace.until_working(&request.id).await;
-    // A CLI that is killed while it writes the state leaves an incomplete file, which is another failure than a lock.
+    // A CLI that is killed while it writes the state leaves an incomplete file. Such a file causes another failure than
+    // a lock.
     let start = std::time::Instant::now();
     signal(cli, "STOP");
     while !workspace.has_complete_state() {
@@ -41,7 +42,7 @@ async fn the_lock_of_a_known_dead_run_is_removed_if_lock_recovery_is_enabled() {
     let result = workspace.run_to_end(&manual).await;
     assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
     assert_eq!(result.holders.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [cli]);
-    assert_eq!(workspace.locks().len(), 1, "no request removed the lock");
+    assert_eq!(workspace.locks().len(), 1, "the lock is kept without lock recovery");
 
     let automatic = RunRequest { lock_recovery: true, ..workspace.request(&[]).await };
     let result = workspace.run_to_end(&automatic).await;

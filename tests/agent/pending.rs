@@ -1,4 +1,4 @@
-//! Tests pending creates of a killed run.
+//! Tests the pending creates of a killed run.
 
 use pulumi_controller::rpc::proto::{Outcome, PendingCreates, Progress, RunRequest, progress};
 
@@ -41,7 +41,7 @@ async fn pending_creates_block_the_run_until_they_are_cleared() {
         assert!(result.message.contains(urn) && result.message.contains("nothing was run"), "{}", result.message);
         assert!(result.interrupted, "the pending creates remain");
         assert!(!was_started(&progress));
-        assert_eq!(workspace.locks().len(), 1, "locked by the dead run: no CLI run started");
+        assert_eq!(workspace.locks().len(), 1, "only the lock of the killed run exists");
     }
     let clear = request(&workspace, PendingCreates::Clear).await;
     let result = workspace.run_to_end(&clear).await;

@@ -19,8 +19,8 @@ impl InteractiveSession {
 
 impl Drop for InteractiveSession {
     fn drop(&mut self) {
-        // If the process was started by a wrapper, `kill` ends only the wrapper; closing standard input ends the
-        // process itself.
+        // If a wrapper has started the process, `kill` ends only the wrapper, and closing the standard input ends the
+        // process.
         drop(self.0.stdin.take());
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -57,7 +57,7 @@ async fn the_agent_finds_the_source_fetched_by_the_init_container() {
     bytes.reverse();
     let refusal = workspace.put_archive(wrong.clone(), bytes).await.unwrap_err();
     assert!(refusal.is_refusal() && refusal.message.contains(&wrong.digest), "{refusal}");
-    assert!(workspace.is_running(), "the agent waits for another source");
+    assert!(workspace.is_running(), "the init container waits for another source");
 
     let artifact = workspace.put(YAML).await;
     assert_eq!(workspace.ended().await, Some(0));
@@ -93,7 +93,7 @@ async fn the_agent_installs_dependencies_of_a_source_older_than_the_cli() {
     std::fs::write(workspace.path("share/workspace/mended"), "").unwrap();
     workspace.until("the dependencies are installed", |status| status.artifact.as_ref() == Some(&artifact)).await;
     assert!(workspace.path("share/workspace/node_modules").is_dir());
-    assert!(workspace.path("share/workspace/mended").exists(), "the source tree was not exchanged");
+    assert!(workspace.path("share/workspace/mended").exists(), "the source directory is not replaced");
 
     workspace.terminate();
     assert_eq!(workspace.ended().await, Some(0));
@@ -101,7 +101,7 @@ async fn the_agent_installs_dependencies_of_a_source_older_than_the_cli() {
     assert_eq!(workspace.status().await.artifact, Some(artifact), "the source is recorded");
 }
 
-/// Returns the descriptor of a source in the pod, without an archive.
+/// Returns the descriptor of a source in the pod, which has no archive.
 fn in_pod(source: InPod, directory: &str) -> proto::Artifact {
     proto::Artifact { digest: source.digest().to_string(), directory: directory.to_owned() }
 }
@@ -131,7 +131,7 @@ async fn an_image_directory_is_a_source_and_is_set_again_after_a_restart() {
     assert_eq!(result.outcome(), proto::Outcome::Succeeded, "{}", result.message);
     assert!(
         std::fs::read_to_string(place.join("Pulumi.dev.yaml")).unwrap().contains("one"),
-        "settings are written to the project directory"
+        "the settings are in the project directory"
     );
     workspace.terminate();
     workspace.ended().await;
@@ -159,7 +159,7 @@ async fn files_prepared_by_init_containers_are_a_source() {
     let (other, bytes) = archive(&[("Pulumi.yaml", YAML)]);
     let refusal = workspace.put_archive(other, bytes).await.unwrap_err();
     assert!(refusal.is_refusal() && refusal.message.contains("another source requires another pod"), "{refusal}");
-    assert!(place.join("package.json").is_file(), "the output of the init containers is not replaced");
+    assert!(place.join("package.json").is_file(), "the files of the init containers are not replaced");
 
     workspace.terminate();
     workspace.ended().await;
@@ -174,7 +174,7 @@ async fn a_project_file_alone_needs_no_dependency_installation() {
     workspace.until_in_place(&artifact).await.unwrap();
 }
 
-/// A destroy does not run the program, so it needs no language host for the runtime of the project.
+/// A destroy does not run the program. It therefore needs no language host for the runtime of the project.
 #[tokio::test]
 async fn destroy_needs_only_the_project_file() {
     if !has_pulumi("destroy_needs_only_the_project_file") {
@@ -193,5 +193,5 @@ async fn destroy_needs_only_the_project_file() {
     workspace.run(&destroy).await.unwrap();
     let (gone, _) = workspace.result(&destroy.id).await;
     assert_eq!(gone.outcome(), proto::Outcome::Succeeded, "{}", gone.message);
-    assert_eq!(gone.changes.get("delete"), Some(&2), "including the stack resource: {:?}", gone.changes);
+    assert_eq!(gone.changes.get("delete"), Some(&2), "the changes include the stack resource: {:?}", gone.changes);
 }

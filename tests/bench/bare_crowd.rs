@@ -1,5 +1,5 @@
-//! Baseline for many Stacks at once: a Job without the controller whose pods do the work of Workspaces with the same image, CLI calls
-//! and backend. The baseline measures the minimum time on this machine.
+//! Baseline for the creation of many Stacks: a Job whose pods do the work of Workspaces without the controller, with
+//! the same image, CLI calls and backend. The baseline is the minimum time on this machine.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
 
-/// Number of concurrent pods, which keeps two cores busy without contention.
+/// Number of concurrent pods. It keeps two CPUs busy without contention.
 const AT_A_TIME: usize = 6;
 
-/// A script that creates and updates the Pulumi stack as the agent does.
+/// Script that creates and updates the Pulumi stack as the agent does.
 const SCRIPT: &str = "set -e; mkdir -p /tmp/project /tmp/home; cd /tmp/project; printf '%s' \"$PROGRAM\" >Pulumi.yaml; \
     pulumi --non-interactive stack select --create bare-$JOB_COMPLETION_INDEX; \
     pulumi --non-interactive --color=never up --yes --skip-preview --stack=bare-$JOB_COMPLETION_INDEX";
 
-/// Returns the time for `stacks` new stacks of a program.
+/// Returns the time that the Job needs for `stacks` new Pulumi stacks of a program.
 pub async fn run(scene: &Scene, program: &str, stacks: usize) -> Duration {
     let began = Instant::now();
     scene.create::<Job>(job(program, stacks)).await;

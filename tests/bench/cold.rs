@@ -1,4 +1,4 @@
-//! Measures the time from the creation of a pod until its Workspace is ready for a run. The images are already on the node.
+//! Measures the time from the creation of a pod until its Workspace is Ready. The images are already on the node.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -16,14 +16,14 @@ const BUDGET: f64 = 3.0;
 /// The steps in order. A watch observes the end of each step.
 const STEPS: [&str; 3] = [
     "scheduled",
-    "sandbox and volumes made, `bootstrap` has copied the agent, and the kubelet says so",
-    "the agent has opened, the source is in place, the Workspace ready",
+    "sandbox and volumes created, agent copied by `bootstrap`, status reported by the kubelet",
+    "agent started, source installed, Workspace Ready",
 ];
 
 pub async fn measure() -> Row {
     let mut row = None;
     in_scene("bench-cold", async |scene| row = Some(cold(scene).await)).await;
-    row.expect("it was measured")
+    row.expect("the scene has ended")
 }
 
 async fn cold(scene: &Scene) -> Row {

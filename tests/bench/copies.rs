@@ -1,5 +1,5 @@
-//! Creates many idle Stacks without a run for each: copies all objects of a Stack whose run is done under other
-//! names while the controller is stopped. The pods of the copies run on the fake node.
+//! Creates many idle Stacks without a run for each of them. While the controller is stopped, copies all objects of a
+//! Stack whose run has ended, under other names. The pods of the copies run on the fake node.
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -20,7 +20,7 @@ const AT_ONCE: usize = 16;
 const MADE_BY_SERVER: [&str; 6] =
     ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"];
 
-/// All objects of one Stack in the order of their creation.
+/// All objects of one Stack, in the order of their creation.
 pub struct Original {
     client: Client,
     namespace: String,
@@ -32,7 +32,8 @@ struct Part {
     resource: ApiResource,
     uid: String,
     object: Value,
-    /// Status to write after the creation of the object. `None` for kinds whose status this controller does not write.
+    /// Status that is written after the creation of the object, or `None` for kinds whose status this controller does
+    /// not write.
     status: Option<Value>,
 }
 
@@ -45,7 +46,8 @@ impl Original {
             (ApiResource::erase::<Secret>(&()), false),
             (ApiResource::erase::<Service>(&()), false),
             (ApiResource::erase::<PodDisruptionBudget>(&()), false),
-            // The pod precedes the StatefulSet, which adopts an existing pod and does not create another.
+            // The copy of the pod is created before the copy of the StatefulSet. The StatefulSet adopts the pod instead
+            // of creating another pod.
             (ApiResource::erase::<Pod>(&()), false),
             (ApiResource::erase::<StatefulSet>(&()), false),
         ];
@@ -63,7 +65,7 @@ impl Original {
         Original { client: scene.client.clone(), namespace: scene.namespace.clone(), name: name.to_owned(), objects }
     }
 
-    /// Creates a copy for each name.
+    /// Creates one copy of the Stack for each name.
     pub async fn copy(&self, names: impl Iterator<Item = String>) {
         stream::iter(names)
             .map(|name| async move { self.copy_as(&name).await })
@@ -108,7 +110,7 @@ impl Part {
     }
 }
 
-/// Returns the value after the replacement of each text in all strings.
+/// Returns the value with all replacements in its JSON text.
 fn with(value: &Value, texts: &[(String, String)]) -> Value {
     let text = texts.iter().fold(value.to_string(), |text, (from, to)| text.replace(from.as_str(), to));
     serde_json::from_str(&text).expect("json")

@@ -1,5 +1,6 @@
-//! Measures five hundred Stacks that track one Git repository, and five hundred that each track their own: the cost of the controller
-//! at rest and the load on the Git server, on a fake node with a fake agent.
+//! Measures five hundred Stacks that poll one Git repository, and five hundred Stacks that each poll their own
+//! repository: the cost of the controller at rest and the load on the Git server. The pods are on a fake node with a
+//! fake agent.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,15 +24,15 @@ use crate::table::Row;
 const STACKS: usize = 500;
 /// Number of concurrent pushes.
 const PUSHED_AT_ONCE: usize = 4;
-/// Number of repositories between two progress messages.
+/// Number of pushed repositories between two progress messages.
 const NEWS: usize = 50;
 /// Minimum poll interval of a repository in seconds.
 const MIN_INTERVAL: u64 = 60;
-/// Requests per poll: the capabilities of the server and the reference of the branch.
+/// Requests per poll: one for the capabilities of the server, one for the reference of the branch.
 const REQUESTS_OF_QUESTION: usize = 2;
 const REMOVE_LIMIT: Duration = Duration::from_secs(900);
 
-/// Counters of read requests to the test Git server.
+/// Counters of the read requests to the Git server of the tests.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct RequestCounts {
     repositories: usize,
@@ -45,11 +46,11 @@ pub async fn measure() -> Vec<Row> {
     let fake_agent = FakeAgent::start(client, fake_nodes::address(), RUN_TIME).await.expect("a fake agent");
     let mut rows = Vec::new();
     for repositories in [1, STACKS] {
-        println!("\n{STACKS} Stacks on {repositories} repositories");
+        println!("\n{STACKS} Stacks with {repositories} repositories");
         let mut scene = Scene::new("bench-followers").await;
         scene.timeline.end();
         let outcome = AssertUnwindSafe(followed(&scene, repositories, &fake_agent)).catch_unwind().await;
-        // The Stacks are removed after a failure too, because later measures must not include them.
+        // The Stacks are also removed after a failure, because later measures must not include them.
         remove(scene).await;
         rows.extend(outcome.unwrap_or_else(|failure| resume_unwind(failure)));
     }
@@ -82,19 +83,19 @@ async fn pushed(scene: &Scene, repositories: usize) -> Vec<Source<'_>> {
     stream::iter(0..repositories).map(push).buffered(PUSHED_AT_ONCE).collect().await
 }
 
-/// Measures memory and requests in a period in which each repository is polled at least twice.
+/// Measures memory and requests for a period in which each repository is polled at least twice.
 async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
-    println!("waiting until the controller is at rest");
+    println!("waiting until the controller is idle");
     let mut writes = ApiWrites::from_now();
     writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
     let (before, seconds) = (request_counts(scene).await, rest_seconds(REST_SECONDS));
     let rest = at_rest(process, &mut writes).await;
     let after = request_counts(scene).await;
-    assert_eq!(after.repositories, repositories, "every repository is followed");
+    assert_eq!(after.repositories, repositories, "every repository is polled");
     let questions = after.conversations - before.conversations;
     let requests = after.requests - before.requests;
-    println!("{:.1} MiB; {questions} questions, {requests} requests in {seconds} s", rest.memory);
+    println!("{:.1} MiB; {questions} polls, {requests} requests in {seconds} s", rest.memory);
     let number: usize = rest.written.values().sum();
     let on = format!("{STACKS} Stacks on {repositories} repositories").replace(" 1 repositories", " one repository");
     let memory = Row::of(
@@ -103,8 +104,8 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
         format!("{:.1} MiB, {number}", rest.memory),
         Some(number == 0),
     )
-    .with_note(format!("at rest {:.1} % of a processor; written: {}", rest.processor, sentence(&rest.written)))
-    .with_note(format!("the most memory of all kinds that it ever had: {:.1} MiB", process.peak()));
+    .with_note(format!("CPU usage at rest: {:.1} % of a CPU; writes: {}", rest.processor, sentence(&rest.written)))
+    .with_note(format!("peak memory (VmHWM) since the start of the process: {:.1} MiB", process.peak()));
     // The number of polls must not depend on the number of Stacks per repository.
     let most = repositories * usize::try_from(seconds / MIN_INTERVAL + 1).expect("a small number");
     let requests_each = requests as f64 / questions.max(1) as f64;
@@ -115,13 +116,13 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
         Some(questions <= most && requests <= questions * REQUESTS_OF_QUESTION),
     )
     .with_note(format!(
-        "in {seconds} s each repository was polled {:.1} times, with {requests_each:.1} requests: {requests} in all",
+        "in {seconds} s, each repository was polled {:.1} times with {requests_each:.1} requests: {requests} in total",
         questions as f64 / repositories as f64
     ));
     vec![memory, git]
 }
 
-/// Returns the counters for the repositories of this scene.
+/// Returns the counters of the repositories of this scene.
 async fn request_counts(scene: &Scene) -> RequestCounts {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("a client");
     let url = format!("{}/requests?prefix={}-", Environment::get().git_url, scene.namespace);
@@ -130,7 +131,7 @@ async fn request_counts(scene: &Scene) -> RequestCounts {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{url}: {error}: {text}"))
 }
 
-/// Deletes the Stacks with a longer timeout than that of a scene.
+/// Deletes the Stacks with a longer timeout than the timeout of a scene.
 async fn remove(scene: Scene) {
     let stacks: Api<Stack> = scene.api();
     stream::iter(api_call("listing Stacks", stacks.list_metadata(&ListParams::default())).await)
@@ -141,7 +142,7 @@ async fn remove(scene: Scene) {
         .buffer_unordered(AT_ONCE)
         .for_each(|_| std::future::ready(()))
         .await;
-    until_count("Stacks are gone", STACKS, REMOVE_LIMIT, async || {
+    until_count("Stacks are deleted", STACKS, REMOVE_LIMIT, async || {
         let left = api_call("counting Stacks", stacks.list_metadata(&ListParams::default().limit(1))).await;
         let more = left.metadata.remaining_item_count.and_then(|more| usize::try_from(more).ok()).unwrap_or_default();
         (STACKS.saturating_sub(left.items.len() + more), String::new())

@@ -1,4 +1,4 @@
-//! Waits for many objects with progress messages.
+//! Waits for many objects and prints the progress.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 const PAUSE: Duration = Duration::from_millis(250);
 const NEWS: Duration = Duration::from_secs(10);
 
-/// Waits until `count` returns at least `expected`. Panics with the last state after the timeout.
+/// Waits until `count` returns at least `expected`. Panics with the last state after the timeout `limit`.
 pub async fn until_count(what: &str, expected: usize, limit: Duration, count: impl AsyncFn() -> (usize, String)) {
     let began = Instant::now();
     let mut reported = began;

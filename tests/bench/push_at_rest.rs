@@ -1,4 +1,5 @@
-//! Measures a push to one Stack while many others are idle: the controller's part of the warm path, with a fake agent.
+//! Measures a push to one Stack while many other Stacks are idle: the part of the warm path that the controller
+//! executes, with a fake agent.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, Workspace};
@@ -12,10 +13,10 @@ use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 5;
 const BUDGET: f64 = 0.5;
-/// Number of steps with an observable end: all steps before the request to the agent.
+/// Number of steps whose end is observable: all steps before the request to the agent.
 const STEPS_SEEN: usize = 4;
 
-/// The Stack that receives pushes, in its own namespace.
+/// A Stack that receives pushes, in its own namespace.
 pub struct Pushed<'a> {
     source: Source<'a>,
     external: FluxObject<'a>,
@@ -38,8 +39,8 @@ impl<'a> Pushed<'a> {
         Pushed { source, external, stack, workspaces, updates }
     }
 
-    /// Measures the time from an artifact in the status of the source to the request to the agent. `others` describes the
-    /// other Stacks.
+    /// Measures the time from an artifact in the status of the source to the request to the agent. `others` describes
+    /// the other Stacks.
     pub async fn measure(&self, others: &str, budget: Option<f64>) -> Row {
         println!("{ROUNDS} pushes to one of the Stacks");
         let mut steps: [Vec<f64>; STEPS_SEEN] = Default::default();

@@ -1,5 +1,5 @@
-//! Measures how much a tenant delays the runs of another namespace: the controller's part of the warm path, without and with an
-//! attack by a tenant with the role `edit`.
+//! Measures how much a tenant delays the runs of another namespace. The measure covers the controller's part of the
+//! warm path, without and with an attack by a tenant that has the role `edit`.
 
 use std::time::Duration;
 
@@ -26,16 +26,16 @@ const BUDGET: f64 = 1.0;
 const ATTACKERS: usize = 10;
 /// Pause between two changes of all Stacks of the attacker.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Time for which an attack runs before the measurement.
+/// Duration of an attack before the measurement starts.
 const WARM_UP: Duration = Duration::from_secs(10);
-/// Size of a repository of the attacker in bytes.
+/// Size of each repository of the attacker in bytes.
 const REPOSITORY: usize = 8 << 20;
 
 pub async fn measure() -> Vec<Row> {
     let mut rows = Vec::new();
     in_scene("bench-victim", async |scene| {
         let victims = Victims::start(scene).await;
-        println!("no attack");
+        println!("measuring without an attack");
         let rest = victims.rounds("rest").await;
         let attack = |name: &'static str, times: [Vec<f64>; 3]| rows_of(name, &rest, times);
         rows.extend(rows_of("no attack", &rest, victims.rounds("second rest").await));
@@ -48,7 +48,7 @@ pub async fn measure() -> Vec<Row> {
     rows
 }
 
-/// Names of the victims, in the order of the measured times.
+/// The sources of the victims, in the order of the measured times.
 const NAMES: [&str; 3] = ["fluxSource", "fluxSource and readyExpr", "projectRepo"];
 
 fn rows_of(attack: &str, rest: &[Vec<f64>; 3], times: [Vec<f64>; 3]) -> Vec<Row> {
@@ -65,12 +65,12 @@ fn rows_of(attack: &str, rest: &[Vec<f64>; 3], times: [Vec<f64>; 3]) -> Vec<Row>
             name: "from the artifact or the request to the bound run, median".to_owned(),
             seconds: attacked,
         }])
-        .with_note(format!("without an attack {rest:.2} s; longest {longest:.2} s; {ROUNDS} rounds"))
+        .with_note(format!("without an attack: {rest:.2} s; maximum: {longest:.2} s; {ROUNDS} rounds"))
     };
     NAMES.into_iter().zip(rest).zip(times).map(row).collect()
 }
 
-/// Stacks of one namespace that receive pushes.
+/// Stacks in one namespace that receive pushes.
 struct Victims<'a> {
     plain: (FluxObject<'a>, StackHandle<'a>),
     expression: (FluxObject<'a>, StackHandle<'a>),
@@ -114,7 +114,7 @@ impl<'a> Victims<'a> {
         }
     }
 
-    /// Returns the times until the runs are bound to their pods, for each victim.
+    /// Returns the times until the runs are bound to their pods, in seconds, for each victim.
     async fn rounds(&self, name: &str) -> [Vec<f64>; 3] {
         let mut times: [Vec<f64>; 3] = Default::default();
         for round in 1..=ROUNDS {
@@ -154,7 +154,7 @@ fn program(text: &str) -> Vec<File> {
     Program::new("bench-tenants").output("text", text.into()).files()
 }
 
-/// Runs an attack in its own namespace while the victims are measured.
+/// Measures the victims during an attack in another namespace.
 async fn in_attack(name: &str, victims: &Victims<'_>, attack: impl AsyncFn(&Scene)) -> [Vec<f64>; 3] {
     let mut times = None;
     in_scene(name, async |scene| times = Some(during(name, victims, attack(scene)).await)).await;
@@ -163,7 +163,7 @@ async fn in_attack(name: &str, victims: &Victims<'_>, attack: impl AsyncFn(&Scen
 
 /// Measures the victims while the attack runs.
 async fn during(name: &str, victims: &Victims<'_>, attack: impl Future<Output = ()>) -> [Vec<f64>; 3] {
-    println!("attack: {name}");
+    println!("measuring during the attack {name}");
     let measured = async {
         sleep(WARM_UP).await;
         victims.rounds(name).await
@@ -174,8 +174,8 @@ async fn during(name: &str, victims: &Victims<'_>, attack: impl Future<Output = 
     }
 }
 
-/// Creates Stacks of 1.3 MB, half of them with more values than the controller parses, and changes them continuously. The
-/// harness does not watch their namespace.
+/// Creates Stacks of 1.3 MB and changes them continuously. Half of them have more values than the controller parses.
+/// The harness does not watch their namespace.
 async fn under_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
     let client = crate::harness::client().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -212,7 +212,7 @@ async fn under_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
     times
 }
 
-/// Changes expensive expressions continuously.
+/// Changes expressions with a high evaluation cost continuously.
 async fn expressions(scene: &Scene) {
     let source = scene.source("app").await;
     let commit = source.push(&program("attack")).await;
@@ -241,7 +241,7 @@ async fn expressions(scene: &Scene) {
     }
 }
 
-/// Pushes to repositories of 8 MiB continuously and requests their commits.
+/// Pushes to repositories of 8 MiB continuously, and requests a reconciliation for each commit.
 async fn repositories(scene: &Scene) {
     let random = |_| char::from(fastrand::u8(b' '..=b'~'));
     let file = |path: &str, content: String| File { path: path.to_owned(), content };
@@ -264,14 +264,14 @@ async fn repositories(scene: &Scene) {
     }
 }
 
-/// Holds as many run slots as possible.
+/// Occupies as many run slots as possible.
 async fn long_runs(scene: &Scene) {
     let source = scene.source("app").await;
     let project = "name: attack\nruntime:\n  name: yaml\n  options: {compiler: sleep 3600}\n";
     source.push(&[File { path: "Pulumi.yaml".to_owned(), content: project.to_owned() }]).await;
     for number in 0..ATTACKERS {
         let mut stack = scene.stack(&format!("attack-{number}"), &source);
-        // The deletion of a Stack waits for its run.
+        // The deletion of a Stack waits for the end of its run.
         stack.spec.timeout = Some("3m".to_owned());
         scene.start(stack).await;
     }

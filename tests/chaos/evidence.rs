@@ -34,7 +34,7 @@ pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     }
 }
 
-/// Returns the reason why a Stack has not reached the latest revision.
+/// Returns the reason why a Stack has not reached the latest revision, or `None` if it has.
 fn stuck(stack: Option<&Stack>) -> Option<String> {
     let Some(stack) = stack else { return Some("the Stack was deleted and not created again".to_owned()) };
     if is_done(stack) {
@@ -46,7 +46,8 @@ fn stuck(stack: Option<&Stack>) -> Option<String> {
     Some(if text.is_empty() { "no condition has a message".to_owned() } else { text.join("; ") })
 }
 
-/// Returns the latest state of every run of the Stack. The watch may have missed the latest state, so `there` has priority.
+/// Returns the latest state of each run of the Stack. The watch may have missed the latest state, so `there` has
+/// priority.
 fn runs(stage: &Stage<'_>, name: &str, seen: &[Update], there: &[Update]) -> Vec<Run> {
     let is_there: BTreeSet<Option<String>> = there.iter().map(Update::uid).collect();
     let its = seen.iter().chain(there).filter(|update| update.spec.workspace_name == name);

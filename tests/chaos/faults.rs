@@ -16,9 +16,9 @@ use crate::stage::Stage;
 
 /// Namespace of the controller.
 const NAMESPACE: &str = "flux-system";
-/// Maximum number of restarts of a container. The kubelet delays further restarts, so the pod is then replaced.
+/// Maximum number of restarts of a container before its pod is replaced. The kubelet delays further restarts.
 const RESTARTS: i32 = 2;
-/// Time from the start of an API server outage to the second fault.
+/// Time from the start of an API server outage to the fault during the outage.
 const IN_ITS_ABSENCE: Duration = Duration::from_secs(5);
 
 /// Executes an act. Returns a description that includes the target, or `None` if no target exists.
@@ -58,7 +58,7 @@ async fn kill_controller(controller: &Controller, pick: usize) -> Option<String>
     }
 }
 
-/// Ends the leader: by force, so that its lease expires, or gracefully, so that it releases the lease.
+/// Ends the leader: either by force, so its lease expires, or gracefully, so it releases the lease.
 async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) -> String {
     let leader = controller.until_one_leads_but("").await;
     if pick.is_multiple_of(2) {
@@ -72,7 +72,7 @@ async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) ->
 
 async fn delete_pod(stage: &mut Stage<'_>, pick: usize, by_force: bool) -> Option<String> {
     let pods = stage.pods().await;
-    // Prefer pods with an open run.
+    // Pods with an open run have priority.
     let running = find(&pods, Role::Pulumi).into_iter().map(|process| process.owner).collect::<Vec<_>>();
     let candidates = if running.is_empty() { pods.into_values().collect() } else { running };
     let stack = candidates.get(pick.checked_rem(candidates.len())?)?;
@@ -89,7 +89,7 @@ async fn kill_in_a_pod(stage: &mut Stage<'_>, role: Role, pick: usize) -> Option
 fn kill_one(stage: &mut Stage<'_>, pods: &BTreeMap<String, String>, role: Role, pick: usize) -> Option<String> {
     let process = one_of(find(pods, role), pick)?;
     let member = stage.stacks.get_mut(&process.owner)?;
-    // Recorded before the kill, so that the time of the fault precedes its effects.
+    // The fault is recorded before the kill, so its time precedes its effects.
     member.was_hit();
     process.kill().then(|| process.owner.clone())
 }
@@ -99,7 +99,8 @@ fn one_of(mut found: Vec<Process>, pick: usize) -> Option<Process> {
     Some(found.swap_remove(index))
 }
 
-/// Stops the API server and kills a run during the outage: the controller must detect the interrupted run afterwards.
+/// Stops the API server and kills a run during the outage. The controller must detect the interrupted run after the
+/// outage.
 async fn without_api_server(stage: &mut Stage<'_>, pick: usize) -> String {
     let pods = stage.pods().await;
     let absence = if pick.is_multiple_of(2) { Absence::Stopped } else { Absence::Paused };
@@ -110,7 +111,7 @@ async fn without_api_server(stage: &mut Stage<'_>, pick: usize) -> String {
     away.bring_back().await;
     until_reachable(stage).await;
     match killed {
-        Some(stack) => format!("{absence:?}; `pulumi` of {stack} was killed meanwhile"),
+        Some(stack) => format!("{absence:?}; `pulumi` of {stack} was killed during the outage"),
         None => format!("{absence:?}"),
     }
 }

@@ -1,5 +1,5 @@
-//! Injects faults into Stacks on a real cluster and proves that no run is lost or repeated. `make chaos` runs this suite;
-//! docs/reliability.md lists the guarantees.
+//! Injects faults into Stacks on a real cluster and checks that no run is lost or repeated. `make chaos` runs this
+//! suite; docs/reliability.md lists the guarantees.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -50,7 +50,7 @@ const SECONDS: u64 = 120;
 #[test]
 fn random_faults_lose_and_duplicate_nothing() {
     if !StoppedApiServer::is_possible() {
-        not_run("chaos", "the processes of an existing cluster cannot be killed");
+        not_run("chaos", "the processes of an existing cluster are not accessible");
         return;
     }
     let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(fastrand::u32(..)));
@@ -73,7 +73,7 @@ async fn storm_in(scene: &Scene, controller: &Controller, seed: u64, length: Dur
     let aftermath = storm::run(scene, controller, seed, length, began).await;
     let tally = aftermath.tally();
     let report = tally.publish(seed, length);
-    println!("The report: {}", report.display());
+    println!("report: {}", report.display());
     let is_broken = |facts: &&facts::Facts| tally.broken.iter().any(|broken| broken.stack == facts.stack);
     let timelines = aftermath.facts.iter().filter(is_broken);
     let timelines: Vec<String> = timelines

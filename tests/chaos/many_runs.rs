@@ -1,5 +1,5 @@
-//! Tests five hundred open runs: they do not delay other runs, a restarted controller attaches to all of them, and each
-//! result is recorded once. One in ten has an agent of an older version.
+//! Tests five hundred open runs. They do not delay other runs, a restarted controller attaches to all of them, and each
+//! result is recorded once. One run in ten has an agent of an older version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -23,11 +23,11 @@ use crate::harness::{
 use crate::progress::until_count;
 
 const RUNS: usize = 500;
-/// Duration of a run, longer than the test, which ends all runs itself.
+/// Duration of a run, longer than the test. The test ends all runs.
 const RUN_TIME: Duration = Duration::from_secs(3600);
 /// Number of concurrent creations.
 const AT_ONCE: usize = 16;
-/// Timeout of a step for all five hundred Stacks.
+/// Timeout for a step of all five hundred Stacks.
 const LIMIT: Duration = Duration::from_secs(400);
 /// Name prefix of the Stacks with the fake agent.
 const PREFIX: &str = "many-";
@@ -66,7 +66,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
         FakeAgent::start_with(scene.client.clone(), fake_nodes::address(), manner).await.expect("a fake agent");
     let runs = Runs::watch(scene.api());
 
-    // This Stack has a real agent on the real node.
+    // This Stack has a real agent in a pod on the real node.
     let prompt_source = scene.source("prompt").await;
     let with_text = |text: &str| Program::new("prompt").step("step", json!({"value": text}));
     let first = prompt_source.push(&with_text("one").files()).await;
@@ -78,7 +78,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
         create(scene, &served),
         until_count("runs are open", RUNS, LIMIT, async || (runs.open(), fake_agent.calls())),
     );
-    until_count("runs are followed", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
+    until_count("runs are attached", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
     let second = prompt_source.push(&with_text("two").files()).await;
     prompt.until_applied(&second).await;
     assert_eq!(runs.open(), RUNS, "a change of another Stack ran while all runs were open");
@@ -87,9 +87,9 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     controller.kill().await;
     controller.until_available().await;
     let again = || usize::try_from(fake_agent.attachments() - followed).unwrap_or(usize::MAX);
-    until_count("runs are followed again", RUNS, LIMIT, async || (again(), fake_agent.calls())).await;
-    until_count("runs are followed now", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
-    assert_eq!(runs.open(), RUNS, "none of them ended with the controller");
+    until_count("runs are attached again", RUNS, LIMIT, async || (again(), fake_agent.calls())).await;
+    until_count("runs are attached", RUNS, LIMIT, async || (fake_agent.attached(), fake_agent.calls())).await;
+    assert_eq!(runs.open(), RUNS, "no run ended when the controller restarted");
     let third = prompt_source.push(&with_text("three").files()).await;
     prompt.until_applied(&third).await;
 
@@ -132,7 +132,7 @@ async fn ready(scene: &Scene) -> usize {
     stacks.iter().filter(|stack| stack.name_any().starts_with(PREFIX) && is_done(stack)).count()
 }
 
-/// Deletes the Stacks. The removal of so many Stacks exceeds the timeouts of a scene and of a single call.
+/// Deletes the Stacks. The removal of so many Stacks would exceed the timeouts of a scene and of a single call.
 async fn remove(scene: &Scene) {
     let (api, how) = (scene.api::<Stack>(), DeleteParams::default());
     stream::iter(scene.list::<Stack>().await)
@@ -150,13 +150,14 @@ async fn remove(scene: &Scene) {
     .await;
 }
 
-/// The runs of the Stacks with the fake agent, observed with a watch, since polling hundreds of objects would dominate the load.
+/// The runs of the Stacks with the fake agent, observed with a watch, because polling hundreds of objects would
+/// dominate the load.
 struct Runs {
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
     _watch: JoinSet<()>,
 }
 
-/// Observed states of an Update.
+/// The observed states of an Update.
 #[derive(Default)]
 struct Seen {
     is_bound: bool,

@@ -16,15 +16,15 @@ pub struct Tally {
     /// Number of acts by kind.
     pub done: BTreeMap<Kind, usize>,
     pub runs: usize,
-    /// Runs that did not complete because of a fault.
+    /// Number of runs that did not complete because of a fault.
     pub interrupted: usize,
-    /// Interrupted runs that were followed by a successful run of the Stack.
+    /// Number of interrupted runs after which another run of the Stack has succeeded.
     pub recovered: usize,
     /// Number of decisions by the user.
     pub resolved: usize,
     pub settled_after: Option<Duration>,
     pub broken: Vec<Broken>,
-    /// Unjustified requests for a decision.
+    /// Requests for a decision that were not justified.
     pub baseless: Vec<String>,
 }
 
@@ -74,34 +74,34 @@ impl Tally {
         row("**runs**".to_owned(), self.runs.to_string());
         row("interrupted".to_owned(), self.interrupted.to_string());
         row("recovered".to_owned(), self.recovered.to_string());
-        row("unknown outcomes resolved by the user".to_owned(), self.resolved.to_string());
+        row("decisions by the user".to_owned(), self.resolved.to_string());
         row("**lost**".to_owned(), self.lost().to_string());
         row("**doubled**".to_owned(), self.doubled().to_string());
         let settled = self
             .settled_after
             .map_or_else(|| "not settled".to_owned(), |after| format!("{:.0} s", after.as_secs_f64()));
-        row("settled after the last fault".to_owned(), settled);
+        row("time from the last fault until all Stacks were Ready".to_owned(), settled);
         for problem in self.problems() {
             let _ = writeln!(text, "\n- {problem}");
         }
         text
     }
 
-    /// Returns a sentence for each violated guarantee.
+    /// Returns a description of each violated guarantee.
     pub fn problems(&self) -> Vec<String> {
-        let unsettled = self.settled_after.is_none().then(|| "not all Stacks have settled".to_owned());
+        let unsettled = self.settled_after.is_none().then(|| "not all Stacks are Ready".to_owned());
         let broken = self.broken.iter().map(ToString::to_string);
         broken.chain(self.baseless.iter().cloned()).chain(unsettled).collect()
     }
 
-    /// Prints the report, writes it to the target folder and returns its path.
+    /// Prints the report, writes it to the target directory and returns its path.
     pub fn publish(&self, seed: u64, length: Duration) -> PathBuf {
         let text = self.markdown(seed, length);
         println!("\n{text}");
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("chaos");
         let file = folder.join("report.md");
         if let Err(error) = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, text)) {
-            println!("the report could not be written to {}: {error}", file.display());
+            println!("failed to write the report to {}: {error}", file.display());
         }
         file
     }

@@ -19,7 +19,7 @@ pub const STACKS: usize = 20;
 const REPOSITORIES: usize = 4;
 /// Project name of all programs.
 pub const PROJECT: &str = "chaos";
-/// Maximum number of faults for a Stack between two pushes, since the backoff grows with each retry.
+/// Maximum number of faults that affect a Stack between two pushes, because the backoff grows with each retry.
 const HITS_PER_REVISION: usize = 2;
 
 /// All objects under test.
@@ -44,7 +44,7 @@ pub struct Member {
     pub hits: Vec<Timestamp>,
     hits_on_revision: usize,
     pub removed_manually: Vec<RemovedManually>,
-    /// Updates that the user has resolved.
+    /// Updates for which the user has made a decision.
     pub resolved: BTreeSet<String>,
 }
 
@@ -113,7 +113,8 @@ impl<'a> Stage<'a> {
         &self.latest[member.repository]
     }
 
-    /// Deletes a Stack, which [`Stage::create_again`] creates again. Returns `None` if all Stacks are already being deleted.
+    /// Deletes a Stack. [`Stage::create_again`] creates it again. Returns `None` if all Stacks are already being
+    /// deleted.
     pub async fn delete_one(&mut self, pick: usize) -> Option<String> {
         let staying: Vec<String> =
             self.stacks.iter().filter(|(_, member)| !member.is_leaving).map(|(name, _)| name.clone()).collect();
@@ -141,7 +142,7 @@ impl<'a> Stage<'a> {
         gone.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Returns the pods of the Stacks that faults may still affect, by UID.
+    /// Returns the pods of the Stacks that may still be affected by a fault, by UID.
     pub async fn pods(&self) -> BTreeMap<String, String> {
         let pods = self.scene.list::<Pod>().await;
         let owner = |pod: &Pod| {
@@ -152,14 +153,14 @@ impl<'a> Stage<'a> {
         pods.iter().filter_map(|pod| Some((pod.uid()?, owner(pod)?))).collect()
     }
 
-    /// Deletes the pod of a Stack. With `by_force`, the grace period is zero.
+    /// Deletes the pod of a Stack. If `by_force` is true, the grace period is zero.
     pub async fn delete_pod(&self, stack: &str, by_force: bool) {
         let name = workspace_pod(stack);
         let parameters = if by_force { DeleteParams::default().grace_period(0) } else { DeleteParams::default() };
         api_call(format!("deleting the pod {name}"), self.scene.api::<Pod>().delete(&name, &parameters)).await;
     }
 
-    /// Disables `destroyOnFinalize`, so that the removal of the scene needs no destroy runs.
+    /// Disables `destroyOnFinalize`, so the removal of the scene starts no destroy runs.
     pub async fn leave_resources(&self) {
         for name in self.stacks.keys() {
             self.scene.patch::<Stack>(name, json!({"spec": {"destroyOnFinalize": false}})).await;
@@ -171,8 +172,8 @@ fn repository_name(repository: usize) -> String {
     format!("r{repository}")
 }
 
-/// Returns a program with four resources, two of them in sequence, each with several steps over some seconds. The resource
-/// names contain the revision, and one resource changes with each revision.
+/// Returns a program with four resources, three of which depend on each other in a chain. Each takes a few seconds in
+/// several steps. The resource names contain the revision, and one resource changes with each revision.
 fn program(number: u64) -> Value {
     let step = |name: &str, seconds: f64, value: &str| {
         let properties = json!({"name": called(name, number), "seconds": seconds, "steps": 3, "value": value});

@@ -1,4 +1,5 @@
-//! Executes the acts at their planned times, resolves Stacks as a user does, and then waits until all Stacks are Ready.
+//! Executes the acts at their planned times, resolves Stacks as a user would, and then waits until all Stacks are
+//! Ready.
 
 use std::time::Duration;
 
@@ -21,11 +22,11 @@ use crate::user::{Resolution, resolve_all};
 
 /// Interval at which the simulated user checks the Stacks.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Timeout until all Stacks are Ready after the last fault. The kubelet restarts a container with several restarts
-/// only after minutes.
+/// Timeout until all Stacks are Ready after the last fault. The kubelet delays the restart of a container by minutes
+/// after several restarts.
 const CALM: Duration = Duration::from_secs(480);
 
-/// A recorded act or observation.
+/// An executed act or an observation.
 #[derive(Clone, Debug)]
 pub struct Happening {
     pub at: Timestamp,
@@ -38,9 +39,9 @@ pub struct Aftermath {
     pub facts: Vec<Facts>,
     pub happenings: Vec<Happening>,
     pub resolutions: Vec<Resolution>,
-    /// Time until all Stacks were Ready, or `None` after the timeout.
+    /// Time until all Stacks were Ready, or `None` if the timeout expired.
     pub settled_after: Option<Duration>,
-    /// Start time of the scene, for its timeline.
+    /// Start time of the scene, to which the times of its timeline refer.
     pub began: Timestamp,
 }
 
@@ -107,7 +108,7 @@ async fn observe(stage: &mut Stage<'_>, aftermath: &mut Aftermath) -> Vec<Stack>
     for resolution in resolve_all(stage, &stacks).await {
         let Resolution { stack, removed, baseless } = &resolution;
         let what = match (baseless, removed.is_empty()) {
-            (Some(why), _) => format!("{stack} asked for a decision without a reason: {why}"),
+            (Some(why), _) => format!("{stack} waits for a decision without a reason: {why}"),
             (None, true) => format!("the user resolved {stack}: no resource exists"),
             (None, false) => format!("the user resolved {stack} and removed {}", removed.join(", ")),
         };
@@ -131,7 +132,7 @@ async fn settle(stage: &mut Stage<'_>, aftermath: &mut Aftermath) {
         if last_report.elapsed() > Duration::from_secs(15) {
             last_report = Instant::now();
             println!(
-                "{:7.2} s after the storm {} Stacks are not settled: {open:?}",
+                "{:7.2} s after the last fault, {} Stacks are not Ready at the latest revision: {open:?}",
                 begin.elapsed().as_secs_f64(),
                 open.len()
             );

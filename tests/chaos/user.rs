@@ -1,4 +1,4 @@
-//! Simulates a user who resolves Stacks that wait for a decision.
+//! Simulates a user who makes the decisions for which Stacks wait.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -16,26 +16,26 @@ const RESOLVE: &str = "pulumi.com/resolve";
 const PENDING_CREATES: &str = "PendingCreates";
 const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
 
-/// A request of a Stack for a decision.
+/// A decision for which a Stack waits.
 struct Question {
     stack: String,
     reason: String,
     message: String,
-    /// Name of the Update in question.
+    /// Name of the Update that needs the decision.
     update: String,
 }
 
-/// A decision of the user, or the reason why the request for a decision was not justified.
+/// A decision of the user, or the reason why no decision was necessary.
 #[derive(Clone, Debug)]
 pub struct Resolution {
     pub stack: String,
-    /// Existing resources that are missing in the state: the user removed them.
+    /// Existing resources that were missing in the state. The user has removed them.
     pub removed: Vec<String>,
-    /// Reason why the request for a decision was not justified, if any.
+    /// Reason why no decision was necessary, if any.
     pub baseless: Option<String>,
 }
 
-/// Resolves every Stack that waits for a decision, once per run.
+/// Makes the decision for every Stack that waits for one, once per run.
 pub async fn resolve_all(stage: &mut Stage<'_>, stacks: &[Stack]) -> Vec<Resolution> {
     let mut resolutions = Vec::new();
     for question in stacks.iter().filter_map(question) {
@@ -52,10 +52,10 @@ async fn resolve(stage: &mut Stage<'_>, question: Question) -> Resolution {
     let last = facts.events.last().map_or(0, |event| event.sequence);
     let (found, baseless) = match find_pending_creates(&facts) {
         Ok(found) => (found.exist, None),
-        // If the outcome of a run is unknown, the state need not contain pending operations.
+        // If the outcome of a run is unknown, the state may contain no pending operations.
         Err(_) if question.reason == RUN_OUTCOME_UNKNOWN => (Vec::new(), None),
         Err(why) => {
-            (Vec::new(), Some(format!("{} asked for a decision ({}), but {why}", question.update, question.message)))
+            (Vec::new(), Some(format!("{} waits for a decision ({}), but {why}", question.update, question.message)))
         }
     };
     let resolution = json!({"metadata": {"annotations": {RESOLVE: format!("{}=clear", question.update)}}});
@@ -72,7 +72,7 @@ async fn resolve(stage: &mut Stage<'_>, question: Question) -> Resolution {
     Resolution { stack: question.stack, removed, baseless }
 }
 
-/// Returns the decision that a Stack waits for, if any.
+/// Returns the decision for which a Stack waits, if any.
 fn question(stack: &Stack) -> Option<Question> {
     let status = stack.status.as_ref()?;
     let stalled = find(&status.conditions, STALLED).filter(|_| is_true(&status.conditions, STALLED))?;
@@ -81,7 +81,8 @@ fn question(stack: &Stack) -> Option<Question> {
     }
     let last = status.last_update.as_ref().and_then(|last| last.name.clone());
     let current = status.current_update.as_ref().map(|current| current.name.clone());
-    // The message contains the name. An open run takes precedence over the last one that ended.
+    // The message contains the name of the run. Otherwise, an open run takes precedence over the last run that has
+    // ended.
     let names = [current, last].into_iter().flatten().collect::<Vec<_>>();
     let named = names.iter().find(|name| stalled.message.contains(name.as_str())).or_else(|| names.first())?;
     Some(Question {

@@ -1,11 +1,11 @@
-//! Emulates an agent of an older version: `older.proto` is the protocol of that version. Fields that the older
-//! protocol does not have are removed from requests and responses.
+//! Emulates an agent of an older version. `older.proto` is the protocol of that version. The emulation removes all
+//! fields that the older protocol does not have from requests and responses.
 
 use anyhow::Context as _;
 use prost::Message;
 use protox::prost_reflect::{DescriptorPool, DynamicMessage, Value};
 
-/// Folder of the older protocol, relative to the root of the package.
+/// Directory of the older protocol, relative to the root of the package.
 const FOLDER: &str = "tests/fake_agent";
 const FILE: &str = "older.proto";
 /// Version that the older agent reports.
@@ -20,8 +20,8 @@ impl Older {
         Ok(Older(DescriptorPool::from_file_descriptor_set(set).with_context(|| format!("{FILE} is incomplete"))?))
     }
 
-    /// Returns the message without the fields that the older version does not have. Messages of unknown types become
-    /// empty.
+    /// Returns the message without the fields that the older version does not have. A message of an unknown type
+    /// becomes empty.
     pub(super) fn pass<M: Message + Default>(&self, name: &str, message: &M) -> anyhow::Result<M> {
         let Some(descriptor) = self.0.get_message_by_name(&format!("pulumi.controller.agent.v1.{name}")) else {
             return Ok(M::default());

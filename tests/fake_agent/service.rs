@@ -1,4 +1,4 @@
-//! Implements the service of the agent.
+//! Implements the gRPC service of the agent.
 
 use std::pin::Pin;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ use super::{Counts, Fault, Manner, Manners};
 pub(super) struct Service {
     pub(super) workspaces: Arc<Workspaces>,
     pods: Pods,
-    /// The only workspace, if the agent serves a single one.
+    /// The only workspace, if the agent serves a single workspace.
     only: Option<Key>,
     manners: Manners,
     older: Arc<Older>,
@@ -44,7 +44,7 @@ impl Service {
         known.cloned().ok_or_else(|| Status::internal("unknown caller"))
     }
 
-    /// Calls a function with the workspace of the connection.
+    /// Calls a function with the workspace to which the connection refers.
     fn with<T, R>(
         &self,
         request: &Request<R>,
@@ -69,7 +69,7 @@ impl Service {
     }
 }
 
-/// Filters messages: an older agent drops fields that it does not have.
+/// Filters messages. An older agent drops the fields that it does not have.
 #[derive(Clone)]
 struct Passage(Option<Arc<Older>>);
 
@@ -130,7 +130,7 @@ impl Agent for Service {
         let fault = self.manner(&request)?.fault;
         let (result_of, until) = (operation.clone(), operation);
         let result = futures::stream::once(async move {
-            // Counts as attached until the result is ready or the client disconnects.
+            // The stream counts as open until the result is ready or the client disconnects.
             let _attached = attached;
             result_of.until_it_ended().await;
             Attached::Result(if fault == Fault::HugeResults { result_of.huge_result() } else { result_of.result() })
@@ -164,7 +164,7 @@ impl Agent for Service {
     }
 }
 
-/// Sends progress as fast as the client reads it, until the run ends.
+/// Sends progress events as fast as the client reads them, until the run ends.
 fn flood(operation: Arc<Operation>) -> impl Stream<Item = Attached> + Send {
     let number = futures::stream::iter(1_u32..);
     let reported =
@@ -189,7 +189,7 @@ impl Drop for Attachment {
     }
 }
 
-/// Receives a source, verifies it as an agent does, and discards the bytes.
+/// Receives a source, verifies it as an agent does, and discards its bytes.
 async fn receive(parts: &mut Streaming<proto::PutSourceRequest>) -> Result<proto::Artifact, Status> {
     let header = match parts.message().await?.and_then(|message| message.part) {
         Some(Part::Header(header)) => header,

@@ -1,5 +1,5 @@
-//! Tests malicious repositories, servers and Stacks: each attack causes a specific message, uses bounded memory in the controller,
-//! and does not affect other repositories.
+//! Tests malicious repositories, servers and Stacks. Each attack causes a specific message, uses a limited amount of
+//! memory, and does not affect other repositories.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::follower::{Controller, origin};
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// Maximum growth of memory during the attacks in bytes, including the memory of other tests in the same process.
+/// Maximum growth of memory during an attack in bytes. Includes the memory of other tests in the same process.
 const GROWTH: u64 = 256 << 20;
 
 /// Returns the resident memory of this process in bytes.
@@ -34,7 +34,7 @@ async fn attack(evil: Evil) -> Result<Vec<String>, String> {
     let fields = json!({"projectRepo": evil.start().await, "branch": "main"});
     let resolved = controller.resolve(&fields).await;
     let grown = resident().saturating_sub(before);
-    assert!(grown < GROWTH, "memory of the controller has grown by {grown} bytes");
+    assert!(grown < GROWTH, "the memory has grown by {grown} bytes");
     assert_eq!(controller.left_over(), Vec::<PathBuf>::new(), "temporary files are removed");
     resolved.map(|resolved| origin(&resolved).warnings.clone())
 }
@@ -68,7 +68,7 @@ async fn directories_that_expand_to_billions_of_files_are_refused() {
     assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
-/// Returns a pack of about a megabyte whose objects expand to gigabytes through chains of ten deltas.
+/// Returns a pack of about one megabyte whose objects expand to gigabytes through chains of ten deltas.
 fn chains_of_ten(objects_at_the_end: usize) -> (ObjectId, Pack) {
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
@@ -91,7 +91,7 @@ async fn delta_chains_that_decode_to_gigabytes_are_refused() {
     let began = Instant::now();
     let error = attack(Evil::with_main(commit, pack)).await.expect_err("should exceed the limit");
     assert!(error.contains("decoded size of the pack exceeds the limit"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(20), "rejected only after the work: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "the pack was rejected too late: {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,7 +222,7 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
     until_in_use(&controller, 3).await;
     assert!(
         fetch_time(&mut controller, "last").await < Duration::from_secs(5),
-        "the fetch in the reserved slot is ended"
+        "the controller ends the fetch in the reserved slot"
     );
     until_ended(&controller, &slow, &mut ended, 2).await;
 }
@@ -230,7 +230,7 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
 /// Namespace, name and source of a Stack.
 type Followed = (&'static str, String, Value);
 
-/// Starts a fetch for a Stack from a server that sends one byte per second. Returns the Stack.
+/// Starts a fetch for a Stack from a server that sends one byte per second, and returns the Stack.
 async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> Followed {
     let (commit, pack) = chains_of_ten(0);
     let url = Evil { slow: &["pack"], ..Evil::with_main(commit, pack) }.start().await;
@@ -257,7 +257,7 @@ async fn until_in_use(controller: &Controller, slots: usize) {
     }
 }
 
-/// Returns the time that a namespace without a slot waits for a commit of a server that responds immediately.
+/// Returns the time until a namespace without a slot gets a commit from a server that responds immediately.
 async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
@@ -267,8 +267,8 @@ async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     start.elapsed()
 }
 
-/// Waits until `count` fetches were ended because other namespaces wait for a slot. `ended` contains the names of their Stacks, because
-/// the error of a Stack disappears when its next fetch starts.
+/// Waits until `count` fetches have been ended because other namespaces wait for a slot. `ended` collects the names of
+/// their Stacks, because the next fetch of a Stack clears its error.
 async fn until_ended(controller: &Controller, slow: &[Followed], ended: &mut BTreeSet<String>, count: usize) {
     let start = Instant::now();
     loop {
@@ -301,7 +301,7 @@ async fn the_controllers_own_addresses_are_never_contacted() {
         assert!(error.contains("not allowed for a repository"), "{host}: {error}");
     }
     let requests = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
-    assert!(requests.is_err(), "the server got a request");
+    assert!(requests.is_err(), "the server received a connection");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -317,11 +317,11 @@ async fn work_for_a_repository_stops_when_no_stack_follows_it() {
     let mut request = Vec::new();
     controller.git.forget(&("apps".to_owned(), "first".to_owned()));
     let closed = tokio::time::timeout(Duration::from_millis(500), stream.read_to_end(&mut request)).await;
-    assert!(closed.is_err(), "another Stack still follows the repository");
+    assert!(closed.is_err(), "another Stack still refers to the repository");
     controller.git.forget(&("apps".to_owned(), "last".to_owned()));
-    // Shorter than the 30 s for which a server may be silent.
+    // This timeout is shorter than the 30 s for which a server may be silent.
     let closed = tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut request)).await;
-    assert!(closed.is_ok(), "the child process still asks the server");
+    assert!(closed.is_ok(), "the child process is still connected to the server");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -340,7 +340,7 @@ async fn child_processes_have_no_environment_and_no_credentials_in_args() {
         if let Some(child) = children("git").into_iter().find(is_ours) {
             break child;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "there is no child process with limits");
+        assert!(began.elapsed() < Duration::from_secs(20), "no child process with limits exists");
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     let read = |name: &str| String::from_utf8_lossy(&std::fs::read(child.join(name)).unwrap()).into_owned();
@@ -349,10 +349,10 @@ async fn child_processes_have_no_environment_and_no_credentials_in_args() {
     assert_eq!(read("oom_score_adj").trim(), "1000");
 }
 
-/// Memory limit in bytes of the child process for a connection, which `/proc/PID/limits` contains.
+/// Memory limit of the child process for a connection in bytes, as in `/proc/PID/limits`.
 const QUERY_MEMORY_LIMIT: u64 = 64 << 20;
 
-/// Returns the child processes of this process with a role.
+/// Returns the child processes of this process that have a role.
 fn children(role: &str) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let is_child = |process: &PathBuf| {

@@ -1,4 +1,4 @@
-//! A malicious server: it implements version 2 of the Git protocol over HTTP and serves packs that `git` would not
+//! A malicious server. It implements version 2 of the Git protocol over HTTP and serves packs that `git` would never
 //! create.
 
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use gix_object::Kind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A pack that is assembled by hand.
+/// A pack that a test assembles object by object.
 pub struct Pack {
     bytes: Vec<u8>,
     objects: u32,
@@ -136,12 +136,12 @@ pub fn entry(mode: &str, name: &str, id: &ObjectId) -> Vec<u8> {
     [mode.as_bytes(), b" ", name.as_bytes(), b"\0", id.as_slice()].concat()
 }
 
-/// Responses of the server.
+/// The responses of the server.
 pub struct Evil {
     /// Response to `ls-refs`.
     pub references: Vec<u8>,
     pub pack: Vec<u8>,
-    /// Responses that are sent at one byte per second: `advertisement`, `references` or `pack`.
+    /// Responses that the server sends at one byte per second: `advertisement`, `references` or `pack`.
     pub slow: &'static [&'static str],
 }
 
@@ -227,7 +227,7 @@ fn packfile(pack: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Returns a list of references of about `bytes` bytes that ends with `main`.
+/// Returns a list of references of about `bytes` bytes whose last entry is `main`.
 pub fn long_list(bytes: usize, main: ObjectId) -> Vec<u8> {
     let mut list = Vec::with_capacity(bytes + 100);
     let mut number = 0;

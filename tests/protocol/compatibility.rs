@@ -1,11 +1,11 @@
-//! Detects incompatible changes of the protocol, because agents and controllers of different versions must interoperate. This
-//! module contains only pure functions.
+//! Detects incompatible changes of the protocol, because agents and controllers of different versions must
+//! interoperate. This module contains only pure functions.
 
 use protox::prost_reflect::{
     DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor,
 };
 
-/// Returns one sentence for each element of the released protocol that is missing or different in the current one. Additions are
+/// Returns a description of each element in `released` that is missing or different in `today`. Additions are
 /// compatible.
 pub fn broken(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> {
     let mut broken = Vec::new();

@@ -12,7 +12,7 @@ use protox::prost_reflect::DescriptorPool;
 
 use compatibility::broken;
 
-/// Checks the committed descriptor set, from which no element may be removed. `make generate` only adds elements.
+/// The committed descriptor set contains all released elements. `make generate` only adds elements.
 #[test]
 fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rpc/protos");
@@ -23,13 +23,13 @@ fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     let broken = broken(&released, &today);
     assert!(
         broken.is_empty(),
-        "agents that run, and controllers of the versions before, would not understand today's protocol. What is released \
-         stays; add instead:\n{}",
+        "running agents and older controllers do not understand the changed protocol; keep the released elements and add \
+         new elements instead:\n{}",
         broken.join("\n")
     );
 }
 
-/// The older agent of the tests uses a protocol that was released.
+/// The older agent of the tests uses a protocol that has been released.
 #[test]
 fn the_current_protocol_is_compatible_with_the_older_test_protocol() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -59,7 +59,7 @@ fn pool(proto: &str) -> DescriptorPool {
 
 #[test]
 fn breaking_protocol_changes_are_reported_and_additions_are_not() {
-    // The original text, its replacement, and the reported sentence.
+    // The original text, its replacement, and the expected description.
     let examples = [
         ("string id = 1;", "string id = 1; string name = 9;", ""),
         ("OUTCOME_DONE = 1;", "OUTCOME_DONE = 1; OUTCOME_LOST = 2;", ""),

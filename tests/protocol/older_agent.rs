@@ -1,4 +1,4 @@
-//! Tests the current client of the controller with an agent of an older version, over a real connection.
+//! Tests the controller's client with an agent of an older version, over a real connection.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -21,7 +21,7 @@ const RUN_TIME: Duration = Duration::from_millis(200);
 /// Timeout of a whole run.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// An agent and a client for it.
+/// An agent and a client that is connected to it.
 struct Pair {
     fake_agent: FakeAgent,
     client: AgentClient,
@@ -80,7 +80,7 @@ async fn run(client: &AgentClient) -> proto::Result {
     let reply = client.run(request.clone()).await.expect("the run starts");
     assert_eq!((reply.known, reply.held.as_str()), (false, ""), "the run starts immediately");
     let again = client.run(request).await.expect("the second request succeeds");
-    assert!(again.known, "the same request returns the same run");
+    assert!(again.known, "the agent already knows the run");
     let mut parts = client.attach("update", 0).await.expect("attach to the run");
     let mut has_started = false;
     loop {
@@ -117,7 +117,7 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
     tokio::time::timeout(LIMIT, whole).await.expect("the test ends within the timeout");
 }
 
-/// The features that the other test uses must work with a current agent.
+/// A current agent must support the features that the other test uses.
 #[tokio::test]
 async fn a_current_agent_reports_fields_an_older_one_lacks() {
     let whole = async {

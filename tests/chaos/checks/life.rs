@@ -1,4 +1,4 @@
-//! Lifecycles of resources from the events of the provider.
+//! Derives the lifecycles of resources from the events of the provider.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use jiff::Timestamp;
 
 use crate::facts::{Event, Facts, Operation, Phase, RemovedManually, name_of};
 
-/// One step in the lifecycles of a Stack's resources.
+/// A step in the lifecycle of a Stack's resources.
 enum Step<'a> {
     Event(&'a Event),
     RemovedManually(&'a RemovedManually),
 }
 
-/// Returns the events of the provider and the actions of the user in order.
+/// Returns the provider events and the manual removals in order.
 fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     let events = facts.events.iter().map(|event| ((event.sequence, 0), Step::Event(event)));
     let removals = facts.removed_manually.iter().map(|removed| ((removed.after, 1), Step::RemovedManually(removed)));
@@ -21,7 +21,7 @@ fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     steps.into_iter().map(|(_, step)| step)
 }
 
-/// Returns the resources that exist at `until`, or at the end if it is `None`: the latest name by URN.
+/// Returns the latest name by URN of each resource that exists at `until`, or at the end if `until` is `None`.
 pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
     let counts = |time: Timestamp| until.is_none_or(|until| time <= until);
     let mut there = BTreeMap::new();
@@ -38,7 +38,7 @@ pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &
     there
 }
 
-/// Returns the resources that were created although they already existed.
+/// Returns a description of each creation of a resource that already existed.
 pub(super) fn doubled(facts: &Facts) -> Vec<String> {
     let mut there: BTreeMap<&str, &Event> = BTreeMap::new();
     let mut doubled = Vec::new();
@@ -65,7 +65,7 @@ pub(super) fn doubled(facts: &Facts) -> Vec<String> {
     doubled
 }
 
-/// Returns the operations of one process during which another process started an operation.
+/// Returns a description of each operation during which another process started an operation.
 pub(super) fn two_runs_at_once(facts: &Facts) -> Vec<String> {
     let ends: BTreeMap<&str, &Event> = facts
         .events

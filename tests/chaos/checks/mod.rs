@@ -1,4 +1,4 @@
-//! Checks the guarantees with pure functions from facts to violations.
+//! Checks the guarantees with pure functions that derive violations from facts.
 
 mod doubt;
 mod life;
@@ -30,12 +30,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Reports whether a requested change was lost.
+    /// Reports whether a violation of this kind loses a requested change.
     pub fn is_loss(self) -> bool {
         matches!(self, Kind::NotApplied | Kind::NoVerdict | Kind::Orphan)
     }
 
-    /// Reports whether an operation was repeated or concurrent.
+    /// Reports whether a violation of this kind repeats an operation or runs two operations concurrently.
     pub fn is_double(self) -> bool {
         matches!(self, Kind::Doubled | Kind::TwoRunsAtOnce)
     }
@@ -55,7 +55,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Returns all violations for a Stack.
+/// Returns all violations in the facts about a Stack.
 pub fn judge(facts: &Facts) -> Vec<Broken> {
     let found = [
         (Kind::Doubled, life::doubled(facts)),
@@ -75,7 +75,7 @@ pub fn judge(facts: &Facts) -> Vec<Broken> {
     found.into_iter().flat_map(broken).collect()
 }
 
-/// Returns resources that were created, were not deleted, and are missing in the state.
+/// Returns the resources that were created, were not deleted, and are missing in the state.
 fn orphans(facts: &Facts) -> Vec<String> {
     let there = life::there(facts, None).into_keys();
     there
