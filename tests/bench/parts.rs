@@ -1,6 +1,6 @@
-//! Measures the verification and the extraction of a source. The baselines are the usual tools, `sha256sum` and `tar
-//! -xzf`. Also measures the lookups of the controller for a push with few and with many idle Stacks. `make bench` reads
-//! the medians that criterion writes.
+//! Measures the verification and the extraction of a source. The baselines are the usual tools, `sha256sum` and
+//! `tar -xzf`. Also measures the lookups of the controller for a push with few and with many idle Stacks. `make bench`
+//! reads the medians that criterion writes.
 #![allow(
     clippy::panic,
     clippy::expect_used,

@@ -1,5 +1,6 @@
-//! Measures the fetch and the packing of one commit of a large repository: by the controller's code, and by `git fetch
-//! --depth 1` and `git archive`. Each runs in its own processes with the same server on loopback, without a cluster.
+//! Measures the fetch and the packing of one commit of a large repository: by the controller's code, and by
+//! `git fetch --depth 1` and `git archive`. Each runs in its own processes with the same server on loopback, without a
+//! cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

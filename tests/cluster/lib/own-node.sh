@@ -37,7 +37,7 @@ own_node_is_healthy() {
         deployments_available flux-system >/dev/null && deployments_available "$services_namespace" >/dev/null
 }
 
-# Prints all inputs of a cluster; a difference means that the running cluster is outdated.
+# Prints all inputs of a cluster. A difference means that the running cluster is outdated.
 own_node_made_from() {
     find_images
     find_flux_manifests
@@ -52,7 +52,7 @@ anything_is_left() {
     [[ -e $run_folder || -e $data_folder || -e /run/netns/$cluster_name ]] || [[ -n $(our_cgroups) ]]
 }
 
-# Starts steps with the same prerequisites in parallel, and steps that block nothing when CPU time is available.
+# Starts steps with the same prerequisites in parallel. Steps that no other step needs run while CPU time is available.
 bring_up() {
     mkdir -p "$run_folder" "$data_folder"
     chmod 711 "$run_folder" "$data_folder"
@@ -122,12 +122,12 @@ remove_everything() {
     remove_cgroups
 }
 
-# The mounts were in a separate mount namespace and ended with its processes. If one remains in this namespace, unmount
-# it so that its files are not deleted.
+# The mounts were in a separate mount namespace and ended with its processes. If a mount remains in this namespace, it
+# must be unmounted first: otherwise, its files would be deleted.
 remove_mounts() {
     local folder
     while read -r folder; do
-        umount "$folder" || umount --lazy "$folder" || die "failed to unmount $folder. Find its users with: fuser -vm $folder"
+        umount "$folder" || umount --lazy "$folder" || die "failed to unmount $folder: find the processes that use it with 'fuser -vm $folder'"
     done < <(our_mounts | sort -r)
 }
 

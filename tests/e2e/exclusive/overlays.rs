@@ -328,8 +328,8 @@ async fn run_in_shards(controller: &Controller, scene: &Scene) {
     shard("1").await;
     labelled.until_applied(&commit).await;
     let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "flux-system");
-    // Each value consists of the first eight characters of a selector's SHA-256 digest: `printf %s
-    // '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8`, and the same for the selector of shard1.
+    // Each value consists of the first eight characters of a selector's SHA-256 digest:
+    // `printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8`, and the same for the selector of shard1.
     for end in ["42da7484", "73fdc1be"] {
         let name = format!("pulumi-controller-leader-election-{end}");
         let lease = api_call(format!("reading the Lease {name}"), leases.get(&name)).await;
