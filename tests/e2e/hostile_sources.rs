@@ -244,9 +244,9 @@ fn server_errors_are_reported_until_the_artifact_is_available() {
             ("too-short", json!({"extraLength": 100}), vec!["connection closed after"]),
             ("too-long", json!({"extraLength": -100}), vec!["do not match the digest"]),
         ];
-        for (name, behaviour, words) in table {
+        for (name, behavior, words) in table {
             place.server.upload(name, archive(&program("answers", name))).await;
-            let artifact = place.server.behave(name, behaviour).await;
+            let artifact = place.server.behave(name, behavior).await;
             place.expect_wait(&artifact, &[&[artifact.url.as_str()], words.as_slice()].concat()).await;
         }
         place.server.upload("endless", archive(&program("answers", "endless"))).await;
@@ -286,12 +286,12 @@ fn retry_after_of_a_server_is_respected() {
 fn a_fetch_from_a_hanging_server_times_out_but_a_slow_one_succeeds() {
     run("hanging", async |scene| {
         let place = Place::new(scene, "hanging").await;
-        for (name, behaviour, words) in [
+        for (name, behavior, words) in [
             ("no-answer", json!({"hang": "header"}), "waiting for a response timed out"),
             ("half", json!({"hang": "body"}), "waiting for data timed out"),
         ] {
             place.server.upload(name, archive(&program("hanging", name))).await;
-            let artifact = place.server.behave(name, behaviour).await;
+            let artifact = place.server.behave(name, behavior).await;
             place.expect_wait(&artifact, &[&artifact.url, words]).await;
         }
         let slow = place.server.upload("slow", archive(&program("hanging", "two"))).await;

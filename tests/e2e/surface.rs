@@ -105,7 +105,7 @@ fn refused_specs_report_the_reason() {
         scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("program")).await;
         for (file, object) in read("refused") {
             let says_why =
-                object["metadata"]["annotations"]["pulumi-controller.test/says"].as_str().unwrap_or_default();
+                object["metadata"]["annotations"]["pulumi-controller.test/expected-message"].as_str().unwrap_or_default();
             assert!(!says_why.is_empty(), "{file} has no comment with the expected message");
             let stack: Stack = scene.create(object.clone()).await;
             let handle = StackHandle::of(scene, &stack.name_any(), "dev");

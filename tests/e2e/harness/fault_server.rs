@@ -39,9 +39,9 @@ impl FaultServer {
     }
 
     /// Sets the faults of the responses for a file. `{}` removes all faults.
-    pub async fn behave(&self, name: &str, behaviour: Value) -> SourceArtifact {
+    pub async fn behave(&self, name: &str, behavior: Value) -> SourceArtifact {
         let described =
-            self.put(&format!("behaviour/{}/{name}", self.folder), behaviour.to_string().into_bytes()).await;
+            self.put(&format!("behavior/{}/{name}", self.folder), behavior.to_string().into_bytes()).await;
         self.artifact(name, &described)
     }
 

@@ -21,8 +21,9 @@ type Call struct {
 	Body   json.RawMessage `json:"body"`
 }
 
-// note records a call and responds as GitHub does: an empty list to GET, "created" to other methods.
-func (server *Server) note(response http.ResponseWriter, request *http.Request) {
+// recordCall records a request and responds as GitHub does: with an empty list to GET, and with "created" to other
+// methods.
+func (server *Server) recordCall(response http.ResponseWriter, request *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(response, request.Body, longestBody))
 	if err != nil {
 		http.Error(response, err.Error(), http.StatusRequestEntityTooLarge)

@@ -1,4 +1,4 @@
-// Package packagemirror downloads the packages that lock files list, and verifies their digests.
+// Package packagemirror downloads the packages in lock files and verifies their digests.
 package packagemirror
 
 import (
@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// parallel is the maximum number of downloads at the same time.
+	// parallel is the maximum number of concurrent downloads.
 	parallel = 8
 	// timeout is the timeout for one download, including its retries.
 	timeout = 5 * time.Minute
 	// attempts is the maximum number of requests for one download.
 	attempts = 4
-	// maxPage is the maximum size of a page of an index in bytes.
+	// maxPage is the maximum size of an index page in bytes.
 	maxPage = 64 << 20
 )
 
@@ -35,7 +35,7 @@ type download struct {
 	address func(context.Context) (string, error)
 }
 
-// all downloads files to a directory. Files that exist with the expected digest are not downloaded.
+// all downloads files to a directory. It skips files that exist with the expected digest.
 func all(ctx context.Context, directory string, downloads []download) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (file download) isAt(path string) bool {
 	return err == nil && subtle.ConstantTimeCompare(digest.Sum(nil), file.digest) == 1
 }
 
-// fetch writes the file to a temporary path and renames it after the verification.
+// fetch writes the file to a temporary path, and renames it after the verification.
 func (file download) fetch(ctx context.Context, address, path string) error {
 	body, err := open(ctx, address)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// separators are the characters that are equal in names of Python packages (PEP 503).
+// separators matches the characters that are equivalent in names of Python packages (PEP 503).
 var separators = regexp.MustCompile(`[-_.]+`)
 
 // pythonFile is a wheel or a source archive.

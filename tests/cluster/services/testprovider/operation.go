@@ -14,13 +14,13 @@ import (
 	"pulumi-controller.test/services/eventlog"
 )
 
-// operation is one creation, update or deletion of a resource.
+// operation is a creation, an update or a deletion of a resource.
 type operation struct {
 	name   string
 	inputs StepInputs
 }
 
-// run reports the begin, waits, acts, and reports the end.
+// run reports the begin, waits for the configured time, acts, and reports the end.
 func (operation operation) run(ctx context.Context, act func(context.Context) error) error {
 	if operation.inputs.IgnoreCancel {
 		ctx = context.WithoutCancel(ctx)
@@ -42,7 +42,8 @@ func (operation operation) run(ctx context.Context, act func(context.Context) er
 	return errors.Join(failure, report.send(ctx, phase, failure))
 }
 
-// attempt is the part between the begin and the end: a resource with a configured failure fails before the act.
+// attempt executes the part between the begin and the end. A resource with a configured failure fails before act is
+// called.
 func (operation operation) attempt(ctx context.Context, act func(context.Context) error) error {
 	operation.print(ctx)
 	held := operation.hold()
@@ -65,8 +66,8 @@ func (operation operation) print(ctx context.Context) {
 	}
 }
 
-// hold allocates the configured amount of memory. It writes to each page, because the kernel allocates pages on the
-// first write.
+// hold allocates the configured amount of memory. It writes to each page, because the kernel allocates a page only on
+// the first write.
 func (operation operation) hold() []byte {
 	held := make([]byte, operation.inputs.HoldMegabytes<<20)
 	for at := 0; at < len(held); at += os.Getpagesize() {
@@ -75,13 +76,13 @@ func (operation operation) hold() []byte {
 	return held
 }
 
-// passTime waits for the configured duration and reports each step to the user.
+// passTime waits for the configured time and reports each step to the user.
 func (operation operation) passTime(ctx context.Context) error {
 	steps := operation.inputs.Steps
 	total := time.Duration(operation.inputs.Seconds * float64(time.Second))
 	begin := time.Now()
 	for step := 1; step <= steps; step++ {
-		// Measured from the begin, so that the overhead of the steps does not accumulate.
+		// The times are relative to the begin, so the overhead of the steps does not accumulate.
 		timer := time.NewTimer(time.Until(begin.Add(total * time.Duration(step) / time.Duration(steps))))
 		select {
 		case <-timer.C:
