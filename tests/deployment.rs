@@ -55,7 +55,7 @@ fn the_volume_limit_covers_artifacts_and_fetched_repositories() {
     assert!(limit >= needed, "the volume limit is {} MiB, but {} MiB may be required", limit >> 20, needed >> 20);
 }
 
-fn shipped<K: serde::de::DeserializeOwned>(path: &str) -> K {
+fn read_manifest<K: serde::de::DeserializeOwned>(path: &str) -> K {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
@@ -71,12 +71,12 @@ fn selected<'a>(peer: &'a NetworkPolicyPeer, label: &str) -> Option<&'a str> {
 fn only_the_controller_namespace_can_reach_flux_storage() {
     let overlay = "kustomize/overlays/single-namespace";
     let namespace = |part: &str| -> String {
-        let kustomization: serde_json::Value = shipped(&format!("{overlay}/{part}/kustomization.yaml"));
+        let kustomization: serde_json::Value = read_manifest(&format!("{overlay}/{part}/kustomization.yaml"));
         kustomization["namespace"].as_str().unwrap().to_owned()
     };
     let (controllers, teams) = (namespace("controller"), namespace("rights"));
     assert_ne!(controllers, teams);
-    let policy: NetworkPolicy = shipped(&format!("{overlay}/network-policy.yaml"));
+    let policy: NetworkPolicy = read_manifest(&format!("{overlay}/network-policy.yaml"));
     assert_eq!(policy.metadata.namespace.as_deref(), Some("flux-system"));
     let rules = policy.spec.unwrap().ingress.unwrap();
     let peers: Vec<_> = rules.iter().map(|rule| rule.from.as_deref().unwrap_or_default()).collect();

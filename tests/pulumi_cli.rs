@@ -92,7 +92,7 @@ fn exit(output: &Output) -> Exit {
     Exit { code: output.status.code(), signal: None }
 }
 
-fn settled(directory: &Path, config: &Value) {
+fn write_settings(directory: &Path, config: &Value) {
     let project = Project::read(directory).expect("valid project file");
     let entry = |(key, value): (&String, &Value)| Entry {
         key: key.clone(),
@@ -138,7 +138,7 @@ fn a_program_reads_each_config_value_with_its_type() {
     }
     let Some(workspace) = Workspace::new(&program) else { return };
     assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
-    settled(&workspace.project(), &Value::Object(config.clone()));
+    write_settings(&workspace.project(), &Value::Object(config.clone()));
 
     let (output, run) = workspace.run(OperationKind::Up);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
@@ -157,7 +157,7 @@ fn a_program_reads_each_config_value_with_its_type() {
 
     let before = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("settings file");
     assert!(before.contains("encryptionsalt"), "the settings file contains no encryption salt: {before}");
-    settled(&workspace.project(), &Value::Object(config));
+    write_settings(&workspace.project(), &Value::Object(config));
     let after = std::fs::read_to_string(workspace.project().join("Pulumi.dev.yaml")).expect("settings file");
     assert!(after.contains("encryptionsalt"), "the encryption salt is lost: {after}");
 }
@@ -277,7 +277,7 @@ fn a_program_object_is_refused_exactly_when_the_cli_refuses_it() {
         let program: Program = serde_json::from_value(object).expect("a Program");
         let rendered = program::render(&program).expect("rendered Program");
         std::fs::write(workspace.project().join("Pulumi.yaml"), rendered).expect("the program is written");
-        settled(&workspace.project(), &json!({"n": 3, "given": "a value"}));
+        write_settings(&workspace.project(), &json!({"n": 3, "given": "a value"}));
         let (output, _) = workspace.run(OperationKind::Up);
         let message = format!("{content}\n{}{}", text(&output.stdout), text(&output.stderr));
         assert_eq!(output.status.success(), runs, "{message}");

@@ -16,7 +16,7 @@ async fn a_killed_cli_interrupts_the_run_and_leaves_no_descendants() {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    let cli = workspace.until_working(&request.id).await;
+    let cli = workspace.until_operation_begins(&request.id).await;
     let plugins = descendants(cli);
     assert!(!plugins.is_empty());
     signal(cli, "KILL");
@@ -37,7 +37,7 @@ async fn sigterm_makes_the_agent_cancel_the_run_and_report_its_result() {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    workspace.until_working(&request.id).await;
+    workspace.until_operation_begins(&request.id).await;
     let client = workspace.connect().await;
     workspace.terminate();
     let (result, _) = workspace.result(&request.id).await;
@@ -48,7 +48,7 @@ async fn sigterm_makes_the_agent_cancel_the_run_and_report_its_result() {
     assert!(workspace.readiness().await.contains("503"));
     let lingering = Instant::now();
     client.acknowledge(&request.id).await.unwrap();
-    assert_eq!(workspace.ended().await, Some(0));
+    assert_eq!(workspace.wait_for_exit().await, Some(0));
     assert!(lingering.elapsed() < Duration::from_secs(20), "the process lingered for {:?}", lingering.elapsed());
     let reported = std::fs::read(workspace.path("termination-log")).unwrap();
     let reported: serde_json::Value = serde_json::from_slice(&reported).unwrap();
@@ -63,7 +63,7 @@ async fn an_idle_agent_exits_immediately_on_sigterm() {
     let mut workspace = Workspace::start_with(Some("exit 0"), &[]).await;
     let reported = Instant::now();
     workspace.terminate();
-    assert_eq!(workspace.ended().await, Some(0));
+    assert_eq!(workspace.wait_for_exit().await, Some(0));
     assert!(reported.elapsed() < Duration::from_secs(10), "took {:?}", reported.elapsed());
     assert!(!workspace.path("termination-log").exists());
 }
@@ -80,9 +80,9 @@ async fn a_restarted_agent_reports_interrupted_and_finished_runs() {
     let artifact = workspace.put(SLOW).await;
     let open = workspace.request(&[]).await;
     workspace.run(&open).await.unwrap();
-    let cli = workspace.until_working(&open.id).await;
+    let cli = workspace.until_operation_begins(&open.id).await;
     signal(workspace.agent_pid(), "KILL");
-    assert_eq!(workspace.ended().await, Some(128 + 9), "the first process exits after its agent");
+    assert_eq!(workspace.wait_for_exit().await, Some(128 + 9), "the first process exits after its agent");
     workspace.start_agent().await;
 
     let (result, progress) = workspace.result(&open.id).await;
@@ -108,7 +108,7 @@ async fn a_stopped_agent_is_continued_and_killed_if_it_is_stopped_often() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    let (code, ()) = tokio::join!(workspace.ended(), stop());
+    let (code, ()) = tokio::join!(workspace.wait_for_exit(), stop());
     assert_eq!(code, Some(128 + 9), "the first process kills the agent and exits");
 }
 

@@ -18,7 +18,7 @@ use pulumi_controller::rpc::protocol::settings_digest;
 mod requests;
 
 pub use crate::processes::{InteractiveSession, children, descendants, processes, signal};
-pub use crate::required_programs::{has_programs, not_run};
+pub use crate::required_programs::{has_programs, report_skipped};
 
 /// Timeout for all conditions for which the tests wait.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -253,7 +253,7 @@ impl Workspace {
     }
 
     /// Waits until the first process ends and returns its exit code.
-    pub async fn ended(&mut self) -> Option<i32> {
+    pub async fn wait_for_exit(&mut self) -> Option<i32> {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
             if let Some(status) = self.agent.as_mut().unwrap().try_wait().unwrap() {

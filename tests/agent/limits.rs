@@ -73,7 +73,7 @@ async fn a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period() {
     workspace.put(&SLOW.replace("name: slow", "name: slow, ignoreCancel: true")).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    workspace.until_working(&request.id).await;
+    workspace.until_operation_begins(&request.id).await;
     let start = std::time::Instant::now();
     workspace.connect().await.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;

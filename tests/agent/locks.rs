@@ -12,7 +12,7 @@ async fn with_dead_lock(workspace: &Workspace) -> u32 {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    let cli = workspace.until_working(&request.id).await;
+    let cli = workspace.until_operation_begins(&request.id).await;
     // A CLI that is killed while it writes the state leaves an incomplete file. Such a file causes another failure than
     // a lock.
     let start = std::time::Instant::now();
@@ -60,9 +60,9 @@ async fn a_restarted_agent_identifies_the_lock_owner_from_its_journal() {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    workspace.until_working(&request.id).await;
+    workspace.until_operation_begins(&request.id).await;
     signal(workspace.agent_pid(), "KILL");
-    workspace.ended().await;
+    workspace.wait_for_exit().await;
     workspace.start_agent().await;
     assert_eq!(workspace.locks().len(), 1);
     workspace.put(QUICK).await;

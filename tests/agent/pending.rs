@@ -9,7 +9,7 @@ async fn with_pending_create(workspace: &Workspace) {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    signal(workspace.until_working(&request.id).await, "KILL");
+    signal(workspace.until_operation_begins(&request.id).await, "KILL");
     let (result, _) = workspace.result(&request.id).await;
     assert!(result.interrupted, "{}", result.message);
     workspace.put(&SLOW.replace("seconds: 60", "seconds: 0.1")).await;

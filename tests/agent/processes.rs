@@ -12,7 +12,7 @@ impl InteractiveSession {
         self.0.id()
     }
 
-    pub fn is_at_work(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()
     }
 }

@@ -97,7 +97,7 @@ async fn an_open_run_accepts_only_its_own_id_and_canceling_releases_the_lock() {
     let artifact = workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;
     assert!(!workspace.run(&request).await.unwrap());
-    workspace.until_working(&request.id).await;
+    workspace.until_operation_begins(&request.id).await;
     assert!(workspace.run(&request).await.unwrap(), "the agent identifies the run by its ID");
     assert_eq!(workspace.status().await.open_operation, request.id);
     assert_eq!(workspace.locks().len(), 1);
@@ -131,7 +131,7 @@ async fn a_second_cancel_ends_a_run_whose_steps_ignore_the_first() {
     workspace.put(&SLOW.replace("name: slow", "name: slow, ignoreCancel: true")).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
-    workspace.until_working(&request.id).await;
+    workspace.until_operation_begins(&request.id).await;
     let client = workspace.connect().await;
     client.cancel(&request.id).await.unwrap();
     workspace.until_logged("interrupting the CLI").await;

@@ -28,7 +28,7 @@ impl ApiWrites {
 
     /// Returns the number of writes since the last call by verb and resource, such as `patch stacks/status`. Skips the
     /// controller's lease.
-    pub fn news(&mut self) -> BTreeMap<String, usize> {
+    pub fn take_new(&mut self) -> BTreeMap<String, usize> {
         let mut file = File::open(&self.path).expect("the audit log is readable");
         let length = file.metadata().expect("the audit log exists").len();
         if length < self.read {
@@ -59,10 +59,11 @@ impl ApiWrites {
     pub async fn until_quiet(&mut self, quiet: Duration, limit: Duration) {
         let (began, mut last) = (Instant::now(), Instant::now());
         while last.elapsed() < quiet {
-            let writes = self.news();
+            let writes = self.take_new();
             if !writes.is_empty() {
                 last = Instant::now();
-                assert!(began.elapsed() < limit, "the controller still writes after {limit:?}: {}", sentence(&writes));
+                let counts = format_counts(&writes);
+                assert!(began.elapsed() < limit, "the controller still writes after {limit:?}: {counts}");
             }
             sleep(PAUSE).await;
         }
@@ -70,7 +71,7 @@ impl ApiWrites {
 }
 
 /// Formats the counts as a list.
-pub fn sentence(writes: &BTreeMap<String, usize>) -> String {
+pub fn format_counts(writes: &BTreeMap<String, usize>) -> String {
     match writes.is_empty() {
         true => "none".to_owned(),
         false => writes.iter().map(|(write, number)| format!("{number} × {write}")).collect::<Vec<_>>().join(", "),

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
+use crate::harness::{Environment, Poll, STATE_SECRET, Scene, WaitLimit, wait_until};
 
 /// Number of concurrent pods. It keeps two CPUs busy without contention.
-const AT_A_TIME: usize = 6;
+const CONCURRENT_PODS: usize = 6;
 
 /// Script that creates and updates the Pulumi stack as the agent does.
 const SCRIPT: &str = "set -e; mkdir -p /tmp/project /tmp/home; cd /tmp/project; printf '%s' \"$PROGRAM\" >Pulumi.yaml; \
@@ -24,8 +24,8 @@ pub async fn run(scene: &Scene, program: &str, stacks: usize) -> Duration {
         let status = scene.api::<Job>().get("bare").await.map(|job| job.status.unwrap_or_default());
         match status {
             Ok(status) if status.failed.unwrap_or_default() > 0 => panic!("a pod of the Job bare failed: {status:?}"),
-            Ok(status) if status.succeeded.unwrap_or_default() as usize == stacks => Look::Found(()),
-            other => Look::NotYet(format!("{other:?}")),
+            Ok(status) if status.succeeded.unwrap_or_default() as usize == stacks => Poll::Found(()),
+            other => Poll::NotYet(format!("{other:?}")),
         }
     })
     .await;
@@ -61,7 +61,7 @@ fn job(program: &str, stacks: usize) -> Value {
         "metadata": {"name": "bare"},
         "spec": {
             "completions": stacks,
-            "parallelism": AT_A_TIME,
+            "parallelism": CONCURRENT_PODS,
             "completionMode": "Indexed",
             "backoffLimit": 0,
             "template": {"spec": {

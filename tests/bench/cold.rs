@@ -58,7 +58,9 @@ async fn cold(scene: &Scene) -> Row {
 /// Returns the start time and the end time of each step.
 fn moments_of(stack: &str, pods: &Moments<Pod>, workspaces: &Moments<Workspace>) -> Vec<Moment> {
     let name = names::workspace_pod(stack);
-    let first = |what: &str, is_so: &dyn Fn(&Pod) -> bool| pods.first(what, |pod| pod.name_any() == name && is_so(pod));
+    let first = |what: &str, predicate: &dyn Fn(&Pod) -> bool| {
+        pods.first(what, |pod| pod.name_any() == name && predicate(pod))
+    };
     let is_condition = |pod: &Pod, kind: &str| {
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
         conditions.into_iter().flatten().any(|condition| condition.type_ == kind && condition.status == "True")

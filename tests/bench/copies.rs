@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use crate::harness::{Scene, api_call};
 
 /// Number of concurrent copies.
-const AT_ONCE: usize = 16;
+const CONCURRENCY: usize = 16;
 /// Metadata fields that the API server sets.
-const MADE_BY_SERVER: [&str; 6] =
+const SERVER_FIELDS: [&str; 6] =
     ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"];
 
 /// All objects of one Stack, in the order of their creation.
@@ -69,7 +69,7 @@ impl Original {
     pub async fn copy(&self, names: impl Iterator<Item = String>) {
         stream::iter(names)
             .map(|name| async move { self.copy_as(&name).await })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(CONCURRENCY)
             .for_each(|()| std::future::ready(()))
             .await;
     }
@@ -80,8 +80,8 @@ impl Original {
         for part in &self.objects {
             let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &part.resource);
             let copy: DynamicObject = serde_json::from_value(with(&part.object, &made)).expect("an object");
-            let doing = format!("copying the {} {}", part.resource.kind, copy.name_any());
-            let copy = api_call(doing, api.create(&PostParams::default(), &copy)).await;
+            let action = format!("copying the {} {}", part.resource.kind, copy.name_any());
+            let copy = api_call(action, api.create(&PostParams::default(), &copy)).await;
             made.push((part.uid.clone(), copy.uid().expect("it has one")));
             statuses.extend(part.status.as_ref().map(|status| (api, copy.name_any(), status)));
         }
@@ -100,7 +100,7 @@ impl Part {
         let fields = object.as_object_mut().expect("an object");
         let status = fields.remove("status").filter(|_| with_status);
         let metadata = fields["metadata"].as_object_mut().expect("metadata");
-        for field in MADE_BY_SERVER {
+        for field in SERVER_FIELDS {
             metadata.remove(field);
         }
         if resource.kind == "Pod" {

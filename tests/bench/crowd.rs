@@ -10,9 +10,9 @@ use pulumi_controller::api::names::LABEL_COMPONENT;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::api_writes::{ApiWrites, sentence};
+use crate::api_writes::{ApiWrites, format_counts};
 use crate::bare_crowd;
-use crate::harness::{Controller, Crowd, Look, Program, Scene, WaitLimit, in_scene, wait_until};
+use crate::harness::{Controller, Crowd, Poll, Program, Scene, WaitLimit, in_scene, wait_until};
 use crate::moments::{Moments, now};
 use crate::processes::Process;
 use crate::table::{Row, Step};
@@ -46,9 +46,9 @@ async fn crowd(scene: &Scene) -> Row {
     let program = Program::new("bare").step("member", json!({"value": scene.id})).output("n", json!("${member.count}"));
     let bare = bare_crowd::run(scene, &program.file("Pulumi.yaml").content, STACKS).await.as_secs_f64();
     println!("creating {STACKS} Stacks and waiting up to {:?} until all are Ready", WaitLimit::Long.limit());
-    let course = Crowd::start(&[(scene, STACKS)]).await.until_done(WaitLimit::Long).await;
-    println!("{course}");
-    let (total, began) = (course.all_done.as_secs_f64(), now() - course.all_done.as_secs_f64());
+    let times = Crowd::start(&[(scene, STACKS)]).await.until_done(WaitLimit::Long).await;
+    println!("{times}");
+    let (total, began) = (times.all_done.as_secs_f64(), now() - times.all_done.as_secs_f64());
     let failed = scene.list::<Update>().await.iter().filter(|update| is_failed(update)).count();
     let ready = workspaces.first_of_each(|workspace| {
         let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice());
@@ -104,10 +104,10 @@ async fn rest(scene: &Scene) -> Row {
     until_versions_are_known(scene).await;
     writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
-    let before = process.processor_time();
+    let before = process.cpu_time();
     sleep(Duration::from_secs(seconds)).await;
-    let written = writes.news();
-    let share = 100.0 * (process.processor_time() - before) / seconds as f64;
+    let written = writes.take_new();
+    let share = 100.0 * (process.cpu_time() - before) / seconds as f64;
     let number: usize = written.values().sum();
     Row::of(
         &format!("API writes at rest, {STACKS} Stacks, {seconds} s"),
@@ -115,7 +115,7 @@ async fn rest(scene: &Scene) -> Row {
         number.to_string(),
         Some(number == 0),
     )
-    .with_note(format!("written: {}", sentence(&written)))
+    .with_note(format!("written: {}", format_counts(&written)))
     .with_note(format!("the controller uses {share:.1} % of a CPU"))
 }
 
@@ -125,8 +125,8 @@ async fn until_versions_are_known(scene: &Scene) {
     let is_unknown = |workspace: &Workspace| workspace.status.as_ref().is_none_or(|it| it.pulumi_version.is_none());
     wait_until("the version of the CLI in the status of each Workspace", WaitLimit::Long, async || {
         match scene.list::<Workspace>().await.iter().filter(|workspace| is_unknown(workspace)).count() {
-            0 => Look::Found(()),
-            unknown => Look::NotYet(format!("{unknown} are unknown")),
+            0 => Poll::Found(()),
+            unknown => Poll::NotYet(format!("{unknown} are unknown")),
         }
     })
     .await;

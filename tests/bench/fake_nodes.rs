@@ -24,7 +24,7 @@ const ADDRESS: &str = "FAKE_POD_ADDRESS";
 
 /// Reports whether the cluster manages fake nodes.
 #[allow(dead_code, reason = "only the end-to-end tests are skipped")]
-pub fn are_there() -> bool {
+pub fn are_available() -> bool {
     std::env::var_os(ADDRESS).is_some()
 }
 

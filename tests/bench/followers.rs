@@ -12,24 +12,24 @@ use kube::api::{DeleteParams, ListParams};
 use pulumi_controller::api::pulumi::Stack;
 use serde::Deserialize;
 
-use crate::api_writes::{ApiWrites, sentence};
+use crate::api_writes::{ApiWrites, format_counts};
 use crate::crowd::{controller, rest_seconds};
 use crate::fake_agent::FakeAgent;
 use crate::fake_nodes;
 use crate::harness::{Environment, Program, Scene, Source, api_call, client};
-use crate::memory::{AT_ONCE, Done, QUIET, QUIET_TIMEOUT, REST_SECONDS, RUN_TIME, at_rest, name, restart, run};
+use crate::memory::{CONCURRENCY, Done, QUIET, QUIET_TIMEOUT, REST_SECONDS, RUN_TIME, at_rest, name, restart, run};
 use crate::progress::until_count;
 use crate::table::Row;
 
 const STACKS: usize = 500;
 /// Number of concurrent pushes.
-const PUSHED_AT_ONCE: usize = 4;
+const CONCURRENT_PUSHES: usize = 4;
 /// Number of pushed repositories between two progress messages.
-const NEWS: usize = 50;
+const PUSHES_PER_MESSAGE: usize = 50;
 /// Minimum poll interval of a repository in seconds.
 const MIN_INTERVAL: u64 = 60;
 /// Requests per poll: one for the capabilities of the server, one for the reference of the branch.
-const REQUESTS_OF_QUESTION: usize = 2;
+const REQUESTS_PER_POLL: usize = 2;
 const REMOVE_LIMIT: Duration = Duration::from_secs(900);
 
 /// Counters of the read requests to the Git server of the tests.
@@ -49,7 +49,7 @@ pub async fn measure() -> Vec<Row> {
         println!("\n{STACKS} Stacks with {repositories} repositories");
         let mut scene = Scene::new("bench-followers").await;
         scene.timeline.end();
-        let outcome = AssertUnwindSafe(followed(&scene, repositories, &fake_agent)).catch_unwind().await;
+        let outcome = AssertUnwindSafe(measure_repositories(&scene, repositories, &fake_agent)).catch_unwind().await;
         // The Stacks are also removed after a failure, because later measures must not include them.
         remove(scene).await;
         rows.extend(outcome.unwrap_or_else(|failure| resume_unwind(failure)));
@@ -57,7 +57,7 @@ pub async fn measure() -> Vec<Row> {
     rows
 }
 
-async fn followed(scene: &Scene, repositories: usize, fake_agent: &FakeAgent) -> Vec<Row> {
+async fn measure_repositories(scene: &Scene, repositories: usize, fake_agent: &FakeAgent) -> Vec<Row> {
     let sources = pushed(scene, repositories).await;
     restart(scene).await;
     let done = Done::watch(scene.api());
@@ -73,14 +73,14 @@ async fn pushed(scene: &Scene, repositories: usize) -> Vec<Source<'_>> {
     let push = async |number: usize| {
         let source = scene.source(&format!("app-{number:03}")).await;
         let program = Program::new("bench-followers").output("number", number.into());
-        source.push_unseen(&program.files()).await;
+        source.push_without_notification(&program.files()).await;
         let made = made.fetch_add(1, Ordering::Relaxed) + 1;
-        if made.is_multiple_of(NEWS) {
+        if made.is_multiple_of(PUSHES_PER_MESSAGE) {
             println!("pushed to {made} of {repositories} repositories");
         }
         source
     };
-    stream::iter(0..repositories).map(push).buffered(PUSHED_AT_ONCE).collect().await
+    stream::iter(0..repositories).map(push).buffered(CONCURRENT_PUSHES).collect().await
 }
 
 /// Measures memory and requests for a period in which each repository is polled at least twice.
@@ -93,9 +93,9 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     let rest = at_rest(process, &mut writes).await;
     let after = request_counts(scene).await;
     assert_eq!(after.repositories, repositories, "every repository is polled");
-    let questions = after.conversations - before.conversations;
+    let polls = after.conversations - before.conversations;
     let requests = after.requests - before.requests;
-    println!("{:.1} MiB; {questions} polls, {requests} requests in {seconds} s", rest.memory);
+    println!("{:.1} MiB; {polls} polls, {requests} requests in {seconds} s", rest.memory);
     let number: usize = rest.written.values().sum();
     let on = format!("{STACKS} Stacks on {repositories} repositories").replace(" 1 repositories", " one repository");
     let memory = Row::of(
@@ -104,20 +104,20 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
         format!("{:.1} MiB, {number}", rest.memory),
         Some(number == 0),
     )
-    .with_note(format!("CPU usage at rest: {:.1} % of a CPU; writes: {}", rest.processor, sentence(&rest.written)))
+    .with_note(format!("CPU usage at rest: {:.1} % of a CPU; writes: {}", rest.processor, format_counts(&rest.written)))
     .with_note(format!("peak memory (VmHWM) since the start of the process: {:.1} MiB", process.peak()));
     // The number of polls must not depend on the number of Stacks per repository.
     let most = repositories * usize::try_from(seconds / MIN_INTERVAL + 1).expect("a small number");
-    let requests_each = requests as f64 / questions.max(1) as f64;
+    let requests_each = requests as f64 / polls.max(1) as f64;
     let git = Row::of(
         &format!("requests to the Git server per poll of all repositories, {on}"),
-        (repositories * REQUESTS_OF_QUESTION).to_string(),
+        (repositories * REQUESTS_PER_POLL).to_string(),
         format!("{:.0}", requests_each * repositories as f64),
-        Some(questions <= most && requests <= questions * REQUESTS_OF_QUESTION),
+        Some(polls <= most && requests <= polls * REQUESTS_PER_POLL),
     )
     .with_note(format!(
         "in {seconds} s, each repository was polled {:.1} times with {requests_each:.1} requests: {requests} in total",
-        questions as f64 / repositories as f64
+        polls as f64 / repositories as f64
     ));
     vec![memory, git]
 }
@@ -139,7 +139,7 @@ async fn remove(scene: Scene) {
             let (stacks, name) = (stacks.clone(), stack.metadata.name.expect("it has one"));
             async move { api_call("deleting a Stack", stacks.delete(&name, &DeleteParams::default())).await }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|_| std::future::ready(()))
         .await;
     until_count("Stacks are deleted", STACKS, REMOVE_LIMIT, async || {

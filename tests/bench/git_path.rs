@@ -10,7 +10,7 @@ use crate::path::{Pod, ROUNDS, STEPS, STEPS_TO_EXEC, moments_of, program, steps,
 use crate::table::{Row, median};
 
 /// Poll interval in seconds, so long that only requests trigger a poll.
-const RARELY: i64 = 3600;
+const POLL_INTERVAL: i64 = 3600;
 /// Description of the first step, which differs from that of a Flux artifact.
 const FIRST_STEP: &str = "Stack reconciled: repository polled, commit fetched and packed, Workspace written";
 
@@ -22,9 +22,9 @@ pub async fn measure() -> Row {
 
 async fn poll(scene: &Scene) -> Row {
     let source = scene.source("app").await;
-    let first = source.push_unseen(&program("start")).await;
+    let first = source.push_without_notification(&program("start")).await;
     let mut stack = scene.stack_on_repository("main", &source);
-    stack.spec.resync_frequency_seconds = Some(RARELY);
+    stack.spec.resync_frequency_seconds = Some(POLL_INTERVAL);
     let stack = scene.start(stack).await;
     stack.until_applied(&first).await;
     let pod = Pod::of(scene, &stack.name);
@@ -33,7 +33,7 @@ async fn poll(scene: &Scene) -> Row {
     for round in 1..=ROUNDS {
         let text = format!("round {round}");
         let push_began = now();
-        let commit = source.push_unseen(&program(&text)).await;
+        let commit = source.push_without_notification(&program(&text)).await;
         let began = now();
         stack.annotate(ANNOTATION_REQUESTED_AT, &text).await;
         stack.until_applied(&commit).await;

@@ -121,7 +121,7 @@ async fn of_language(scene: &Scene, language: &Language) -> Vec<Row> {
     let first = source.artifact_of(&source.push(&(language.project)("start", false)).await).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
-    external.offer(&first).await;
+    external.publish(&first).await;
     let stack = scene.start(with_registry(scene.stack_on_kind("main", None, &external))).await;
     stack.until_revision(&first.revision).await;
     let pod = Pod::of(scene, &stack.name);
@@ -141,7 +141,7 @@ async fn of_language(scene: &Scene, language: &Language) -> Vec<Row> {
             files.extend_from_slice(completed);
             let artifact = source.artifact_of(&source.push(&files).await).await;
             let began = now();
-            external.offer(&artifact).await;
+            external.publish(&artifact).await;
             stack.until_revision(&artifact.revision).await;
             let run = moments_of(began, &artifact.revision, &workspaces, &updates, &pod).await;
             let install = if change == "code" { "true" } else { language.install };

@@ -18,7 +18,7 @@ use serde_json::json;
 /// Number of retained Updates per Stack.
 const UPDATES: usize = 5;
 /// Number of Stacks per source.
-const ON_ONE_SOURCE: usize = 10;
+const STACKS_PER_SOURCE: usize = 10;
 
 /// Idle Stacks and the indexes that the controller has for them.
 pub struct AtRest {
@@ -61,7 +61,7 @@ impl AtRest {
         let source = self.pushed.spec.flux_source.as_ref().map(|source| source.source_ref.name.clone());
         let bucket = GroupKind::new("source.toolkit.fluxcd.io", "Bucket");
         let source = StackGroup::Source(bucket, (namespace.clone(), source.unwrap_or_default()));
-        assert_eq!(black_box(self.stacks.in_group(&source)).len(), ON_ONE_SOURCE);
+        assert_eq!(black_box(self.stacks.in_group(&source)).len(), STACKS_PER_SOURCE);
         let (of_stack, of_workspace) =
             (UpdateGroup::stack(&namespace, &name), UpdateGroup::workspace(&namespace, &name));
         let number = name.trim_start_matches("app-").parse().unwrap_or_default();
@@ -85,7 +85,7 @@ fn stack_number(number: usize) -> Stack {
         "metadata": {"namespace": "apps", "name": format!("app-{number}"), "uid": format!("uid-{number}")},
         "spec": {
             "stack": format!("acme/app/{number}"), "backend": "s3://state",
-            "fluxSource": {"sourceRef": {"kind": "Bucket", "name": format!("b-{}", number / ON_ONE_SOURCE)}},
+            "fluxSource": {"sourceRef": {"kind": "Bucket", "name": format!("b-{}", number / STACKS_PER_SOURCE)}},
             "dependsOn": [{"name": format!("app-{}", number.wrapping_sub(1))}],
         },
     }))

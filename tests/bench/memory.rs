@@ -13,7 +13,7 @@ use pulumi_controller::api::pulumi::Stack;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::api_writes::{ApiWrites, sentence};
+use crate::api_writes::{ApiWrites, format_counts};
 use crate::copies::Original;
 use crate::crowd::{controller, rest_seconds};
 use crate::fake_agent::FakeAgent;
@@ -32,11 +32,11 @@ pub const RUN_TIME: Duration = Duration::from_millis(200);
 /// ended.
 const MAX_RUNS: usize = 1_000;
 /// Number of reconciled copies after which the caches of a new controller are complete.
-const AT_WORK: usize = 500;
+const RECONCILED: usize = 500;
 /// Number of concurrent creations.
-pub const AT_ONCE: usize = 16;
+pub const CONCURRENCY: usize = 16;
 /// Additional timeout per Stack until all Stacks are Ready. The minimum timeout is `MIN_LIMIT`.
-const LIMIT_FOR_EACH: Duration = Duration::from_secs(2);
+const LIMIT_PER_STACK: Duration = Duration::from_secs(2);
 const MIN_LIMIT: Duration = Duration::from_secs(180);
 /// Time without writes after which the controller counts as idle, and the timeout for this state.
 pub const QUIET: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ pub async fn measure() -> Vec<Row> {
     let artifact = source.artifact_of(&commit).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(serde_json::json!({})).await;
-    external.offer(&artifact).await;
+    external.publish(&artifact).await;
     restart(&scene).await;
     let done = Done::watch(scene.api());
     let stack_of = |number: usize| scene.stack_on_kind(&name(number), None, &external);
@@ -125,13 +125,13 @@ pub async fn run(
     numbers: std::ops::Range<usize>,
 ) -> String {
     let (stacks, began) = (numbers.end, Instant::now());
-    let limit = MIN_LIMIT + LIMIT_FOR_EACH * u32::try_from(numbers.len()).expect("a small number");
+    let limit = MIN_LIMIT + LIMIT_PER_STACK * u32::try_from(numbers.len()).expect("a small number");
     let mut writes = ApiWrites::from_now();
     tokio::join!(
         create(scene, stack_of, numbers.clone()),
         until_count("Stacks are Ready", stacks, limit, async || (done.number(), fake_agent.calls())),
     );
-    let (rate, made) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.news());
+    let (rate, made) = (numbers.len() as f64 / began.elapsed().as_secs_f64(), writes.take_new());
     let each = made.values().sum::<usize>() as f64 / numbers.len() as f64;
     format!("{rate:.1} Stacks per second became Ready, with {each:.1} writes each")
 }
@@ -153,7 +153,7 @@ async fn copy(scene: &Scene, fake_agent: &FakeAgent, numbers: std::ops::Range<us
 /// Stacks, the first reconciliations take more than an hour because of the load on the API server.
 async fn row_at_work(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
     let (before, runs) = (fake_agent.workspaces(), fake_agent.runs());
-    until_count("Workspaces are reconciled", AT_WORK, MIN_LIMIT, async || {
+    until_count("Workspaces are reconciled", RECONCILED, MIN_LIMIT, async || {
         (fake_agent.workspaces() - before, fake_agent.calls())
     })
     .await;
@@ -189,7 +189,7 @@ async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
         format!("{:.1} MiB, {number}", rest.memory),
         Some(rest.memory < budget && number == 0),
     )
-    .with_note(format!("CPU usage at rest: {:.1} % of a CPU; writes: {}", rest.processor, sentence(&rest.written)))
+    .with_note(format!("CPU usage at rest: {:.1} % of a CPU; writes: {}", rest.processor, format_counts(&rest.written)))
     .with_note(format!("peak memory (VmHWM) since the start of the process: {:.1} MiB", process.peak()))
 }
 
@@ -204,13 +204,13 @@ pub struct Rest {
 pub async fn at_rest(process: Process, writes: &mut ApiWrites) -> Rest {
     let seconds = rest_seconds(REST_SECONDS);
     println!("observing the controller for {seconds} s");
-    let (before, mut memory) = (process.processor_time(), 0.0_f64);
+    let (before, mut memory) = (process.cpu_time(), 0.0_f64);
     for _ in 0..seconds {
         memory = memory.max(process.rss_anon());
         sleep(Duration::from_secs(1)).await;
     }
-    let processor = 100.0 * (process.processor_time() - before) / seconds as f64;
-    Rest { memory, processor, written: writes.news() }
+    let processor = 100.0 * (process.cpu_time() - before) / seconds as f64;
+    Rest { memory, processor, written: writes.take_new() }
 }
 
 async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std::ops::Range<usize>) {
@@ -220,7 +220,7 @@ async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std:
             let (api, stack) = (api.clone(), fake_nodes::place(stack_of(number)));
             async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|_| std::future::ready(()))
         .await;
 }

@@ -35,20 +35,20 @@ where
         Moments { seen, _watch: watch }
     }
 
-    /// Returns the time of the first state for which `is_so` returned true. Panics if there is no such state.
-    pub fn first(&self, what: &str, is_so: impl Fn(&K) -> bool) -> Moment {
-        let (moment, _) = self.find(is_so).unwrap_or_else(|| panic!("no {} was observed {what}", K::kind(&())));
+    /// Returns the time of the first state for which `predicate` returned true. Panics if there is no such state.
+    pub fn first(&self, what: &str, predicate: impl Fn(&K) -> bool) -> Moment {
+        let (moment, _) = self.find(predicate).unwrap_or_else(|| panic!("no {} was observed {what}", K::kind(&())));
         moment
     }
 
-    pub fn find(&self, is_so: impl Fn(&K) -> bool) -> Option<(Moment, K)> {
-        self.seen().iter().find(|(_, object)| is_so(object)).cloned()
+    pub fn find(&self, predicate: impl Fn(&K) -> bool) -> Option<(Moment, K)> {
+        self.seen().iter().find(|(_, object)| predicate(object)).cloned()
     }
 
-    /// Returns the time of the first state for which `is_so` returned true for each object, ordered by name.
-    pub fn first_of_each(&self, is_so: impl Fn(&K) -> bool) -> Vec<Moment> {
+    /// Returns the time of the first state for which `predicate` returned true for each object, ordered by name.
+    pub fn first_of_each(&self, predicate: impl Fn(&K) -> bool) -> Vec<Moment> {
         let mut moments = std::collections::BTreeMap::new();
-        for (moment, object) in self.seen().iter().filter(|(_, object)| is_so(object)) {
+        for (moment, object) in self.seen().iter().filter(|(_, object)| predicate(object)) {
             moments.entry(object.meta().name.clone()).or_insert(*moment);
         }
         moments.into_values().collect()

@@ -46,7 +46,7 @@ async fn warm(scene: &Scene) -> Vec<Row> {
     // The benchmark writes the status of the source, so it has the exact time.
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
-    external.offer(&artifact).await;
+    external.publish(&artifact).await;
     let stack = scene.start(scene.stack_on_kind("main", None, &external)).await;
     stack.until_revision(&artifact.revision).await;
     let pod = Pod::of(scene, &stack.name);
@@ -57,7 +57,7 @@ async fn warm(scene: &Scene) -> Vec<Row> {
         let text = format!("round {round}");
         artifact = source.artifact_of(&source.push(&program(&text)).await).await;
         let began = now();
-        external.offer(&artifact).await;
+        external.publish(&artifact).await;
         stack.until_revision(&artifact.revision).await;
         let run = moments_of(began, &artifact.revision, &workspaces, &updates, &pod).await;
         bare.push(pod.bare_up(&text, false).await);

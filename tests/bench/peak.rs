@@ -30,7 +30,7 @@ impl Usage {
         }
     }
 
-    fn see(&mut self, process: u32) {
+    fn sample(&mut self, process: u32) {
         let seen: Vec<BTreeMap<String, f64>> = with_children(process).into_iter().map(memory).collect();
         let of = |field: &'static str| seen.iter().filter_map(move |memory| memory.get(field).copied());
         self.anonymous = self.anonymous.max(of("RssAnon").sum());
@@ -45,7 +45,7 @@ pub fn run(command: &mut Command) -> Usage {
         command.stdin(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{command:?} failed to start: {error}"));
     let mut usage = Usage::default();
     loop {
-        usage.see(child.id());
+        usage.sample(child.id());
         if let Some(status) = child.try_wait().expect("the process can be awaited") {
             assert!(status.success(), "{command:?} ended with {status}");
             usage.seconds = began.elapsed().as_secs_f64();

@@ -13,10 +13,10 @@ impl Process {
     pub fn in_pod(pod_uid: &str, role: &str) -> Vec<Process> {
         let all = fs::read_dir("/proc").expect("/proc can be listed").flatten();
         let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        ids.map(Process).filter(|process| process.is(pod_uid, role)).collect()
+        ids.map(Process).filter(|process| process.has_role(pod_uid, role)).collect()
     }
 
-    fn is(self, pod_uid: &str, role: &str) -> bool {
+    fn has_role(self, pod_uid: &str, role: &str) -> bool {
         let text = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.0)).unwrap_or_default();
         let command = text("cmdline");
         let mut words = command.split('\0');
@@ -43,7 +43,7 @@ impl Process {
     }
 
     /// Returns the total CPU time of the process in seconds.
-    pub fn processor_time(self) -> f64 {
+    pub fn cpu_time(self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).expect("the process runs");
         let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
         let fields: Vec<&str> = fields.split(' ').collect();

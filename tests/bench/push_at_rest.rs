@@ -31,7 +31,7 @@ impl<'a> Pushed<'a> {
         let artifact = source.artifact_of(&source.push(&program("start")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
         external.create(json!({})).await;
-        external.offer(&artifact).await;
+        external.publish(&artifact).await;
         let stack = fake_nodes::place(scene.stack_on_kind("pushed", None, &external));
         let stack = scene.start(stack).await;
         stack.until_revision(&artifact.revision).await;
@@ -50,7 +50,7 @@ impl<'a> Pushed<'a> {
             let artifact = self.source.artifact_of(&commit).await;
             let mut before = now();
             let began = before;
-            self.external.offer(&artifact).await;
+            self.external.publish(&artifact).await;
             self.stack.until_revision(&artifact.revision).await;
             let seen = watched(&artifact.revision, &self.workspaces, &self.updates);
             for (step, end) in steps.iter_mut().zip([seen.requested, seen.placed, seen.created, seen.bound]) {

@@ -9,7 +9,7 @@ pub const COMMITS: usize = 10_000;
 pub const MEGABYTES: usize = 200;
 const MEGABYTE: usize = 1_000_000;
 /// Number of large files per commit.
-const AT_ONCE: usize = 10;
+const FILES_PER_COMMIT: usize = 10;
 /// Number of small files. All other commits change them in turn.
 const SMALL_FILES: usize = 500;
 /// Time of the first commit in seconds since the Unix epoch. The other commits follow at intervals of one minute. Fixed
@@ -62,7 +62,7 @@ fn make(root: &Path) {
 
 fn write_history(to: &mut impl Write) -> std::io::Result<()> {
     let mut random = fastrand::Rng::with_seed(3);
-    let first_large = COMMITS - MEGABYTES.div_ceil(AT_ONCE);
+    let first_large = COMMITS - MEGABYTES.div_ceil(FILES_PER_COMMIT);
     for number in 0..COMMITS {
         let time = BEGAN + 60 * number;
         writeln!(to, "commit refs/heads/main\ncommitter Test <test@example.com> {time} +0000\ndata 8\na change")?;
@@ -72,7 +72,7 @@ fn write_history(to: &mut impl Write) -> std::io::Result<()> {
                 write_file(to, &path, format!("{number}\n").repeat(100).as_bytes())?;
             }
             Some(step) => {
-                for file in step * AT_ONCE..MEGABYTES.min((step + 1) * AT_ONCE) {
+                for file in step * FILES_PER_COMMIT..MEGABYTES.min((step + 1) * FILES_PER_COMMIT) {
                     let content: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(MEGABYTE).collect();
                     write_file(to, &format!("large/{file:03}.bin"), &content)?;
                 }

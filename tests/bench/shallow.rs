@@ -84,10 +84,14 @@ impl Round {
 fn round(folder: &Path, url: &str) -> Round {
     let scratch = || tempfile::tempdir_in(folder).expect("a temporary folder");
     let (ours, theirs) = (scratch(), scratch());
-    Round { ours: by_us(&ours, url), fetch: fetched_by_git(&theirs, url), archive: packed_by_git(&theirs) }
+    Round {
+        ours: fetched_by_controller(&ours, url),
+        fetch: fetched_by_git(&theirs, url),
+        archive: packed_by_git(&theirs),
+    }
 }
 
-fn by_us(scratch: &TempDir, url: &str) -> Usage {
+fn fetched_by_controller(scratch: &TempDir, url: &str) -> Usage {
     let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
     run(command.arg(ROLE).arg(url).arg(scratch.path()).env_clear())
 }

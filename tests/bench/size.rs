@@ -44,13 +44,13 @@ fn unpacked_size(path: &str, layer: &str) -> u64 {
     )
 }
 
-fn find<T>(path: &str, is_it: impl Fn(&str) -> bool, read: impl FnOnce(&mut dyn Read) -> T) -> T {
+fn find<T>(path: &str, is_match: impl Fn(&str) -> bool, read: impl FnOnce(&mut dyn Read) -> T) -> T {
     let mut archive = tar::Archive::new(File::open(path).unwrap_or_else(|error| panic!("{path}: {error}")));
     for entry in archive.entries().expect("an image is a tar archive") {
         let mut entry = entry.expect("an entry of the image");
         let name = entry.path().expect("a name").to_string_lossy().into_owned();
         // A layer may be a link to another layer, which must not be counted twice.
-        if entry.header().entry_type().is_file() && is_it(&name) {
+        if entry.header().entry_type().is_file() && is_match(&name) {
             return read(&mut entry);
         }
     }

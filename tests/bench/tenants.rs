@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::harness::{
-    Commit, File, FluxObject, Look, Program, Scene, Source, StackHandle, WaitLimit, from_json, in_scene, wait_until,
+    Commit, File, FluxObject, Poll, Program, Scene, Source, StackHandle, WaitLimit, from_json, in_scene, wait_until,
 };
 use crate::moments::{Moments, now};
 use crate::path::watched;
@@ -87,7 +87,7 @@ impl<'a> Victims<'a> {
         let served = async |name: &str| {
             let external = scene.flux_object("ExternalArtifact", "externalartifacts", name);
             external.create(json!({})).await;
-            external.offer(&first).await;
+            external.publish(&first).await;
             external
         };
         let (for_plain, for_expression) = (served("plain").await, served("expression").await);
@@ -99,7 +99,7 @@ impl<'a> Victims<'a> {
         let expression = scene.start(stack).await;
         expression.until_revision(&first.revision).await;
         let repository = scene.source("repository").await;
-        let commit = repository.push_unseen(&program("start")).await;
+        let commit = repository.push_without_notification(&program("start")).await;
         let mut stack = scene.stack_on_repository("repository", &repository);
         stack.spec.resync_frequency_seconds = Some(3600);
         let on_repository = scene.start(stack).await;
@@ -135,14 +135,14 @@ impl<'a> Victims<'a> {
     async fn flux_round(&self, (external, stack): &(FluxObject<'_>, StackHandle<'_>), text: &str) -> f64 {
         let artifact = self.source.artifact_of(&self.source.push(&program(text)).await).await;
         let began = now();
-        external.offer(&artifact).await;
+        external.publish(&artifact).await;
         stack.until_revision(&artifact.revision).await;
         watched(&artifact.revision, &self.workspaces, &self.updates).bound - began
     }
 
     async fn git_round(&self, text: &str) -> f64 {
         let (source, stack) = &self.repository;
-        let commit: Commit = source.push_unseen(&program(text)).await;
+        let commit: Commit = source.push_without_notification(&program(text)).await;
         let began = now();
         stack.annotate(ANNOTATION_REQUESTED_AT, text).await;
         stack.until_applied(&commit).await;
@@ -205,8 +205,8 @@ async fn under_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
     let times = during("large", victims, attack).await;
     namespaces.delete(name, &DeleteParams::default()).await.expect("the namespace exists");
     wait_until("the large Stacks to be deleted", WaitLimit::Long, async || match namespaces.get_opt(name).await {
-        Ok(None) => Look::Found(()),
-        found => Look::NotYet(format!("{:?}", found.map(|namespace| namespace.is_some()))),
+        Ok(None) => Poll::Found(()),
+        found => Poll::NotYet(format!("{:?}", found.map(|namespace| namespace.is_some()))),
     })
     .await;
     times
@@ -249,7 +249,7 @@ async fn repositories(scene: &Scene) {
     let mut stacks = Vec::new();
     for number in 0..ATTACKERS / 2 {
         let source = scene.source(&format!("large-{number}")).await;
-        source.push_unseen(&[program("attack"), vec![large.clone()]].concat()).await;
+        source.push_without_notification(&[program("attack"), vec![large.clone()]].concat()).await;
         let mut stack = scene.stack_on_repository(&format!("attack-{number}"), &source);
         stack.spec.preview = Some(true);
         stacks.push((scene.start(stack).await, source));
@@ -257,7 +257,7 @@ async fn repositories(scene: &Scene) {
     for change in 0.. {
         for (stack, source) in &stacks {
             let files = [program("attack"), vec![large.clone(), file("change.txt", change.to_string())]].concat();
-            source.push_unseen(&files).await;
+            source.push_without_notification(&files).await;
             stack.annotate(ANNOTATION_REQUESTED_AT, &change.to_string()).await;
         }
         sleep(PAUSE).await;

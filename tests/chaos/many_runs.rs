@@ -15,10 +15,11 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::fake_agent::{FakeAgent, Manner};
+use crate::fake_agent::{Behavior, FakeAgent};
 use crate::fake_nodes;
 use crate::harness::{
-    Controller, FluxObject, Program, Scene, StoppedApiServer, api_call, client, in_scene, is_done, not_run, run_alone,
+    ApiServerOutage, Controller, FluxObject, Program, Scene, api_call, client, in_scene, is_done, report_skipped,
+    run_alone,
 };
 use crate::progress::until_count;
 
@@ -26,7 +27,7 @@ const RUNS: usize = 500;
 /// Duration of a run, longer than the test. The test ends all runs.
 const RUN_TIME: Duration = Duration::from_secs(3600);
 /// Number of concurrent creations.
-const AT_ONCE: usize = 16;
+const CONCURRENCY: usize = 16;
 /// Timeout for a step of all five hundred Stacks.
 const LIMIT: Duration = Duration::from_secs(400);
 /// Name prefix of the Stacks with the fake agent.
@@ -34,8 +35,8 @@ const PREFIX: &str = "many-";
 
 #[test]
 fn five_hundred_open_runs_block_no_stack_and_survive_a_restart() {
-    if !StoppedApiServer::is_possible() {
-        not_run("five hundred open runs", "an existing cluster has no fake nodes");
+    if !ApiServerOutage::is_possible() {
+        report_skipped("five hundred open runs", "an existing cluster has no fake nodes");
         return;
     }
     run_alone(async || {
@@ -60,10 +61,10 @@ fn five_hundred_open_runs_block_no_stack_and_survive_a_restart() {
 
 async fn many_runs(scene: &Scene, controller: &Controller) {
     fake_nodes::create(&scene.client).await;
-    let manner =
-        |workspace: &str| Manner { run_time: RUN_TIME, is_older: workspace.ends_with('7'), ..Manner::default() };
+    let behavior =
+        |workspace: &str| Behavior { run_time: RUN_TIME, is_older: workspace.ends_with('7'), ..Behavior::default() };
     let fake_agent =
-        FakeAgent::start_with(scene.client.clone(), fake_nodes::address(), manner).await.expect("a fake agent");
+        FakeAgent::start_with(scene.client.clone(), fake_nodes::address(), behavior).await.expect("a fake agent");
     let runs = Runs::watch(scene.api());
 
     // This Stack has a real agent in a pod on the real node.
@@ -73,7 +74,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     let prompt = scene.start(scene.stack("prompt", &prompt_source)).await;
     prompt.until_applied(&first).await;
 
-    let served = served(scene).await;
+    let served = create_source(scene).await;
     tokio::join!(
         create(scene, &served),
         until_count("runs are open", RUNS, LIMIT, async || (runs.open(), fake_agent.calls())),
@@ -104,13 +105,13 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
 }
 
 /// Creates a source that all Stacks use.
-async fn served(scene: &Scene) -> FluxObject<'_> {
+async fn create_source(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many-runs").output("text", "hello".into()).files()).await;
     let artifact = source.artifact_of(&commit).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
-    external.offer(&artifact).await;
+    external.publish(&artifact).await;
     external
 }
 
@@ -122,7 +123,7 @@ async fn create(scene: &Scene, source: &FluxObject<'_>) {
             let api = api.clone();
             async move { api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|_| std::future::ready(()))
         .await;
 }
@@ -140,7 +141,7 @@ async fn remove(scene: &Scene) {
             let (api, how) = (api.clone(), how.clone());
             async move { drop(api_call("deleting a Stack", api.delete(&stack.name_any(), &how)).await) }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|()| std::future::ready(()))
         .await;
     until_count("all Stacks are deleted", 1, LIMIT, async || {
@@ -187,8 +188,8 @@ impl Runs {
         Runs { seen, _watch: watch }
     }
 
-    fn count(&self, is_so: impl Fn(&Seen) -> bool) -> usize {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|seen| is_so(seen)).count()
+    fn count(&self, predicate: impl Fn(&Seen) -> bool) -> usize {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|seen| predicate(seen)).count()
     }
 
     fn open(&self) -> usize {

@@ -47,11 +47,11 @@ fn open(pid: i32, pods: &BTreeMap<String, String>, role: Role) -> Option<Process
     let text = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let cgroup = text("cgroup");
     let (_, owner) = pods.iter().find(|(uid, _)| cgroup.contains(uid.as_str()))?;
-    is(&text("cmdline"), role).then(|| Process { pid, handle, owner: owner.clone() })
+    has_role(&text("cmdline"), role).then(|| Process { pid, handle, owner: owner.clone() })
 }
 
 /// Reports whether a command line matches a role. NUL characters separate its words.
-fn is(command: &str, role: Role) -> bool {
+fn has_role(command: &str, role: Role) -> bool {
     let words: Vec<&str> = command.split('\0').collect();
     let program = words.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();
     let arguments = words.get(1..).unwrap_or_default();
@@ -80,7 +80,7 @@ mod tests {
         ];
         for (command, expected) in examples {
             for role in [Role::Controller, Role::Agent, Role::Pulumi, Role::Provider] {
-                assert_eq!(is(command, role), expected == Some(role), "{command:?} {role:?}");
+                assert_eq!(has_role(command, role), expected == Some(role), "{command:?} {role:?}");
             }
         }
     }

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::checks::{Broken, was_hit};
+use crate::checks::{Violation, was_hit};
 use crate::facts::{Facts, Run, RunOutcome};
 use crate::plan::Kind;
-use crate::storm::Aftermath;
+use crate::storm::StormResults;
 
 /// Results of one fault injection run.
 #[derive(Debug)]
@@ -23,28 +23,28 @@ pub struct Tally {
     /// Number of decisions by the user.
     pub resolved: usize,
     pub settled_after: Option<Duration>,
-    pub broken: Vec<Broken>,
+    pub broken: Vec<Violation>,
     /// Requests for a decision that were not justified.
-    pub baseless: Vec<String>,
+    pub unjustified: Vec<String>,
 }
 
 impl Tally {
-    pub fn of(aftermath: &Aftermath, broken: Vec<Broken>) -> Tally {
+    pub fn of(results: &StormResults, broken: Vec<Violation>) -> Tally {
         let mut done: BTreeMap<Kind, usize> = Kind::all().map(|kind| (kind, 0)).collect();
-        for kind in aftermath.happenings.iter().filter_map(|happening| happening.kind) {
+        for kind in results.log.iter().filter_map(|entry| entry.kind) {
             *done.entry(kind).or_default() += 1;
         }
-        let interrupted: usize = aftermath.facts.iter().map(|facts| interrupted(facts).count()).sum();
-        let recovered = aftermath.facts.iter().map(interrupted_and_recovered).sum();
+        let interrupted: usize = results.facts.iter().map(|facts| interrupted(facts).count()).sum();
+        let recovered = results.facts.iter().map(interrupted_and_recovered).sum();
         Tally {
             done,
-            runs: aftermath.facts.iter().map(|facts| facts.runs.len()).sum(),
+            runs: results.facts.iter().map(|facts| facts.runs.len()).sum(),
             interrupted,
             recovered,
-            resolved: aftermath.resolutions.len(),
-            settled_after: aftermath.settled_after,
+            resolved: results.resolutions.len(),
+            settled_after: results.settled_after,
             broken,
-            baseless: aftermath.resolutions.iter().filter_map(|resolution| resolution.baseless.clone()).collect(),
+            unjustified: results.resolutions.iter().filter_map(|resolution| resolution.unjustified.clone()).collect(),
         }
     }
 
@@ -91,7 +91,7 @@ impl Tally {
     pub fn problems(&self) -> Vec<String> {
         let unsettled = self.settled_after.is_none().then(|| "not all Stacks are Ready".to_owned());
         let broken = self.broken.iter().map(ToString::to_string);
-        broken.chain(self.baseless.iter().cloned()).chain(unsettled).collect()
+        broken.chain(self.unjustified.iter().cloned()).chain(unsettled).collect()
     }
 
     /// Prints the report, writes it to the target directory and returns its path.

@@ -20,7 +20,7 @@ const REPOSITORIES: usize = 4;
 /// Project name of all programs.
 pub const PROJECT: &str = "chaos";
 /// Maximum number of faults that affect a Stack between two pushes, because the backoff grows with each retry.
-const HITS_PER_REVISION: usize = 2;
+const FAULTS_PER_REVISION: usize = 2;
 
 /// All objects under test.
 pub struct Stage<'a> {
@@ -40,7 +40,7 @@ pub struct Member {
     /// Name of the Pulumi stack.
     pub pulumi_stack: String,
     /// Whether the Stack is being deleted. The test creates it again after its removal.
-    pub is_leaving: bool,
+    pub is_deleted: bool,
     pub hits: Vec<Timestamp>,
     hits_on_revision: usize,
     pub removed_manually: Vec<RemovedManually>,
@@ -54,14 +54,14 @@ impl Member {
         self.hits_on_revision += 1;
     }
 
-    fn may_be_hit(&self) -> bool {
-        self.hits_on_revision < HITS_PER_REVISION
+    fn accepts_fault(&self) -> bool {
+        self.hits_on_revision < FAULTS_PER_REVISION
     }
 }
 
 impl<'a> Stage<'a> {
     /// Creates all objects without waiting for their first runs.
-    pub async fn set(scene: &'a Scene) -> Stage<'a> {
+    pub async fn create(scene: &'a Scene) -> Stage<'a> {
         let mut stage =
             Stage { scene, sources: Vec::new(), latest: Vec::new(), numbers: BTreeMap::new(), stacks: BTreeMap::new() };
         for repository in 0..REPOSITORIES {
@@ -102,7 +102,7 @@ impl<'a> Stage<'a> {
         let repository = pick % REPOSITORIES;
         self.latest[repository] = self.push(repository).await;
         // A push does not reset the number of faults for a Stack that is being destroyed.
-        let follows = |member: &&mut Member| member.repository == repository && !member.is_leaving;
+        let follows = |member: &&mut Member| member.repository == repository && !member.is_deleted;
         for member in self.stacks.values_mut().filter(follows) {
             member.hits_on_revision = 0;
         }
@@ -117,11 +117,11 @@ impl<'a> Stage<'a> {
     /// deleted.
     pub async fn delete_one(&mut self, pick: usize) -> Option<String> {
         let staying: Vec<String> =
-            self.stacks.iter().filter(|(_, member)| !member.is_leaving).map(|(name, _)| name.clone()).collect();
+            self.stacks.iter().filter(|(_, member)| !member.is_deleted).map(|(name, _)| name.clone()).collect();
         let name = staying.get(pick.checked_rem(staying.len())?)?.clone();
         self.scene.delete::<Stack>(&name).await;
         let member = self.stacks.get_mut(&name)?;
-        member.is_leaving = true;
+        member.is_deleted = true;
         // The deletion cancels a queued run, but not an open run.
         member.hits.push(Timestamp::now());
         Some(name)
@@ -130,12 +130,12 @@ impl<'a> Stage<'a> {
     /// Creates each deleted Stack again once it is removed. Returns the names of the created Stacks.
     pub async fn create_again(&mut self, there: &[Stack]) -> Vec<String> {
         let is_there = |name: &str| there.iter().any(|stack| stack.name_any() == name);
-        let gone = self.stacks.iter().filter(|(name, member)| member.is_leaving && !is_there(name));
+        let gone = self.stacks.iter().filter(|(name, member)| member.is_deleted && !is_there(name));
         let gone: Vec<(String, usize)> = gone.map(|(name, member)| (name.clone(), member.repository)).collect();
         for (name, repository) in &gone {
             self.scene.start(self.object(name, *repository)).await;
             if let Some(member) = self.stacks.get_mut(name) {
-                member.is_leaving = false;
+                member.is_deleted = false;
                 member.hits_on_revision = 0;
             }
         }
@@ -147,7 +147,7 @@ impl<'a> Stage<'a> {
         let pods = self.scene.list::<Pod>().await;
         let owner = |pod: &Pod| {
             let is_its =
-                |(name, member): &(&String, &Member)| workspace_pod(name) == pod.name_any() && member.may_be_hit();
+                |(name, member): &(&String, &Member)| workspace_pod(name) == pod.name_any() && member.accepts_fault();
             self.stacks.iter().find(is_its).map(|(name, _)| name.clone())
         };
         pods.iter().filter_map(|pod| Some((pod.uid()?, owner(pod)?))).collect()
@@ -161,7 +161,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Disables `destroyOnFinalize`, so the removal of the scene starts no destroy runs.
-    pub async fn leave_resources(&self) {
+    pub async fn disable_destroy(&self) {
         for name in self.stacks.keys() {
             self.scene.patch::<Stack>(name, json!({"spec": {"destroyOnFinalize": false}})).await;
         }

@@ -7,7 +7,7 @@ use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, workspace_object};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Look, Program, Scene, WaitLimit, condition, finally, is_stalled, kubectl, run, try_kubectl, wait_until,
+    Poll, Program, Scene, WaitLimit, condition, finally, is_stalled, kubectl, run, try_kubectl, wait_until,
 };
 
 const FROZEN: &str = "changes are frozen today";
@@ -61,20 +61,20 @@ impl Policy {
     }
 
     /// Waits until a change of the policy takes effect. The API server applies such a change with a delay.
-    async fn until_obeyed(&self, scene: &Scene, probe: &Value, is_obeyed: impl Fn(Result<String, String>) -> bool) {
+    async fn until_enforced(&self, scene: &Scene, probe: &Value, is_enforced: impl Fn(Result<String, String>) -> bool) {
         let create =
             ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];
         wait_until(format!("the {} to be applied", self.kind), WaitLimit::Reaction, async || {
             let response = try_kubectl(&create, &probe.to_string()).await;
             let message = format!("{response:?}");
-            if is_obeyed(response) { Look::Found(()) } else { Look::NotYet(message) }
+            if is_enforced(response) { Poll::Found(()) } else { Poll::NotYet(message) }
         })
         .await;
     }
 }
 
 /// Checks that a Stack reports the policy that rejects its writes, and that it runs once the policy is removed.
-async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
+async fn check_rejection(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
     let policy = Policy::rejecting(resource);
     let is_frozen = |response: Result<String, String>| response.is_err_and(|problem| problem.contains(FROZEN));
     let source = scene.source("app").await;
@@ -82,7 +82,7 @@ async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: V
     finally(
         async || {
             policy.apply(scene).await;
-            policy.until_obeyed(scene, &probe, is_frozen).await;
+            policy.until_enforced(scene, &probe, is_frozen).await;
             let main = scene.start(scene.stack("main", &source)).await;
             main.until("to report the policy", WaitLimit::Run, |stack| {
                 is_stalled(stack, stack_reason::WORKSPACE_FAILED)
@@ -90,7 +90,7 @@ async fn rejects(scene: &Scene, resource: (&'static str, &'static str), probe: V
             })
             .await;
             policy.delete(scene).await;
-            policy.until_obeyed(scene, &probe, |response| !is_frozen(response)).await;
+            policy.until_enforced(scene, &probe, |response| !is_frozen(response)).await;
             // Requests a reconciliation, because the next retry is minutes away.
             main.annotate(ANNOTATION_REQUESTED_AT, "thawed").await;
             let annotations = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: "thawed"}}});
@@ -109,7 +109,7 @@ fn an_update_rejected_by_a_policy_is_reported_and_created_later() {
         let meta = json!({"name": "probe"});
         let update =
             json!({"apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "metadata": meta, "spec": spec});
-        rejects(scene, ("auto.pulumi.com", "updates"), update).await;
+        check_rejection(scene, ("auto.pulumi.com", "updates"), update).await;
     });
 }
 
@@ -121,7 +121,7 @@ fn a_stateful_set_rejected_by_a_policy_is_reported_and_created_later() {
         let spec = json!({"serviceName": "probe", "selector": {"matchLabels": labels}, "template": template});
         let probe =
             json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "probe"}, "spec": spec});
-        rejects(scene, ("apps", "statefulsets"), probe).await;
+        check_rejection(scene, ("apps", "statefulsets"), probe).await;
     });
 }
 
@@ -139,13 +139,13 @@ fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
             async || {
                 policy.apply(scene).await;
                 let is_rewritten = |response: Result<String, String>| response.is_ok_and(|text| text.contains("other"));
-                policy.until_obeyed(scene, &probe, is_rewritten).await;
+                policy.until_enforced(scene, &probe, is_rewritten).await;
                 let main = scene.start(scene.stack("main", &source)).await;
                 main.until_applied(&commit).await;
                 let message = wait_until("the Workspace to report the field", WaitLimit::Run, async || {
                     let conditions = main.workspace().await.status.unwrap_or_default().conditions;
                     let message = find(&conditions, READY).map(|ready| ready.message.clone()).unwrap_or_default();
-                    if message.contains("rendered-hash") { Look::Found(message) } else { Look::NotYet(message) }
+                    if message.contains("rendered-hash") { Poll::Found(message) } else { Poll::NotYet(message) }
                 })
                 .await;
                 let service = workspace_object("main");

@@ -42,7 +42,7 @@ fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
 
         let last = source.push(&good.files()).await;
         main.until_applied(&last).await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "no resource is lost");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "no resource is lost");
     });
 }
 
@@ -57,7 +57,7 @@ fn a_program_that_prints_a_hundred_megabytes_completes() {
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         let (_, restarts) = main.pod_and_restarts().await;
         assert_eq!(restarts, 0, "no container ran out of memory");
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
         let size = serde_json::to_vec(&stack).expect("a Stack can be written").len();
         assert!(size < 64 * 1024, "the Stack has {size} bytes");
 
@@ -103,7 +103,7 @@ fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
         .await;
 
         scene.patch::<Secret>("credentials", json!({"stringData": {"token": "secret-word"}})).await;
-        install_source(scene, &main, "1").await;
+        trigger_kubelet_sync(scene, &main, "1").await;
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         assert_eq!(condition(&stack, STALLED), None);
         assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
@@ -112,7 +112,7 @@ fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
 
 /// Changes an annotation of the pod, because the kubelet syncs a changed pod immediately and other pods only about
 /// every minute.
-async fn install_source(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
+async fn trigger_kubelet_sync(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
     let patch = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": value}}});
     scene.patch::<Pod>(&workspace_pod(&stack.name), patch).await;
 }

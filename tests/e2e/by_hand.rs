@@ -5,7 +5,7 @@ use pulumi_controller::api::auto::{Update, UpdatePhase, Workspace};
 use pulumi_controller::api::conditions::{self, READY, STALLED};
 use serde_json::{Value, json};
 
-use crate::harness::{Environment, Look, STATE_SECRET, Scene, WaitLimit, wait_until};
+use crate::harness::{Environment, Poll, STATE_SECRET, Scene, WaitLimit, wait_until};
 use crate::runs_parts::until_update;
 
 /// Creates a Workspace with the settings for the test cluster. `fields` override fields of the spec.
@@ -63,26 +63,26 @@ pub fn phase(update: &Update) -> Option<UpdatePhase> {
 }
 
 /// Creates an Update and waits until it has succeeded.
-pub async fn succeeds(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
+pub async fn run_update(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
     update(scene, name, workspace, kind, fields).await;
     until_succeeded(scene, name).await
 }
 
-/// Waits until `is_so` returns true for a Workspace.
+/// Waits until `predicate` returns true for a Workspace.
 pub async fn until_workspace(
     scene: &Scene,
     name: &str,
     what: &str,
     wait_limit: WaitLimit,
-    is_so: impl Fn(&Workspace) -> bool,
+    predicate: impl Fn(&Workspace) -> bool,
 ) -> Workspace {
     wait_until(format!("the Workspace {name} {what}"), wait_limit, async || {
         match scene.api::<Workspace>().get(name).await {
-            Ok(workspace) if is_so(&workspace) => Look::Found(workspace),
+            Ok(workspace) if predicate(&workspace) => Poll::Found(workspace),
             Ok(workspace) => {
-                Look::NotYet(format!("generation {:?}: {:?}", workspace.metadata.generation, workspace.status))
+                Poll::NotYet(format!("generation {:?}: {:?}", workspace.metadata.generation, workspace.status))
             }
-            Err(error) => Look::NotYet(error.to_string()),
+            Err(error) => Poll::NotYet(error.to_string()),
         }
     })
     .await
@@ -90,17 +90,19 @@ pub async fn until_workspace(
 
 /// Waits until a Workspace is Ready and has installed the source in its current spec.
 pub async fn until_ready(scene: &Scene, name: &str) -> Workspace {
-    until_workspace(scene, name, "to be ready", WaitLimit::Long, |workspace| is(workspace, READY, "True", &[])).await
+    let is_ready = |workspace: &Workspace| condition_is(workspace, READY, "True", &[]);
+    until_workspace(scene, name, "to be ready", WaitLimit::Long, is_ready).await
 }
 
 /// Waits until a Workspace is stalled with a message that contains all `words`.
 pub async fn until_stalled(scene: &Scene, name: &str, words: &[&str]) -> Workspace {
     let what = format!("to be stalled with {words:?}");
-    until_workspace(scene, name, &what, WaitLimit::Run, |workspace| is(workspace, STALLED, "True", words)).await
+    let is_stalled = |workspace: &Workspace| condition_is(workspace, STALLED, "True", words);
+    until_workspace(scene, name, &what, WaitLimit::Run, is_stalled).await
 }
 
 /// Reports whether the status is current and contains this condition, with a message that contains all `words`.
-pub fn is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bool {
+pub fn condition_is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bool {
     let Some(found) = &workspace.status else { return false };
     found.observed_generation == workspace.metadata.generation
         && conditions::find(&found.conditions, kind).is_some_and(|condition| {

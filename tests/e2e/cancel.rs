@@ -38,7 +38,7 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
             stack.status.as_ref().and_then(|status| status.handled_cancel.as_deref()) == Some("main-0123456789a")
         })
         .await;
-        assert_eq!(main.log.sentences().await, ["create slow begin"], "the run continues");
+        assert_eq!(main.log.operations().await, ["create slow begin"], "the run continues");
 
         main.annotate(ANNOTATION_CANCEL, &update).await;
         let canceled = main.until("to be canceled", WaitLimit::Run, is_canceled).await;
@@ -47,7 +47,7 @@ fn the_annotation_cancels_the_open_run_which_is_not_retried() {
         assert_eq!(status.last_update.and_then(|last| last.name), Some(update.clone()));
         assert_eq!(outcomes(&canceled), ["Canceled"]);
         assert_eq!(
-            main.log.sentences().await,
+            main.log.operations().await,
             ["create slow begin", "create slow cancelled"],
             "the provider canceled the operation"
         );

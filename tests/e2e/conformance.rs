@@ -58,7 +58,7 @@ impl<'a> View<'a> {
             ),
         ]
         .into_iter()
-        .filter_map(|(rule, sentence, is_broken)| is_broken.then_some((rule, sentence)))
+        .filter_map(|(rule, violation, is_broken)| is_broken.then_some((rule, violation)))
         .collect()
     }
 
@@ -99,7 +99,7 @@ impl<'a> View<'a> {
             ),
         ]
         .into_iter()
-        .filter_map(|(rule, sentence, is_broken)| is_broken.then_some((rule, sentence)))
+        .filter_map(|(rule, violation, is_broken)| is_broken.then_some((rule, violation)))
         .collect()
     }
 }
@@ -107,7 +107,7 @@ impl<'a> View<'a> {
 /// Returns the violations in the observed states of a Stack. Ignores states before the first reconciliation: a new
 /// Stack has its default condition, and a Stack of the Pulumi Kubernetes Operator has conditions without an observed
 /// generation.
-pub fn of_states(states: &[Stack]) -> Vec<String> {
+pub fn check_observed_states(states: &[Stack]) -> Vec<String> {
     let was_seen = |stack: &&Stack| {
         let view = View::of(stack);
         let is_ours = find(view.conditions, READY).is_none_or(|ready| ready.observed_generation.is_some());
@@ -115,27 +115,28 @@ pub fn of_states(states: &[Stack]) -> Vec<String> {
     };
     let broken = |stack: &Stack| {
         let view = View::of(stack);
-        in_words(stack, [view.always(), view.in_progress()].concat())
+        format_violations(stack, [view.always(), view.in_progress()].concat())
     };
     states.iter().filter(was_seen).flat_map(broken).collect()
 }
 
 /// Returns the violations in the state of a Stack at the end of a test. If Ready is Unknown, checks the rules that
 /// apply during a reconciliation.
-pub fn at_the_end(stack: &Stack) -> Vec<String> {
+pub fn check_final_state(stack: &Stack) -> Vec<String> {
     let view = View::of(stack);
     let rest = if view.ready_is("Unknown") { view.in_progress() } else { view.at_rest() };
-    in_words(stack, [view.always(), rest].concat())
+    format_violations(stack, [view.always(), rest].concat())
 }
 
-fn in_words(stack: &Stack, broken: Vec<(&'static str, &'static str)>) -> Vec<String> {
+fn format_violations(stack: &Stack, broken: Vec<(&'static str, &'static str)>) -> Vec<String> {
     let conditions = View::of(stack).conditions;
     let conditions: Vec<String> = conditions
         .iter()
         .map(|c| format!("{}={} {} of generation {:?}", c.type_, c.status, c.reason, c.observed_generation))
         .collect();
-    let words = |(rule, sentence)| format!("Stack {} {rule}: {sentence} [{}]", stack.name_any(), conditions.join(", "));
-    broken.into_iter().map(words).collect()
+    let (name, conditions) = (stack.name_any(), conditions.join(", "));
+    let format = |(rule, violation)| format!("Stack {name} {rule}: {violation} [{conditions}]");
+    broken.into_iter().map(format).collect()
 }
 
 #[cfg(test)]
@@ -165,7 +166,7 @@ mod tests {
 
     fn numbers(broken: &[String]) -> Vec<&str> {
         let is_rule = |word: &&str| word.starts_with("FAIL") || word.starts_with("WARN");
-        broken.iter().filter_map(|sentence| sentence.split_whitespace().find(is_rule)).collect()
+        broken.iter().filter_map(|violation| violation.split_whitespace().find(is_rule)).collect()
     }
 
     #[test]
@@ -187,7 +188,7 @@ mod tests {
             (2, &["Ready=True@2", "Stalled=False@3"], &["WARN0004:", "WARN0001:", "FAIL0009:"]),
             (2, &["Ready=Unknown@2"], &["FAIL0011:"]),
         ] {
-            let found = at_the_end(&stack(observed, conditions));
+            let found = check_final_state(&stack(observed, conditions));
             assert_eq!(
                 numbers(&found),
                 numbers(&expected.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>()),
@@ -198,9 +199,10 @@ mod tests {
 
     #[test]
     fn observed_states_are_checked_with_the_intermediate_rules() {
-        assert_eq!(of_states(&[stack(-1, &[])]), Vec::<String>::new(), "not reconciled yet");
-        assert_eq!(of_states(&[stack(1, &["Ready=True@1"])]), Vec::<String>::new(), "the spec has just changed");
-        assert_eq!(of_states(&[stack(1, &["Ready=True@"])]), Vec::<String>::new(), "conditions of the operator");
-        assert_eq!(numbers(&of_states(&[stack(2, &["Ready=Unknown@2"])])), ["FAIL0011:"]);
+        let none = Vec::<String>::new();
+        assert_eq!(check_observed_states(&[stack(-1, &[])]), none, "not reconciled yet");
+        assert_eq!(check_observed_states(&[stack(1, &["Ready=True@1"])]), none, "the spec has just changed");
+        assert_eq!(check_observed_states(&[stack(1, &["Ready=True@"])]), none, "conditions of the operator");
+        assert_eq!(numbers(&check_observed_states(&[stack(2, &["Ready=Unknown@2"])])), ["FAIL0011:"]);
     }
 }

@@ -36,7 +36,7 @@ fn a_stack_that_never_applied_does_not_destroy_another_stacks_resources() {
         other.until("to have failed", WaitLimit::Run, failed).await;
         other.delete().await;
         other.until_gone().await;
-        assert_eq!(owner.log.sentences().await, once(&["create step"]), "the resources of the other Stack remain");
+        assert_eq!(owner.log.operations().await, once(&["create step"]), "the resources of the other Stack remain");
     });
 }
 
@@ -56,8 +56,8 @@ fn a_stack_renamed_during_its_destroy_is_not_destroyed_twice() {
         main.log.wait_for("delete", "slow", "begin").await;
         main.change(json!({"spec": {"stack": owner.get().await.spec.stack}})).await;
         main.until_gone().await;
-        assert_eq!(main.log.sentences().await, once(&["create slow", "delete slow"]));
-        assert_eq!(owner.log.sentences().await, once(&["create slow"]), "the resources of the other Stack remain");
+        assert_eq!(main.log.operations().await, once(&["create slow", "delete slow"]));
+        assert_eq!(owner.log.operations().await, once(&["create slow"]), "the resources of the other Stack remain");
     });
 }
 
@@ -78,8 +78,8 @@ fn a_destroy_ignores_the_targets_of_the_update_template() {
         main.delete().await;
         main.change(json!({"spec": {"suspend": false}})).await;
         main.until_gone().await;
-        let deleted = main.log.sentences().await.into_iter().filter(|sentence| sentence.contains("delete")).count();
-        assert_eq!(deleted, once(&["delete a", "delete b"]).len(), "{:?}", main.log.sentences().await);
+        let deleted = main.log.operations().await.into_iter().filter(|operation| operation.contains("delete")).count();
+        assert_eq!(deleted, once(&["delete a", "delete b"]).len(), "{:?}", main.log.operations().await);
     });
 }
 

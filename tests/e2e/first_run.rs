@@ -6,7 +6,7 @@ use pulumi_controller::api::names::PULUMI_CONTAINER;
 use pulumi_controller::api::pulumi::FluxSource;
 use serde_json::json;
 
-use crate::harness::{Controller, Look, Program, WaitLimit, api_call, condition, has_condition, once, run, wait_until};
+use crate::harness::{Controller, Poll, Program, WaitLimit, api_call, condition, has_condition, once, run, wait_until};
 
 #[test]
 fn a_first_run_produces_outputs() {
@@ -41,7 +41,7 @@ fn a_first_run_produces_outputs() {
         let update = updates[0].status.clone().unwrap_or_default();
         assert!(is_true(&update.conditions, COMPLETE), "{update:#?}");
         assert!(!is_true(&update.conditions, PROGRESSING) && !is_true(&update.conditions, FAILED), "{update:#?}");
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }
 
@@ -141,8 +141,8 @@ fn a_run_has_the_permissions_of_its_stacks_service_account() {
         main.until_gone().await;
         wait_until("the object that the run created to be deleted", WaitLimit::Call, async || {
             match scene.api::<ConfigMap>().get_opt("made-by-pulumi").await {
-                Ok(None) => Look::Found(()),
-                other => Look::NotYet(format!("{other:?}")),
+                Ok(None) => Poll::Found(()),
+                other => Poll::NotYet(format!("{other:?}")),
             }
         })
         .await;

@@ -7,7 +7,7 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    File, Look, Program, Scene, WaitLimit, condition, has_condition, is_stalled, once, run, wait_until,
+    File, Poll, Program, Scene, WaitLimit, condition, has_condition, is_stalled, once, run, wait_until,
 };
 
 /// Returns a program that outputs the content of a file. An init container generates this file from a file of the
@@ -74,7 +74,7 @@ fn init_containers_can_read_the_source_and_a_new_source_gets_a_new_pod() {
         let stack = main.until_applied(&second).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "TWO"}));
         assert_ne!(main.pod().await.uid(), pod.uid(), "another source needs a new pod");
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
@@ -137,8 +137,8 @@ fn a_source_that_fails_its_init_container_is_fixed_by_the_next_push() {
         })
         .await;
 
-        let mended = source.push(&files("init-source", "two")).await;
-        let stack = main.until_applied(&mended).await;
+        let fixed = source.push(&files("init-source", "two")).await;
+        let stack = main.until_applied(&fixed).await;
         assert_eq!(json!(stack.status.expect("a status").outputs), json!({"made": "TWO"}));
     });
 }
@@ -164,8 +164,8 @@ fn env_and_mounts_of_the_fetch_container_are_accepted_with_an_event() {
             let messages = events.iter().filter(|event| event.reason.as_deref() == Some("PodTemplateNoEffect"));
             let messages: Vec<_> = messages.filter_map(|event| event.message.clone()).collect();
             match messages.as_slice() {
-                [one] if one.contains("env[SSH_KNOWN_HOSTS], volumeMounts[/hosts]") => Look::Found(()),
-                other => Look::NotYet(format!("{other:?}")),
+                [one] if one.contains("env[SSH_KNOWN_HOSTS], volumeMounts[/hosts]") => Poll::Found(()),
+                other => Poll::NotYet(format!("{other:?}")),
             }
         })
         .await;

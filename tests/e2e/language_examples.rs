@@ -104,13 +104,14 @@ async fn bash(directory: &Path, commands: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-async fn follow(scene: &Scene, language: &str) {
+async fn run_readme(scene: &Scene, language: &str) {
     let environment = Environment::get();
     let name = format!("network-{language}");
     let url = format!("https://git.example.com/{name}.git");
     // The README assumes that the user's repository exists and has the branch `main`.
     let source = scene.source(&name).await;
-    source.push_unseen(&[File { path: "README.md".to_owned(), content: "A repository\n".to_owned() }]).await;
+    let readme = File { path: "README.md".to_owned(), content: "A repository\n".to_owned() };
+    source.push_without_notification(&[readme]).await;
     let url_outside = source.url().replacen(&environment.git_url_in_cluster, &environment.git_url, 1);
 
     let folder = tempfile::tempdir().expect("a temporary directory for the example");
@@ -166,15 +167,15 @@ fn readme_blocks_are_parsed_in_order() {
 
 #[test]
 fn the_typescript_example_runs_as_its_readme_describes() {
-    run("example-typescript", async |scene| follow(scene, "typescript").await);
+    run("example-typescript", async |scene| run_readme(scene, "typescript").await);
 }
 
 #[test]
 fn the_python_example_runs_as_its_readme_describes() {
-    run("example-python", async |scene| follow(scene, "python").await);
+    run("example-python", async |scene| run_readme(scene, "python").await);
 }
 
 #[test]
 fn the_go_example_runs_as_its_readme_describes() {
-    run("example-go", async |scene| follow(scene, "go").await);
+    run("example-go", async |scene| run_readme(scene, "go").await);
 }

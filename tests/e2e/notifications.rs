@@ -34,7 +34,7 @@ fn message(call: &Call) -> &str {
 #[test]
 fn an_alert_reports_start_success_failure_and_recovery_once_each() {
     run("alert", async |scene| {
-        alert(scene, "chat", json!({"type": "generic", "address": scene.hook("alert")})).await;
+        alert(scene, "chat", json!({"type": "generic", "address": scene.hook_url("alert")})).await;
         let source = scene.source("app").await;
         let first = source.push(&program("one", "").files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
@@ -122,11 +122,11 @@ fn a_preview_summary_is_posted_as_a_pull_request_comment() {
         main.until("to be previewed", WaitLimit::Run, is_done).await;
 
         let path = format!("/api/v3/repos/{}/app/issues/7/comments", scene.namespace);
-        let says_it = |call: &Call| {
+        let is_match = |call: &Call| {
             let comment = call.body["body"].as_str().unwrap_or_default();
             call.method == "POST" && call.path == path && comment.contains("Preview: 2 to create")
         };
-        scene.until_called("the comment", says_it).await;
+        scene.until_called("the comment", is_match).await;
     });
 }
 
@@ -137,7 +137,7 @@ fn every_event_after_the_first_run_names_a_revision() {
         let good = producer.artifact_of(&producer.push(&program("one", "").files()).await).await;
         let source = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
         source.create(json!({})).await;
-        source.offer(&good).await;
+        source.publish(&good).await;
         let main = scene.start(scene.stack_on_kind("main", None, &source)).await;
         main.until_revision(&good.revision).await;
         main.until_event("ProcessingCompleted").await;
@@ -147,7 +147,7 @@ fn every_event_after_the_first_run_names_a_revision() {
             digest: format!("sha256:{}", "0".repeat(64)),
             ..good.clone()
         };
-        source.offer(&gone).await;
+        source.publish(&gone).await;
         main.until_event("SourceUnavailable").await;
         main.change(json!({"spec": {"fluxSource": {"dir": "../outside"}}})).await;
         main.until_event("StackConfigInvalid").await;

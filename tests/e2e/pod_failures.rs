@@ -6,7 +6,7 @@ use pulumi_controller::api::names::PULUMI_CONTAINER;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Look, Program, Scene, StackHandle, WaitLimit, condition, has_condition, is_stalled, run, wait_until,
+    Poll, Program, Scene, StackHandle, WaitLimit, condition, has_condition, is_stalled, run, wait_until,
 };
 
 /// A change of the workspace template that makes the Stack fail with a message that contains certain words.
@@ -20,7 +20,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    async fn run(&self, scene: &Scene, mend: impl AsyncFnOnce(&StackHandle<'_>)) {
+    async fn run(&self, scene: &Scene, fix: impl AsyncFnOnce(&StackHandle<'_>)) {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new(self.name).output("text", json!("hello")).files()).await;
         let mut stack = scene.stack("main", &source);
@@ -39,7 +39,7 @@ impl Case<'_> {
                     .is_some_and(|ready| self.words.iter().all(|word| ready.message.contains(word)))
         })
         .await;
-        mend(&main).await;
+        fix(&main).await;
         main.until_applied_within(WaitLimit::Long, &commit).await;
     }
 }
@@ -54,8 +54,8 @@ async fn quota(scene: &Scene, hard: Value) {
     scene.create::<ResourceQuota>(json!({"metadata": {"name": "tight"}, "spec": {"hard": hard}})).await;
     wait_until("the quota to be in force", WaitLimit::Reaction, async || {
         match scene.api::<ResourceQuota>().get("tight").await {
-            Ok(quota) if quota.status.as_ref().is_some_and(|status| status.hard.is_some()) => Look::Found(()),
-            other => Look::NotYet(format!("{other:?}")),
+            Ok(quota) if quota.status.as_ref().is_some_and(|status| status.hard.is_some()) => Poll::Found(()),
+            other => Poll::NotYet(format!("{other:?}")),
         }
     })
     .await;

@@ -59,8 +59,8 @@ fn outdated_prerequisites_rerun_first_in_a_chain() {
             let why = stack.updates().await[1].spec.message.clone().unwrap_or_default();
             assert!(why.starts_with(&requests), "{}: {why}", stack.name);
         }
-        assert_eq!(base.log.sentences().await, once(&["create step"]), "the base has no changes");
-        assert_eq!(top.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(base.log.operations().await, once(&["create step"]), "the base has no changes");
+        assert_eq!(top.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
@@ -81,7 +81,7 @@ fn a_stack_waits_until_its_dependencies_are_ready() {
         let mut on = scene.stack("on", &source);
         on.spec.suspend = Some(true);
         let on = scene.start(on).await;
-        let dependent = scene.start(depending(scene, "dependent", &source, "on")).await;
+        let dependent = scene.start(dependent_stack(scene, "dependent", &source, "on")).await;
         let stack = dependent
             .until("to wait", WaitLimit::Reaction, |stack| {
                 has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
@@ -106,8 +106,8 @@ fn a_dependency_cycle_stalls_its_stacks_until_it_is_broken() {
     run("cycle", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&with_text("one").files()).await;
-        let one = scene.start(depending(scene, "one", &source, "two")).await;
-        let two = scene.start(depending(scene, "two", &source, "one")).await;
+        let one = scene.start(dependent_stack(scene, "one", &source, "two")).await;
+        let two = scene.start(dependent_stack(scene, "two", &source, "one")).await;
         for (stack, other) in [(&one, "two"), (&two, "one")] {
             let name = &stack.name;
             let reported = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID);
@@ -126,7 +126,7 @@ fn cross_namespace_references_are_denied() {
     run("denied", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&with_text("one").files()).await;
-        let mut after = depending(scene, "after", &source, "one");
+        let mut after = dependent_stack(scene, "after", &source, "one");
         after.spec.depends_on[0].namespace = Some("default".to_owned());
         let mut fed = scene.stack("fed", &source);
         fed.spec.flux_source.as_mut().expect("source reference").source_ref.namespace = Some("default".to_owned());
@@ -153,7 +153,7 @@ fn a_stack_waits_until_its_ready_expression_is_true() {
         needed.until_applied(&closed).await;
         let source = scene.source("app").await;
         let commit = source.push(&with_text("one").files()).await;
-        let mut waiting = depending(scene, "waiting", &source, "needed");
+        let mut waiting = dependent_stack(scene, "waiting", &source, "needed");
         waiting.spec.depends_on[0].ready_expr = Some("dep.status.outputs.stage == self.spec.config.stage".to_owned());
         waiting.spec.config.insert("stage".to_owned(), json!("open"));
         let waiting = scene.start(waiting).await;
@@ -184,7 +184,7 @@ fn an_expression_over_its_memory_limit_stalls_only_its_stack() {
         needed.until_applied(&commit).await;
         let controller = Controller::new(&scene.client);
         let before = restarts(&controller.pods().await);
-        let mut greedy = depending(scene, "greedy", &source, "needed");
+        let mut greedy = dependent_stack(scene, "greedy", &source, "needed");
         // The expression would expand to a string of 10 GB.
         let expression = format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9));
         greedy.spec.depends_on[0].ready_expr = Some(expression);
@@ -211,7 +211,7 @@ fn restarts(pods: &[Pod]) -> Vec<(String, i32)> {
     pods.iter().map(count).collect()
 }
 
-fn depending(scene: &Scene, name: &str, source: &Source<'_>, on: &str) -> Stack {
+fn dependent_stack(scene: &Scene, name: &str, source: &Source<'_>, on: &str) -> Stack {
     let mut stack = scene.stack(name, source);
     stack.spec.depends_on = vec![DependencyReference { name: on.to_owned(), namespace: None, ready_expr: None }];
     stack

@@ -10,11 +10,11 @@ use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
-use crate::harness::{Look, Program, Scene, Source, StackHandle, WaitLimit, condition, is_done, once, run, wait_until};
+use crate::harness::{Poll, Program, Scene, Source, StackHandle, WaitLimit, condition, is_done, once, run, wait_until};
 
 /// Maximum time in seconds from the creation of the last object to the start of the run. The goal is 5, but a busy
 /// machine needs more. Without a change of the pod, the kubelet retries only after 60 to 90 seconds.
-const SOON: i64 = 15;
+const START_LIMIT: i64 = 15;
 
 /// Returns a Stack that reads the address of the provider log from a Secret and its region from a ConfigMap. Every run
 /// needs the address.
@@ -71,9 +71,9 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         scene.create::<Secret>(secret).await;
         main.until_applied(&commit).await;
         let seconds = started_after(&main, created).await;
-        assert!(seconds <= SOON, "the run started {seconds} s after the Secret was created");
+        assert!(seconds <= START_LIMIT, "the run started {seconds} s after the Secret was created");
         assert_eq!(main.updates().await.len(), 1, "no run failed before");
-        assert_eq!(main.log.sentences().await, once(&["create step"]), "the run has its environment variables");
+        assert_eq!(main.log.operations().await, once(&["create step"]), "the run has its environment variables");
         assert_eq!(main.pod_and_restarts().await, pod, "the pod is not replaced");
     });
 }
@@ -106,15 +106,15 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
         })
         .await;
         let seconds = started_after(&main, created).await;
-        assert!(seconds <= SOON, "the run started {seconds} s after the Secret was created");
+        assert!(seconds <= START_LIMIT, "the run started {seconds} s after the Secret was created");
 
         main.change(json!({"spec": {"configRef": {"size": {"name": "sizes", "key": "size"}}}})).await;
         until_reported(&main, &["waiting for ConfigMap \"sizes\" (config key size)"]).await;
         scene.create::<ConfigMap>(json!({"metadata": {"name": "sizes"}, "data": {"size": "big"}})).await;
         wait_until("the run with the value of the ConfigMap", WaitLimit::Run, async || {
-            match main.log.sentences().await {
-                sentences if sentences.contains(&"update step done".to_owned()) => Look::Found(()),
-                sentences => Look::NotYet(format!("{sentences:?}")),
+            match main.log.operations().await {
+                operations if operations.contains(&"update step done".to_owned()) => Poll::Found(()),
+                operations => Poll::NotYet(format!("{operations:?}")),
             }
         })
         .await;

@@ -28,7 +28,7 @@ fn deleting_a_pod_aborts_the_run_without_counting_as_a_failure() {
         assert_eq!(failure(&aborted), Some(update_reason::ABORTED), "{:?}", aborted.status);
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         let expected = ["create slow begin", "create slow cancelled", "create slow begin", "create slow done"];
-        assert_eq!(main.log.sentences().await, expected);
+        assert_eq!(main.log.operations().await, expected);
         assert_eq!(main.updates().await.len(), 2);
     });
 }
@@ -58,12 +58,12 @@ fn a_run_is_retried_after_its_pod_is_force_deleted() {
         assert_eq!(failure(&ended), Some(update_reason::ABORTED), "{:?}", ended.status);
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         assert_ne!(main.pod().await.uid(), pod);
-        let mut sentences = main.log.sentences().await;
+        let mut operations = main.log.operations().await;
         // The provider may be killed before it reports the cancellation.
-        sentences.retain(|sentence| sentence != "update slow cancelled");
+        operations.retain(|operation| operation != "update slow cancelled");
         let expected =
             ["create slow begin", "create slow done", "update slow begin", "update slow begin", "update slow done"];
-        assert_eq!(sentences, expected);
+        assert_eq!(operations, expected);
     });
 }
 
@@ -80,12 +80,12 @@ fn a_destroy_whose_pod_is_deleted_reruns_and_completes() {
         main.log.wait_for("delete", "slow", "begin").await;
         scene.delete::<Pod>(&workspace_pod("main")).await;
         main.until_gone().await;
-        let mut sentences = main.log.sentences().await;
+        let mut operations = main.log.operations().await;
         // The provider may complete its operation before the signal arrives, so this event is optional.
-        sentences.retain(|sentence| sentence != "delete slow cancelled");
+        operations.retain(|operation| operation != "delete slow cancelled");
         let expected =
             ["create slow begin", "create slow done", "delete slow begin", "delete slow begin", "delete slow done"];
-        assert_eq!(sentences, expected, "the resource is deleted before the Stack");
+        assert_eq!(operations, expected, "the resource is deleted before the Stack");
     });
 }
 
@@ -105,7 +105,7 @@ async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let status = killed.status.clone().unwrap_or_default();
     assert_eq!((failure(&killed), status.interrupted), (Some(update_reason::ABORTED), Some(true)));
     // The provider may report a cancellation when the CLI dies.
-    let begun = main.log.sentences().await.into_iter().filter(|sentence| sentence == "create slow begin").count();
+    let begun = main.log.operations().await.into_iter().filter(|operation| operation == "create slow begin").count();
     assert_eq!(begun, 1, "the resource is created once");
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
 }
@@ -127,10 +127,10 @@ fn resolve_with(name: &str, word: &str) {
         main.annotate(ANNOTATION_RESOLVE, &resolution).await;
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         assert_eq!(stack.status.and_then(|status| status.handled_resolve), Some(resolution));
-        let mut sentences = main.log.sentences().await;
-        sentences.retain(|sentence| sentence != "create slow cancelled");
+        let mut operations = main.log.operations().await;
+        operations.retain(|operation| operation != "create slow cancelled");
         let expected = ["create slow begin", "create slow begin", "create slow done"];
-        assert_eq!(sentences, expected, "the run continues after the decision");
+        assert_eq!(operations, expected, "the run continues after the decision");
     });
 }
 
@@ -263,7 +263,7 @@ fn an_evicted_run_reports_the_kubelet_message_and_runs_again() {
 ///
 /// The test cluster has a single node, which all tests share and which must not fail. The Node is therefore an object
 /// without a machine, and the recorded run never took place. All objects that the controller reads exist in the API.
-async fn lost_run(scene: &Scene, node: &str) -> String {
+async fn create_lost_run(scene: &Scene, node: &str) -> String {
     let name = "ghost-1";
     scene
         .create::<Update>(json!({
@@ -310,7 +310,7 @@ fn nodes(scene: &Scene) -> Api<Node> {
 }
 
 /// Creates a Node without a machine. Nothing is scheduled on this Node.
-async fn silent_node(scene: &Scene) -> String {
+async fn create_node(scene: &Scene) -> String {
     let name = format!("lost-{}", scene.id);
     let node: Node = from_json(json!({"metadata": {"name": name}, "spec": {"unschedulable": true}}));
     api_call("making a Node", nodes(scene).create(&PostParams::default(), &node)).await;
@@ -324,8 +324,8 @@ async fn delete_node(scene: &Scene, name: &str) {
 #[test]
 fn a_run_on_an_unreachable_node_ends_on_the_out_of_service_taint() {
     run("node-off", async |scene| {
-        let node = silent_node(scene).await;
-        let update = lost_run(scene, &node).await;
+        let node = create_node(scene).await;
+        let update = create_lost_run(scene, &node).await;
         let taint = json!({"key": TAINT_OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
         let patch = Patch::Merge(json!({"spec": {"taints": [taint]}}));
         api_call("tainting the Node", nodes(scene).patch(&node, &PatchParams::default(), &patch)).await;
@@ -344,8 +344,8 @@ fn a_run_on_an_unreachable_node_ends_on_the_out_of_service_taint() {
 #[test]
 fn a_run_on_a_deleted_node_is_aborted() {
     run("node-gone", async |scene| {
-        let node = silent_node(scene).await;
-        let update = lost_run(scene, &node).await;
+        let node = create_node(scene).await;
+        let update = create_lost_run(scene, &node).await;
         delete_node(scene, &node).await;
         request_reconcile(scene, &update, "2").await;
         let ended = until_ended(scene, &update).await;
@@ -360,8 +360,8 @@ fn a_run_on_a_deleted_node_is_aborted() {
 #[test]
 fn a_resolve_annotation_on_an_update_ends_a_lost_run() {
     run("user-resolves", async |scene| {
-        let node = silent_node(scene).await;
-        let update = lost_run(scene, &node).await;
+        let node = create_node(scene).await;
+        let update = create_lost_run(scene, &node).await;
         let resolution = |value: &str| json!({"metadata": {"annotations": {ANNOTATION_RESOLVE: value}}});
         scene.patch::<Update>(&update, resolution("another=retry")).await;
         until_update(

@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{self, FAILED};
 use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_pod};
 use serde_json::json;
 
-use crate::harness::{Look, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_until};
+use crate::harness::{Poll, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_until};
 
 /// Returns a program with one resource that takes `seconds` and reports progress every second.
 pub fn slow(name: &str, seconds: u32) -> Program {
@@ -26,17 +26,17 @@ pub fn progress(update: &Update) -> RunProgress {
     update.status.as_ref().and_then(|status| status.progress.clone()).unwrap_or_default()
 }
 
-/// Waits until `is_so` returns true for an Update.
+/// Waits until `predicate` returns true for an Update.
 pub async fn until_update(
     scene: &Scene,
     name: &str,
     what: &str,
     wait_limit: WaitLimit,
-    is_so: impl Fn(&Update) -> bool,
+    predicate: impl Fn(&Update) -> bool,
 ) -> Update {
     wait_until(format!("the Update {name} {what}"), wait_limit, async || match scene.api::<Update>().get(name).await {
-        Ok(update) if is_so(&update) => Look::Found(update),
-        other => Look::NotYet(format!("{:?}", other.map(|update| update.status))),
+        Ok(update) if predicate(&update) => Poll::Found(update),
+        other => Poll::NotYet(format!("{:?}", other.map(|update| update.status))),
     })
     .await
 }
@@ -44,15 +44,15 @@ pub async fn until_update(
 /// Returns the only Update of the Stack once the status of the Update contains the process ID.
 pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
     let name = wait_until("an Update to exist", WaitLimit::Run, async || match main.updates().await.as_slice() {
-        [update] => Look::Found(update.name_any()),
-        other => Look::NotYet(format!("{} Updates", other.len())),
+        [update] => Poll::Found(update.name_any()),
+        other => Poll::NotYet(format!("{} Updates", other.len())),
     })
     .await;
     until_update(scene, &name, "to report its process", WaitLimit::Run, |update| progress(update).pid.is_some()).await
 }
 
 /// Waits until the Stack has recorded a run that ended with this reason, and returns the name of the Update.
-pub async fn ended_because(main: &StackHandle<'_>, reason: &str) -> String {
+pub async fn until_ended_with_reason(main: &StackHandle<'_>, reason: &str) -> String {
     let stack = main
         .until(&format!("to have a run that ended with {reason}"), WaitLimit::Long, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());

@@ -8,7 +8,7 @@ use pulumi_controller::api::conditions::{self, PROGRESSING, READY, RECONCILING, 
 use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, LABEL_RUN, RUN_OPEN, workspace_object};
 use serde_json::json;
 
-use crate::harness::{Look, Program, Scene, WaitLimit, condition, has_condition, once, run, wait_until};
+use crate::harness::{Poll, Program, Scene, WaitLimit, condition, has_condition, once, run, wait_until};
 use crate::runs_parts::{evict, exec, shell_in_pod, slow};
 
 #[test]
@@ -51,7 +51,7 @@ fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
         // Here, another Stack with the same Pulumi stack and backend is not a duplicate, because Stacks in different
         // namespaces are not compared.
         let elsewhere = Scene::new("locked-too").await;
-        source.follow_in(&elsewhere).await;
+        source.track_in(&elsewhere).await;
         let mut same = elsewhere.stack("main", &source);
         same.spec.stack = other.get().await.spec.stack;
         let main = elsewhere.start(same).await;
@@ -78,7 +78,7 @@ fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
         other.until_applied(&commit).await;
         let stack = main.until_applied_within(WaitLimit::Long, &commit).await;
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
-        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(main.log.operations().await, once(&["create slow"]));
         elsewhere.remove().await;
     });
 }
@@ -116,7 +116,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
             })
             .await;
         assert_eq!(done.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
-        assert_eq!(main.log.sentences().await, once(&["create slow", "delete slow", "create slow"]));
+        assert_eq!(main.log.operations().await, once(&["create slow", "delete slow", "create slow"]));
         let held = scene.timeline.states_of::<Update>().into_iter().any(|update| {
             let conditions = update.status.map(|status| status.conditions).unwrap_or_default();
             conditions::find(&conditions, PROGRESSING).is_some_and(|c| c.reason == update_reason::INTERACTIVE_SESSION)
@@ -136,25 +136,25 @@ fn a_drain_waits_for_an_open_run_but_not_for_an_idle_pod() {
         // An eviction of a pending pod can succeed despite a PodDisruptionBudget.
         wait_until("the kubelet to report a running pod", WaitLimit::Reaction, async || {
             let phase = main.pod().await.status.and_then(|status| status.phase);
-            if phase.as_deref() == Some("Running") { Look::Found(()) } else { Look::NotYet(format!("{phase:?}")) }
+            if phase.as_deref() == Some("Running") { Poll::Found(()) } else { Poll::NotYet(format!("{phase:?}")) }
         })
         .await;
         assert_eq!(evict(scene, "main").await, Err(429), "a run is open");
 
         main.until_applied(&commit).await;
-        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(main.log.operations().await, once(&["create slow"]));
         let idle = |pod: &Pod| pod.labels().get(LABEL_RUN).map(String::as_str) != Some(RUN_OPEN);
         wait_until("the pod to be idle", WaitLimit::Reaction, async || match main.pod().await {
-            pod if idle(&pod) => Look::Found(()),
-            pod => Look::NotYet(format!("{:?}", pod.metadata)),
+            pod if idle(&pod) => Poll::Found(()),
+            pod => Poll::NotYet(format!("{:?}", pod.metadata)),
         })
         .await;
         let before = main.pod().await.uid();
         assert_eq!(evict(scene, "main").await, Ok(()), "an idle pod can be evicted");
         wait_until("a new pod to replace it", WaitLimit::Run, async || {
             match scene.api::<Pod>().get_opt("main-workspace-0").await {
-                Ok(Some(pod)) if pod.uid() != before => Look::Found(()),
-                other => Look::NotYet(format!("{:?}", other.map(|pod| pod.map(|pod| pod.metadata)))),
+                Ok(Some(pod)) if pod.uid() != before => Poll::Found(()),
+                other => Poll::NotYet(format!("{:?}", other.map(|pod| pod.map(|pod| pod.metadata)))),
             }
         })
         .await;

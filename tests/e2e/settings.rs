@@ -8,7 +8,7 @@ use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, StackSpec};
 use serde_json::{Value, json};
 
 use crate::by_hand::init_container;
-use crate::harness::{Look, Program, STATE_SECRET, Scene, StackHandle, WaitLimit, condition, once, run, wait_until};
+use crate::harness::{Poll, Program, STATE_SECRET, Scene, StackHandle, WaitLimit, condition, once, run, wait_until};
 
 #[test]
 fn changed_and_removed_config_takes_effect_without_a_new_pod() {
@@ -155,7 +155,7 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         main.until_applied_within(WaitLimit::Long, &commit).await;
 
         assert_eq!(main.pod_and_restarts().await, pod);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }
 
@@ -198,7 +198,7 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
         // Changes of keys that no configuration references, in the same Secret and in another one.
         scene.patch::<Secret>("variable", json!({"stringData": {"UNUSED": "two"}})).await;
         scene.patch::<Secret>("keys", json!({"stringData": {"deep": "rotated"}})).await;
-        look_at_inputs(scene, &main).await;
+        trigger_input_sync(scene, &main).await;
         scene.patch::<Secret>("keys", json!({"stringData": {"token": "another-hidden-token"}})).await;
         until_output(scene, &main, "length", &json!("another-hidden-token".len())).await;
         assert_eq!(main.updates().await.len(), 3);
@@ -217,7 +217,7 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
 
 /// Triggers the kubelet to sync changed inputs, and the controller to query the agent. Without triggers, each of them
 /// can take up to two minutes.
-pub async fn look_at_inputs(scene: &Scene, main: &StackHandle<'_>) {
+pub async fn trigger_input_sync(scene: &Scene, main: &StackHandle<'_>) {
     let now = || jiff::Timestamp::now().to_string();
     let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": now()}}});
     scene.patch::<Pod>(&workspace_pod(&main.name), touched).await;
@@ -226,11 +226,11 @@ pub async fn look_at_inputs(scene: &Scene, main: &StackHandle<'_>) {
 
 async fn until_output(scene: &Scene, main: &StackHandle<'_>, name: &str, value: &Value) {
     wait_until(format!("the output {name} to be {value}"), WaitLimit::Long, async || {
-        look_at_inputs(scene, main).await;
+        trigger_input_sync(scene, main).await;
         let status = main.get().await.status.expect("a status");
         match status.outputs.get(name) {
-            Some(found) if found == value && status.current_update.is_none() => Look::Found(()),
-            found => Look::NotYet(format!("{found:?}; {:?}", status.conditions)),
+            Some(found) if found == value && status.current_update.is_none() => Poll::Found(()),
+            found => Poll::NotYet(format!("{found:?}; {:?}", status.conditions)),
         }
     })
     .await;
@@ -250,7 +250,7 @@ fn variables_left_by_an_init_container_reach_the_cli() {
         let main = scene.start(stack).await;
         main.until_applied(&commit).await;
         assert_eq!(
-            main.log.sentences().await,
+            main.log.operations().await,
             once(&["create step"]),
             "the provider uses the URL from the environment file"
         );
@@ -283,7 +283,7 @@ fn env_from_secrets_and_config_maps_rotates_in_the_same_pod() {
         main.until_applied_within(WaitLimit::Long, &commit).await;
 
         assert_eq!(main.pod_and_restarts().await, pod);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }
 
@@ -318,8 +318,8 @@ fn targets_limit_a_run_to_them_and_their_dependents() {
 
 /// Returns the updated resources in order.
 async fn updated(main: &StackHandle<'_>) -> Vec<String> {
-    let done = |sentence: String| {
-        sentence.strip_prefix("update ").and_then(|rest| rest.strip_suffix(" done")).map(str::to_owned)
+    let done = |operation: String| {
+        operation.strip_prefix("update ").and_then(|rest| rest.strip_suffix(" done")).map(str::to_owned)
     };
-    main.log.sentences().await.into_iter().filter_map(done).collect()
+    main.log.operations().await.into_iter().filter_map(done).collect()
 }

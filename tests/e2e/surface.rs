@@ -11,7 +11,7 @@ use pulumi_controller::api::pulumi::{Program as ProgramObject, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, Look, Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, has_condition, kubectl,
+    Controller, Poll, Program, Scene, StackHandle, WaitLimit, api_call, condition, from_json, has_condition, kubectl,
     run, wait_until,
 };
 use crate::manifest_files::{covers, read};
@@ -86,12 +86,12 @@ fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
             let newer = objects(scene, "Stack", "v1").get("main").await.expect("object exists");
             let older = older.get("main").await.expect("object exists");
             if newer.resource_version() != older.resource_version() {
-                return Look::NotYet("versions differ".to_owned());
+                return Poll::NotYet("versions differ".to_owned());
             }
             assert_eq!(older.data, newer.data);
             assert!(covers(&older.data["spec"], &written["spec"]), "{}", older.data);
             assert_eq!(older.data["status"]["outputs"], json!({"result": "hello"}));
-            Look::Found(())
+            Poll::Found(())
         })
         .await;
         main.delete().await;
@@ -104,9 +104,9 @@ fn refused_specs_report_the_reason() {
     run("refused", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("result", json!("hello")).object("program")).await;
         for (file, object) in read("refused") {
-            let says_why =
+            let expected =
                 object["metadata"]["annotations"]["pulumi-controller.test/expected-message"].as_str().unwrap_or_default();
-            assert!(!says_why.is_empty(), "{file} has no comment with the expected message");
+            assert!(!expected.is_empty(), "{file} has no annotation with the expected message");
             let stack: Stack = scene.create(object.clone()).await;
             let handle = StackHandle::of(scene, &stack.name_any(), "dev");
             let refused = handle
@@ -117,7 +117,7 @@ fn refused_specs_report_the_reason() {
                 .await;
             assert!(has_condition(&refused, READY, "False", stack_reason::NOT_READY_STALLED), "{file}");
             let message = condition(&refused, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
-            assert!(message.contains(says_why), "{file}: {message}");
+            assert!(message.contains(expected), "{file}: {message}");
         }
         assert!(
             scene.list::<Update>().await.is_empty() && scene.list::<Workspace>().await.is_empty(),
@@ -194,10 +194,10 @@ fn events_use_the_pko_reasons_and_are_not_repeated() {
         wait_until("the events of the runs", WaitLimit::Reaction, async || {
             let events = scene.list::<Event>().await;
             let of = |kind: &str, reason: &str| {
-                let is_it = |event: &&Event| {
+                let is_match = |event: &&Event| {
                     event.involved_object.kind.as_deref() == Some(kind) && event.reason.as_deref() == Some(reason)
                 };
-                events.iter().filter(is_it).map(|event| event.count.unwrap_or(1)).sum::<i32>()
+                events.iter().filter(is_match).map(|event| event.count.unwrap_or(1)).sum::<i32>()
             };
             let runs = i32::try_from(main.updates().await.len()).expect("count of Updates");
             let seen = [
@@ -208,8 +208,8 @@ fn events_use_the_pko_reasons_and_are_not_repeated() {
                 of("Update", "UpdateFailed"),
             ];
             match seen == [runs, 1, runs - 1, 1, runs - 1] && of("Workspace", "Initialized") > 0 {
-                true => Look::Found(()),
-                false => Look::NotYet(format!("{seen:?} in {runs} runs")),
+                true => Poll::Found(()),
+                false => Poll::NotYet(format!("{seen:?} in {runs} runs")),
             }
         })
         .await;
@@ -226,7 +226,7 @@ fn metrics_report_the_stack_state_until_it_is_deleted() {
         let of_it = format!("{{namespace=\"{}\",name=\"main\"}}", scene.namespace);
         let metrics = async || {
             let pod = controller.pod().await.name_any();
-            controller.ask(&pod, 8080, "/metrics").await
+            controller.get_endpoint(&pod, 8080, "/metrics").await
         };
         let until = async |what: &str, lines: &[String], gone: Option<&str>| {
             wait_until(what, WaitLimit::Reaction, async || {
@@ -234,7 +234,7 @@ fn metrics_report_the_stack_state_until_it_is_deleted() {
                 let has = |line: &String| text.lines().any(|found| found == line);
                 let is_gone = gone.is_none_or(|gone| !text.contains(gone));
                 let seen = || text.lines().filter(|line| line.starts_with("stacks_")).collect::<Vec<_>>().join("\n");
-                if lines.iter().all(has) && is_gone { Look::Found(()) } else { Look::NotYet(seen()) }
+                if lines.iter().all(has) && is_gone { Poll::Found(()) } else { Poll::NotYet(seen()) }
             })
             .await;
         };

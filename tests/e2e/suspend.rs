@@ -33,11 +33,11 @@ fn a_suspended_stack_starts_no_run_until_it_is_resumed() {
         assert_eq!(condition(&stack, RECONCILING), None, "no Reconciling condition");
         assert_eq!(stack.status.and_then(|status| status.last_applied_revision), Some(first.revision()));
         assert_eq!(main.updates().await.len(), 1);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
 
         main.change(json!({"spec": {"suspend": false}})).await;
         main.until_applied(&second).await;
-        assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+        assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     });
 }
 
@@ -55,7 +55,7 @@ fn suspending_a_stack_still_records_the_result_of_its_open_run() {
             status.last_applied_revision == Some(commit.revision()) && status.current_update.is_none()
         })
         .await;
-        assert_eq!(main.log.sentences().await, once(&["create slow"]));
+        assert_eq!(main.log.operations().await, once(&["create slow"]));
         assert_eq!(main.updates().await.len(), 1);
     });
 }

@@ -6,7 +6,7 @@ use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::conditions::STALLED;
 use serde_json::json;
 
-use crate::harness::{Look, Program, WaitLimit, api_call, condition, once, run, wait_until};
+use crate::harness::{Poll, Program, WaitLimit, api_call, condition, once, run, wait_until};
 
 #[test]
 fn the_update_template_sets_run_options_and_ttl() {
@@ -36,18 +36,18 @@ fn the_update_template_sets_run_options_and_ttl() {
         let log = main.pod_log("pulumi").await;
         assert!(log.contains(r#""v":3"#), "the log contains no line of the requested level:\n{log}");
         wait_until("the Update to be deleted", WaitLimit::Reaction, async || match main.updates().await.len() {
-            0 => Look::Found(()),
-            count => Look::NotYet(format!("{count} Updates")),
+            0 => Poll::Found(()),
+            count => Poll::NotYet(format!("{count} Updates")),
         })
         .await;
         wait_until("one event", WaitLimit::Reaction, async || {
             let events = api_call("listing events", scene.api::<Event>().list(&Default::default())).await.items;
             match events.iter().filter(|event| event.reason.as_deref() == Some("UpdateExpired")).count() {
-                1 => Look::Found(()),
-                count => Look::NotYet(format!("{count} events")),
+                1 => Poll::Found(()),
+                count => Poll::NotYet(format!("{count} events")),
             }
         })
         .await;
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }

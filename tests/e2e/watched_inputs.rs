@@ -7,8 +7,8 @@ use pulumi_controller::api::names::workspace_pod;
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector};
 use serde_json::{Value, json};
 
-use crate::harness::{Look, Program, StackHandle, WaitLimit, condition, once, run, wait_until};
-use crate::settings::look_at_inputs;
+use crate::harness::{Poll, Program, StackHandle, WaitLimit, condition, once, run, wait_until};
+use crate::settings::trigger_input_sync;
 
 fn metadata(name: &str) -> Value {
     json!({"name": name, "labels": {"reconcile.fluxcd.io/watch": "Enabled"}})
@@ -42,11 +42,11 @@ fn a_watched_secret_runs_the_stack_once_the_pod_has_the_new_value() {
 
         scene.patch::<Secret>("log", json!({"stringData": {"url": right}})).await;
         wait_until("a run with the new value", WaitLimit::Long, async || {
-            look_at_inputs(scene, &main).await;
+            trigger_input_sync(scene, &main).await;
             let status = main.get().await.status.unwrap_or_default();
             match status.last_applied_revision {
-                applied if applied == Some(commit.revision()) && status.current_update.is_none() => Look::Found(()),
-                applied => Look::NotYet(format!("{applied:?}; {:?}", status.conditions)),
+                applied if applied == Some(commit.revision()) && status.current_update.is_none() => Poll::Found(()),
+                applied => Poll::NotYet(format!("{applied:?}; {:?}", status.conditions)),
             }
         })
         .await;
@@ -54,7 +54,7 @@ fn a_watched_secret_runs_the_stack_once_the_pod_has_the_new_value() {
         assert_eq!(messages.len(), 2, "the first run used the new value: {messages:?}");
         assert_eq!(messages[1], "Secret log has changed");
         assert_eq!(main.pod_and_restarts().await, pod);
-        assert_eq!(main.log.sentences().await, once(&["create step"]));
+        assert_eq!(main.log.operations().await, once(&["create step"]));
     });
 }
 
@@ -78,12 +78,12 @@ fn only_config_maps_with_the_watch_label_run_the_stack() {
 
         scene.patch::<ConfigMap>("plain", json!({"data": {"UNUSED_TOO": "two"}})).await;
         wait_until("the pod to have the plain ConfigMap", WaitLimit::Long, async || {
-            look_at_inputs(scene, &main).await;
+            trigger_input_sync(scene, &main).await;
             let now = inputs().await;
             if now["ConfigMap/plain"] != before["ConfigMap/plain"] {
-                return Look::Found(());
+                return Poll::Found(());
             }
-            Look::NotYet(format!("{now:?}"))
+            Poll::NotYet(format!("{now:?}"))
         })
         .await;
 
@@ -96,9 +96,9 @@ fn only_config_maps_with_the_watch_label_run_the_stack() {
             let messages = messages(&main).await;
             let status = main.get().await.status.unwrap_or_default();
             if messages.len() > 1 && status.current_update.is_none() {
-                return Look::Found(());
+                return Poll::Found(());
             }
-            Look::NotYet(format!("{messages:?}; {:?}", status.conditions))
+            Poll::NotYet(format!("{messages:?}; {:?}", status.conditions))
         })
         .await;
         let messages = messages(&main).await;

@@ -43,7 +43,7 @@ pub struct FakeAgent {
 
 /// Behavior of one workspace's agent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
+pub struct Behavior {
     /// Duration of a run, unless `finish_all` ends it earlier.
     pub run_time: Duration,
     /// Emulates an agent of an older version.
@@ -65,7 +65,7 @@ pub enum Fault {
 }
 
 /// Returns the behavior of a workspace by its name.
-type Manners = Arc<dyn Fn(&str) -> Manner + Send + Sync>;
+type Behaviors = Arc<dyn Fn(&str) -> Behavior + Send + Sync>;
 
 /// Numbers of requests since the start of the agent.
 #[derive(Debug, Default)]
@@ -84,14 +84,14 @@ impl FakeAgent {
     /// Starts an agent at an address for all workspaces of the cluster whose pods have this address. Each run takes
     /// `run_time`.
     pub async fn start(client: Client, address: SocketAddr, run_time: Duration) -> anyhow::Result<FakeAgent> {
-        FakeAgent::start_with(client, address, move |_| Manner { run_time, ..Manner::default() }).await
+        FakeAgent::start_with(client, address, move |_| Behavior { run_time, ..Behavior::default() }).await
     }
 
     /// Starts an agent with an individual behavior for each workspace.
     pub async fn start_with(
         client: Client,
         address: SocketAddr,
-        manners: impl Fn(&str) -> Manner + Send + Sync + 'static,
+        behaviors: impl Fn(&str) -> Behavior + Send + Sync + 'static,
     ) -> anyhow::Result<FakeAgent> {
         let listener = TcpListener::bind(address)
             .await
@@ -99,25 +99,25 @@ impl FakeAgent {
         let mut tasks = JoinSet::new();
         let pods = Pods::watch(&client, &mut tasks).await?;
         let connections = connections::accept(listener, client, &mut tasks);
-        let service = Service::new(pods, None, Arc::new(manners))?;
+        let service = Service::new(pods, None, Arc::new(behaviors))?;
         let (counts, finished) = (service.counts.clone(), service.finished.clone());
         let workspaces = service.workspaces.clone();
         let serving = Server::builder().serve_with_incoming(AgentServer::new(service), connections);
-        tasks.spawn(end_of(serving));
+        tasks.spawn(report_end(serving));
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
     }
 
     /// Starts an agent for a single workspace without a cluster. The certificates are in a directory, as for a real
     /// agent.
-    pub fn alone(listener: TcpListener, tls: &Path, pod_uid: &str, manner: Manner) -> anyhow::Result<FakeAgent> {
+    pub fn alone(listener: TcpListener, tls: &Path, pod_uid: &str, behavior: Behavior) -> anyhow::Result<FakeAgent> {
         let acceptor = TlsAcceptor::from_directory(tls, FileWatch::new()).context("the certificates of the agent")?;
         let key = Key { namespace: "default".to_owned(), name: "example".to_owned() };
-        let service = Service::new(Pods::One(pod_uid.to_owned()), Some(key), Arc::new(move |_: &str| manner))?;
+        let service = Service::new(Pods::One(pod_uid.to_owned()), Some(key), Arc::new(move |_: &str| behavior))?;
         let (counts, finished) = (service.counts.clone(), service.finished.clone());
         let workspaces = service.workspaces.clone();
         let connections = acceptor.incoming(listener);
         let mut tasks = JoinSet::new();
-        tasks.spawn(end_of(async move {
+        tasks.spawn(report_end(async move {
             Server::builder().serve_with_incoming(AgentServer::new(service), connections).await
         }));
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
@@ -176,7 +176,7 @@ impl FakeAgent {
     }
 }
 
-async fn end_of(serving: impl Future<Output = Result<(), tonic::transport::Error>>) {
+async fn report_end(serving: impl Future<Output = Result<(), tonic::transport::Error>>) {
     if let Err(error) = serving.await {
         println!("the fake agent ended: {error}");
     }

@@ -28,20 +28,20 @@ impl Older {
         };
         let mut known = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice())
             .with_context(|| format!("the older version cannot read {name}"))?;
-        forget_what_is_unknown(&mut known);
+        remove_unknown_fields(&mut known);
         M::decode(known.encode_to_vec().as_slice())
             .with_context(|| format!("the older version's {name} cannot be read"))
     }
 }
 
-fn forget_what_is_unknown(message: &mut DynamicMessage) {
+fn remove_unknown_fields(message: &mut DynamicMessage) {
     message.take_unknown_fields().for_each(drop);
     for (_, value) in message.fields_mut() {
         match value {
-            Value::Message(inner) => forget_what_is_unknown(inner),
-            Value::List(items) => items.iter_mut().filter_map(Value::as_message_mut).for_each(forget_what_is_unknown),
+            Value::Message(inner) => remove_unknown_fields(inner),
+            Value::List(items) => items.iter_mut().filter_map(Value::as_message_mut).for_each(remove_unknown_fields),
             Value::Map(entries) => {
-                entries.values_mut().filter_map(Value::as_message_mut).for_each(forget_what_is_unknown);
+                entries.values_mut().filter_map(Value::as_message_mut).for_each(remove_unknown_fields);
             }
             _ => {}
         }

@@ -81,7 +81,7 @@ impl Operation {
         Instant::now() < self.ends && !self.finished.is_cancelled() && !self.cancelled.is_cancelled()
     }
 
-    pub(super) async fn until_it_ended(&self) {
+    pub(super) async fn until_ended(&self) {
         tokio::select! {
             () = tokio::time::sleep_until(self.ends) => {}
             () = self.finished.cancelled() => {}
@@ -201,7 +201,7 @@ impl Workspace {
             (request.artifact != self.artifact, "another source is installed"),
             (request.settings_digest != settings_digest(&settings), "the settings do not match their digest"),
         ];
-        if let Some((_, why)) = refused.into_iter().find(|(is_so, _)| *is_so) {
+        if let Some((_, why)) = refused.into_iter().find(|(applies, _)| *applies) {
             return Err(Status::failed_precondition(why));
         }
         self.settings_digest.clone_from(&request.settings_digest);

@@ -39,10 +39,10 @@ fn limits() -> Limits {
 
 /// Compresses and unpacks a tar stream. The fuzzer therefore mutates the stream, not the compressed bytes.
 pub fn archive(tar: &[u8]) {
-    gzip(&compressed(tar));
+    gzip(&compress(tar));
 }
 
-pub fn compressed(bytes: &[u8]) -> Vec<u8> {
+pub fn compress(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).expect("write to memory");
     encoder.finish().expect("write to memory")

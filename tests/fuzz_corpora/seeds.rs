@@ -3,7 +3,7 @@
 
 use tar::{EntryType, Header};
 
-use crate::bodies::compressed;
+use crate::bodies::compress;
 
 /// The expected result for an archive.
 #[derive(Clone, Copy, Debug)]
@@ -151,11 +151,11 @@ pub fn archives() -> Vec<Archive> {
 }
 
 fn gzip() -> Seeds {
-    let good = compressed(&Tar::new().end());
+    let good = compress(&Tar::new().end());
     let zeros = Tar::new().header(EntryType::Regular, b"zeros", b"", 1 << 20).content(&vec![0; 1 << 20]);
     let mut seeds = vec![
         ("good.tar.gz".to_owned(), good.clone()),
-        ("zeros.tar.gz".to_owned(), compressed(&zeros.end())),
+        ("zeros.tar.gz".to_owned(), compress(&zeros.end())),
         ("truncated.tar.gz".to_owned(), good.get(..good.len() / 2).unwrap_or_default().to_vec()),
         ("without-checksum.tar.gz".to_owned(), good.get(..good.len() - 8).unwrap_or_default().to_vec()),
         ("plain.tar".to_owned(), Tar::new().end()),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
-use crate::evil_server::{Evil, Pack, entry, long_list};
+use crate::evil_server::{EvilServer, Pack, entry, long_list};
 use crate::follower::{Controller, origin};
 use crate::http_server::Server;
 use crate::repository::Repository;
@@ -28,14 +28,14 @@ fn resident() -> u64 {
 }
 
 /// Polls the branch `main` of a malicious server. Returns the warnings, or the error message.
-async fn attack(evil: Evil) -> Result<Vec<String>, String> {
+async fn attack(evil: EvilServer) -> Result<Vec<String>, String> {
     let before = resident();
     let mut controller = Controller::new().await;
     let fields = json!({"projectRepo": evil.start().await, "branch": "main"});
     let resolved = controller.resolve(&fields).await;
     let grown = resident().saturating_sub(before);
     assert!(grown < GROWTH, "the memory has grown by {grown} bytes");
-    assert_eq!(controller.left_over(), Vec::<PathBuf>::new(), "temporary files are removed");
+    assert_eq!(controller.leftover_files(), Vec::<PathBuf>::new(), "temporary files are removed");
     resolved.map(|resolved| origin(&resolved).warnings.clone())
 }
 
@@ -50,7 +50,7 @@ async fn submodules_count_as_entries() {
     let tree: Vec<u8> = (0..300_000).flat_map(|n| entry("160000", &format!("module-{n:06}"), &nothing)).collect();
     let tree = pack.object(Kind::Tree, &tree).0;
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should reject too many objects");
+    let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should reject too many objects");
     assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
@@ -64,7 +64,7 @@ async fn directories_that_expand_to_billions_of_files_are_refused() {
         tree = pack.object(Kind::Tree, &entries).0;
     }
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should reject too many objects");
+    let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should reject too many objects");
     assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
@@ -89,7 +89,7 @@ fn chains_of_ten(objects_at_the_end: usize) -> (ObjectId, Pack) {
 async fn delta_chains_that_decode_to_gigabytes_are_refused() {
     let (commit, pack) = chains_of_ten(20);
     let began = Instant::now();
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should exceed the limit");
+    let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should exceed the limit");
     assert!(error.contains("decoded size of the pack exceeds the limit"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(20), "the pack was rejected too late: {:?}", began.elapsed());
 }
@@ -108,7 +108,7 @@ async fn a_thousand_deltas_of_megabytes_are_refused_but_of_kilobytes_accepted() 
         let id = gix_object::compute_hash(gix_hash::Kind::Sha1, Kind::Blob, &content).unwrap();
         let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
         let commit = pack.commit(tree);
-        let message = attack(Evil::with_main(commit, pack)).await;
+        let message = attack(EvilServer::with_main(commit, pack)).await;
         match (expected, message) {
             (Some(expected), Err(message)) => assert!(message.contains(expected), "{message}"),
             (None, Ok(_)) => {}
@@ -130,7 +130,7 @@ async fn an_object_reused_many_times_after_a_delta_chain_is_refused() {
     let files: Vec<u8> = (0..10_000).flat_map(|n| entry("100644", &format!("f{n:05}"), &id)).collect();
     let tree = pack.object(Kind::Tree, &files).0;
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should exceed the limit");
+    let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should exceed the limit");
     assert!(error.contains("decoded size of the pack"), "{error}");
 }
 
@@ -147,7 +147,7 @@ async fn objects_that_do_not_fit_in_memory_are_refused() {
     }
     let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
     let commit = pack.commit(tree);
-    let error = attack(Evil::with_main(commit, pack)).await.expect_err("should exceed the limit");
+    let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should exceed the limit");
     let words = ["decoded size of the pack", "of memory"];
     assert!(words.iter().any(|words| error.contains(words)), "{error}");
 }
@@ -155,7 +155,7 @@ async fn objects_that_do_not_fit_in_memory_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pack_that_declares_millions_of_objects_is_refused() {
     let (commit, pack) = chains_of_ten(0);
-    let mut evil = Evil::with_main(commit, pack);
+    let mut evil = EvilServer::with_main(commit, pack);
     evil.pack[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
     let error = attack(evil).await.expect_err("should reject a wrong number of objects");
     assert!(error.contains("repository has 4294967295 objects, which exceeds the limit of 2000000"), "{error}");
@@ -168,7 +168,7 @@ async fn a_list_of_references_is_read_up_to_the_size_limit() {
         let blob = pack.object(Kind::Blob, b"name: app\n").0;
         let tree = pack.object(Kind::Tree, &entry("100644", "Pulumi.yaml", &blob)).0;
         let commit = pack.commit(tree);
-        let evil = Evil { references: long_list(bytes, commit), ..Evil::with_main(commit, pack) };
+        let evil = EvilServer { references: long_list(bytes, commit), ..EvilServer::with_main(commit, pack) };
         match (expected, attack(evil).await) {
             (Some(expected), Err(message)) => assert!(message.contains(expected), "{message}"),
             (None, Ok(_)) => {}
@@ -186,7 +186,7 @@ async fn servers_sending_a_byte_a_second_time_out_and_delay_no_namespace() {
     for (index, what) in ["advertisement", "references", "pack", "pack"].into_iter().enumerate() {
         let (commit, pack) = chains_of_ten(0);
         let what: &'static [&'static str] = Box::leak(Box::new([what]));
-        let url = Evil { slow: what, ..Evil::with_main(commit, pack) }.start().await;
+        let url = EvilServer { slow: what, ..EvilServer::with_main(commit, pack) }.start().await;
         let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
         drop(controller.immediate_result(&stack, &fields, &Lookup::default()));
         slow.push((stack, fields));
@@ -228,17 +228,17 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
 }
 
 /// Namespace, name and source of a Stack.
-type Followed = (&'static str, String, Value);
+type StackSource = (&'static str, String, Value);
 
 /// Starts a fetch for a Stack from a server that sends one byte per second, and returns the Stack.
-async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> Followed {
+async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> StackSource {
     let (commit, pack) = chains_of_ten(0);
-    let url = Evil { slow: &["pack"], ..Evil::with_main(commit, pack) }.start().await;
+    let url = EvilServer { slow: &["pack"], ..EvilServer::with_main(commit, pack) }.start().await;
     let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
     let immediate_result =
         |controller: &Controller| controller.immediate_result_in(namespace, &stack, &fields, &Lookup::default());
     let error = immediate_result(controller).expect_err("should wait for the first query").to_string();
-    controller.until_woken(&stack, &error).await;
+    controller.until_requeued(&stack, &error).await;
     assert!(
         immediate_result(controller)
             .expect_err("should wait for the fetch")
@@ -250,8 +250,8 @@ async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index:
 
 async fn until_in_use(controller: &Controller, slots: usize) {
     let began = Instant::now();
-    while controller.left_over().len() < slots {
-        let used = controller.left_over();
+    while controller.leftover_files().len() < slots {
+        let used = controller.leftover_files();
         assert!(began.elapsed() < Duration::from_secs(20), "expected {slots} slots in use: {used:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -269,7 +269,7 @@ async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
 
 /// Waits until `count` fetches have been ended because other namespaces wait for a slot. `ended` collects the names of
 /// their Stacks, because the next fetch of a Stack clears its error.
-async fn until_ended(controller: &Controller, slow: &[Followed], ended: &mut BTreeSet<String>, count: usize) {
+async fn until_ended(controller: &Controller, slow: &[StackSource], ended: &mut BTreeSet<String>, count: usize) {
     let start = Instant::now();
     loop {
         let mut errors = Vec::new();
@@ -327,7 +327,7 @@ async fn work_for_a_repository_stops_when_no_stack_follows_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn child_processes_have_no_environment_and_no_credentials_in_args() {
     let (commit, pack) = chains_of_ten(0);
-    let url = Evil { slow: &["references"], ..Evil::with_main(commit, pack) }.start().await;
+    let url = EvilServer { slow: &["references"], ..EvilServer::with_main(commit, pack) }.start().await;
     let controller = Controller::new().await;
     controller.secrets.set("git", &[("accessToken", "hunter2hunter2")]);
     let fields = json!({"projectRepo": url, "branch": "main", "gitAuthSecret": "git"});

@@ -84,7 +84,7 @@ async fn a_changed_secret_is_read_on_the_next_request() {
 async fn a_custom_ca_is_trusted_per_secret_or_for_all_stacks() {
     let repository = Repository::with_project();
     let server = Server::private(&repository, "me", "hunter2").await;
-    let tls = Tls::before(server.address).await;
+    let tls = Tls::in_front_of(server.address).await;
     let fields = json!({"projectRepo": tls.url(), "branch": "main", "gitAuthSecret": "git"});
     let login = [("username", "me"), ("password", "hunter2"), ("ca.crt", tls.authority.as_str())];
     let mut controller = Controller::new().await;

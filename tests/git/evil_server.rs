@@ -20,7 +20,7 @@ pub struct Pack {
 
 /// Offset and size of an object in the pack.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct Location {
     offset: usize,
     size: usize,
 }
@@ -31,7 +31,7 @@ impl Pack {
     }
 
     /// Adds an object that is not a delta.
-    pub fn object(&mut self, kind: Kind, data: &[u8]) -> (ObjectId, Place) {
+    pub fn object(&mut self, kind: Kind, data: &[u8]) -> (ObjectId, Location) {
         let number = match kind {
             Kind::Commit => 1,
             Kind::Tree => 2,
@@ -39,13 +39,13 @@ impl Pack {
             Kind::Tag => 4,
         };
         let offset = self.entry(number, data.len());
-        self.compressed(data);
+        self.append_compressed(data);
         let id = gix_object::compute_hash(Hash::Sha1, kind, data).unwrap();
-        (id, Place { offset, size: data.len() })
+        (id, Location { offset, size: data.len() })
     }
 
     /// Adds a delta object that repeats its base `times` times.
-    pub fn repeating(&mut self, base: Place, times: usize) -> Place {
+    pub fn repeating(&mut self, base: Location, times: usize) -> Location {
         let mut delta = [varint(base.size), varint(base.size * times)].concat();
         for _ in 0..times {
             for from in (0..base.size).step_by(0xff_ffff) {
@@ -59,7 +59,7 @@ impl Pack {
     }
 
     /// Adds a delta object that appends one byte to its base.
-    pub fn longer(&mut self, base: Place, byte: u8) -> Place {
+    pub fn longer(&mut self, base: Location, byte: u8) -> Location {
         let mut delta = [varint(base.size), varint(base.size + 1)].concat();
         delta.push(0xff);
         delta.extend(&0_u32.to_le_bytes());
@@ -68,7 +68,7 @@ impl Pack {
         self.delta(base, base.size + 1, &delta)
     }
 
-    fn delta(&mut self, base: Place, size: usize, delta: &[u8]) -> Place {
+    fn delta(&mut self, base: Location, size: usize, delta: &[u8]) -> Location {
         let offset = self.entry(6, delta.len());
         let mut distance = offset - base.offset;
         let mut groups = vec![u8::try_from(distance & 0x7f).unwrap()];
@@ -79,8 +79,8 @@ impl Pack {
             distance >>= 7;
         }
         self.bytes.extend(groups.into_iter().rev());
-        self.compressed(delta);
-        Place { offset, size }
+        self.append_compressed(delta);
+        Location { offset, size }
     }
 
     /// Adds a commit that refers to a tree.
@@ -104,7 +104,7 @@ impl Pack {
         offset
     }
 
-    fn compressed(&mut self, data: &[u8]) {
+    fn append_compressed(&mut self, data: &[u8]) {
         let mut encoder = ZlibEncoder::new(&mut self.bytes, Compression::fast());
         encoder.write_all(data).unwrap();
         encoder.finish().unwrap();
@@ -137,7 +137,7 @@ pub fn entry(mode: &str, name: &str, id: &ObjectId) -> Vec<u8> {
 }
 
 /// The responses of the server.
-pub struct Evil {
+pub struct EvilServer {
     /// Response to `ls-refs`.
     pub references: Vec<u8>,
     pub pack: Vec<u8>,
@@ -145,11 +145,11 @@ pub struct Evil {
     pub slow: &'static [&'static str],
 }
 
-impl Evil {
+impl EvilServer {
     /// Returns a server with one branch, `main`.
     pub fn with_main(commit: ObjectId, pack: Pack) -> Self {
         let references = [packet(format!("{commit} refs/heads/main\n").as_bytes()), b"0000".to_vec()].concat();
-        Evil { references, pack: pack.finish(), slow: &[] }
+        EvilServer { references, pack: pack.finish(), slow: &[] }
     }
 
     /// Starts the server and returns its URL.

@@ -26,7 +26,7 @@ pub struct Controller {
     pub store: Store,
     pub secrets: Secrets,
     pub directory: TempDir,
-    woken: Receiver<Follower>,
+    requeued: Receiver<Follower>,
     end: CancellationToken,
 }
 
@@ -64,8 +64,9 @@ impl Controller {
         std::fs::create_dir(directory.path().join("trust")).unwrap();
         let end = CancellationToken::new();
         git::prepare(&settings.work).unwrap();
-        let (git, woken) = Git::new(secrets.client().await, store.clone(), settings, TaskTracker::new(), end.clone());
-        Controller { git, store, secrets, directory, woken, end }
+        let client = secrets.client().await;
+        let (git, requeued) = Git::new(client, store.clone(), settings, TaskTracker::new(), end.clone());
+        Controller { git, store, secrets, directory, requeued, end }
     }
 
     /// Writes a file with certificates or host keys that the controller trusts for all Stacks.
@@ -99,7 +100,7 @@ impl Controller {
         loop {
             match self.immediate_result(stack, fields, lookup) {
                 Ok(resolved) => return Ok(resolved),
-                Err(Unavailable::Resolving(what)) => self.until_woken(stack, &what).await,
+                Err(Unavailable::Resolving(what)) => self.until_requeued(stack, &what).await,
                 Err(error) => return Err(error.to_string()),
             }
         }
@@ -110,14 +111,14 @@ impl Controller {
         loop {
             match self.immediate_result_in(namespace, stack, fields, &Lookup::default()) {
                 Ok(resolved) => return Ok(resolved),
-                Err(Unavailable::Resolving(what)) => self.until_woken(stack, &what).await,
+                Err(Unavailable::Resolving(what)) => self.until_requeued(stack, &what).await,
                 Err(error) => return Err(error.to_string()),
             }
         }
     }
 
     /// Returns the files in the directories for unfinished work.
-    pub fn left_over(&self) -> Vec<PathBuf> {
+    pub fn leftover_files(&self) -> Vec<PathBuf> {
         let directories = [self.directory.path().join("work"), self.directory.path().join("store/incoming")];
         directories
             .iter()
@@ -136,17 +137,17 @@ impl Controller {
         self.resolve_as("app", fields, &lookup).await
     }
 
-    pub async fn until_woken(&mut self, stack: &str, what: &str) {
-        let woken = async {
-            while let Some((_, name)) = self.woken.next().await {
+    pub async fn until_requeued(&mut self, stack: &str, what: &str) {
+        let requeued = async {
+            while let Some((_, name)) = self.requeued.next().await {
                 if name == stack {
                     return;
                 }
             }
             panic!("the channel for requeued Stacks is closed");
         };
-        let woken = tokio::time::timeout(TEST_TIMEOUT, woken).await;
-        assert!(woken.is_ok(), "{stack} was not requeued within {TEST_TIMEOUT:?}: {what}");
+        let requeued = tokio::time::timeout(TEST_TIMEOUT, requeued).await;
+        assert!(requeued.is_ok(), "{stack} was not requeued within {TEST_TIMEOUT:?}: {what}");
     }
 
     /// Returns the type and the content or target of each file in an artifact, by name.

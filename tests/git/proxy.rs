@@ -8,7 +8,7 @@ use crate::http_server::Server;
 use crate::repository::Repository;
 
 /// URL with a host name that does not resolve, so only a proxy can connect to it.
-const BEHIND: &str = "http://git.invalid/app";
+const PROXIED_URL: &str = "http://git.invalid/app";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_from_the_environment_is_used() {
@@ -48,7 +48,7 @@ async fn a_host_in_no_proxy_is_contacted_directly() {
 async fn a_repository_excluded_from_the_proxy_is_unreachable() {
     let mut controller = Controller::new().await;
     let error = controller
-        .resolve(&json!({"projectRepo": BEHIND, "branch": "main"}))
+        .resolve(&json!({"projectRepo": PROXIED_URL, "branch": "main"}))
         .await
         .expect_err("should fail without a proxy");
     assert!(error.contains("server is unreachable"), "{error}");
@@ -58,5 +58,5 @@ async fn a_repository_excluded_from_the_proxy_is_unreachable() {
 #[ignore = "another test runs it with a proxy in the environment"]
 async fn a_repository_behind_a_proxy_is_read() {
     let mut controller = Controller::new().await;
-    controller.resolve(&json!({"projectRepo": BEHIND, "branch": "main"})).await.unwrap();
+    controller.resolve(&json!({"projectRepo": PROXIED_URL, "branch": "main"})).await.unwrap();
 }

@@ -14,12 +14,12 @@ pub struct Repository {
 impl Repository {
     /// Creates an empty repository.
     pub fn empty() -> Self {
-        Self::made(&["init", "--quiet", "--initial-branch=main", "app"])
+        Self::init(&["init", "--quiet", "--initial-branch=main", "app"])
     }
 
     /// Creates an empty repository with SHA-256 object IDs.
     pub fn sha256() -> Self {
-        Self::made(&["init", "--quiet", "--initial-branch=main", "--object-format=sha256", "app"])
+        Self::init(&["init", "--quiet", "--initial-branch=main", "--object-format=sha256", "app"])
     }
 
     /// Creates a repository with a project on `main`.
@@ -30,7 +30,7 @@ impl Repository {
         repository
     }
 
-    fn made(arguments: &[&str]) -> Self {
+    fn init(arguments: &[&str]) -> Self {
         let repository = Repository { directory: TempDir::new().unwrap() };
         git(repository.root(), arguments);
         for (key, value) in [("http.receivepack", "true"), ("uploadpack.allowAnySHA1InWant", "true")] {

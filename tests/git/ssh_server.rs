@@ -81,11 +81,11 @@ impl SshServer {
             .spawn()
             .unwrap();
         let server = SshServer { child, directory, port, user, repository: repository.path() };
-        server.until_it_listens();
+        server.until_listening();
         server
     }
 
-    fn until_it_listens(&self) {
+    fn until_listening(&self) {
         let began = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();

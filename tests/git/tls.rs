@@ -16,7 +16,7 @@ pub struct Tls {
 
 impl Tls {
     /// Starts a server that forwards the data of TLS connections to a server without TLS.
-    pub async fn before(plain: SocketAddr) -> Self {
+    pub async fn in_front_of(plain: SocketAddr) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

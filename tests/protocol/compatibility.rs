@@ -7,7 +7,7 @@ use protox::prost_reflect::{
 
 /// Returns a description of each element in `released` that is missing or different in `today`. Additions are
 /// compatible.
-pub fn broken(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> {
+pub fn incompatible_changes(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> {
     let mut broken = Vec::new();
     for message in released.all_messages() {
         match today.get_message_by_name(message.full_name()) {
@@ -32,11 +32,11 @@ pub fn broken(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> 
 
 fn fields(message: &MessageDescriptor, now: &MessageDescriptor, broken: &mut Vec<String>) {
     for field in message.fields() {
-        let was = shape(&field);
+        let was = declaration(&field);
         match now.get_field(field.number()) {
             None => broken.push(format!("{}: `{was}` was removed", message.full_name())),
-            Some(other) if shape(&other) != was => {
-                broken.push(format!("{}: `{was}` was changed to `{}`", message.full_name(), shape(&other)));
+            Some(other) if declaration(&other) != was => {
+                broken.push(format!("{}: `{was}` was changed to `{}`", message.full_name(), declaration(&other)));
             }
             Some(_) => {}
         }
@@ -44,7 +44,7 @@ fn fields(message: &MessageDescriptor, now: &MessageDescriptor, broken: &mut Vec
 }
 
 /// Returns the declaration of a field. Fields with different declarations are incompatible.
-fn shape(field: &FieldDescriptor) -> String {
+fn declaration(field: &FieldDescriptor) -> String {
     let presence = match () {
         () if field.is_list() => "repeated ".to_owned(),
         () => field.containing_oneof().map(|oneof| format!("oneof {} ", oneof.name())).unwrap_or_default(),

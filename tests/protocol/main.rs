@@ -10,7 +10,7 @@ use std::path::Path;
 
 use protox::prost_reflect::DescriptorPool;
 
-use compatibility::broken;
+use compatibility::incompatible_changes;
 
 /// The committed descriptor set contains all released elements. `make generate` only adds elements.
 #[test]
@@ -20,7 +20,7 @@ fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     let released = DescriptorPool::decode(released.as_slice()).expect("valid released descriptor set");
     let today = protox::compile(["agent.proto"], [&protos]).expect("current protocol compiles");
     let today = DescriptorPool::from_file_descriptor_set(today).expect("valid current protocol");
-    let broken = broken(&released, &today);
+    let broken = incompatible_changes(&released, &today);
     assert!(
         broken.is_empty(),
         "running agents and older controllers do not understand the changed protocol; keep the released elements and add \
@@ -38,7 +38,7 @@ fn the_current_protocol_is_compatible_with_the_older_test_protocol() {
         DescriptorPool::from_file_descriptor_set(set).expect("valid protocol")
     };
     let older = compile("older.proto", "tests/fake_agent");
-    assert_eq!(broken(&older, &compile("agent.proto", "src/rpc/protos")), Vec::<String>::new());
+    assert_eq!(incompatible_changes(&older, &compile("agent.proto", "src/rpc/protos")), Vec::<String>::new());
 }
 
 const RELEASED: &str = r#"
@@ -86,10 +86,10 @@ fn breaking_protocol_changes_are_reported_and_additions_are_not() {
         ("service Agent", "service Other", "service p.Agent was removed"),
     ];
     let released = pool(RELEASED);
-    assert_eq!(broken(&released, &released), Vec::<String>::new());
+    assert_eq!(incompatible_changes(&released, &released), Vec::<String>::new());
     for (what, becomes, message) in examples {
         assert!(RELEASED.contains(what), "{what}");
-        let found = broken(&released, &pool(&RELEASED.replacen(what, becomes, 1))).join("\n");
+        let found = incompatible_changes(&released, &pool(&RELEASED.replacen(what, becomes, 1))).join("\n");
         assert_eq!(found.is_empty(), message.is_empty(), "{what} → {becomes}: {found}");
         assert!(found.contains(message), "{what} → {becomes}: {found}");
     }

@@ -13,7 +13,7 @@ use pulumi_controller::rpc::protocol::PROTOCOL_VERSION;
 use pulumi_controller::rpc::protocol::settings_digest;
 use tokio::net::TcpListener;
 
-use crate::fake_agent::{FakeAgent, Manner};
+use crate::fake_agent::{Behavior, FakeAgent};
 
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
@@ -42,8 +42,8 @@ async fn pair(is_older: bool) -> Pair {
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
     let address = listener.local_addr().expect("address of the listener");
-    let manner = Manner { run_time: RUN_TIME, is_older, ..Manner::default() };
-    let fake_agent = FakeAgent::alone(listener, tls.path(), POD_UID, manner).expect("a fake agent");
+    let behavior = Behavior { run_time: RUN_TIME, is_older, ..Behavior::default() };
+    let fake_agent = FakeAgent::alone(listener, tls.path(), POD_UID, behavior).expect("a fake agent");
     let client = authority.issue_client(now).expect("a certificate of the controller");
     let agents = Agents::new(&[client], authority.certificate_pem()).expect("an identity");
     let address = AgentAddress { ip: address.ip(), port: address.port(), server_name: SERVER_NAME.to_owned() };

@@ -8,14 +8,14 @@ pub fn has_programs(test: &str, programs: &[&str]) -> bool {
     match programs.iter().find(|name| !is_on_path(name)) {
         None => true,
         Some(missing) => {
-            not_run(test, &format!("{missing} is not on PATH"));
+            report_skipped(test, &format!("{missing} is not on PATH"));
             false
         }
     }
 }
 
 /// Prints that a test is skipped. Panics if `CI` is set.
-pub fn not_run(test: &str, why: &str) {
+pub fn report_skipped(test: &str, why: &str) {
     let is_in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
     assert!(!is_in_ci, "{test} must not be skipped, because the environment variable CI is set: {why}");
     eprintln!("NOT RUN: {test}: {why}");

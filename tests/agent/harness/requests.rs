@@ -22,11 +22,11 @@ impl Workspace {
     pub async fn deliver(&self, files: &[(&str, &str)]) -> Result<proto::Artifact, String> {
         let (artifact, archive) = archive(files);
         self.put_archive(artifact.clone(), archive).await.map_err(|error| error.to_string())?;
-        self.until_in_place(&artifact).await.map(|()| artifact)
+        self.until_installed(&artifact).await.map(|()| artifact)
     }
 
     /// Waits until the source is installed or the first attempt has failed.
-    pub async fn until_in_place(&self, artifact: &proto::Artifact) -> Result<(), String> {
+    pub async fn until_installed(&self, artifact: &proto::Artifact) -> Result<(), String> {
         let status = self
             .until("the source is installed or has failed", |status| match &status.candidate {
                 Some(candidate) => !candidate.failure.is_empty(),
@@ -36,12 +36,12 @@ impl Workspace {
         status.candidate.map_or(Ok(()), |candidate| Err(candidate.failure))
     }
 
-    /// Waits until `is_so` returns true for the status of the agent.
-    pub async fn until(&self, what: &str, is_so: impl Fn(&proto::StatusReply) -> bool) -> proto::StatusReply {
+    /// Waits until `predicate` returns true for the status of the agent.
+    pub async fn until(&self, what: &str, predicate: impl Fn(&proto::StatusReply) -> bool) -> proto::StatusReply {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
             let status = self.status().await;
-            if is_so(&status) {
+            if predicate(&status) {
                 return status;
             }
             assert!(Instant::now() < end, "timed out: {what}; status of the agent: {status:?}; log:\n{}", self.log());
@@ -98,11 +98,11 @@ impl Workspace {
     /// Starts a process with the name of the CLI in the workspace directory, as a user would. The process runs until
     /// the guard is dropped.
     pub fn session(&self, arguments: &[&str]) -> InteractiveSession {
-        self.session_by(&[], &self.path("share/workspace"), arguments)
+        self.session_with(&[], &self.path("share/workspace"), arguments)
     }
 
     /// Starts a process with the name of the CLI, with this command line prefix and in this directory.
-    pub fn session_by(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> InteractiveSession {
+    pub fn session_with(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> InteractiveSession {
         let program = self.path("pulumi");
         if !program.exists() {
             write_script(&program, "read line");
@@ -165,7 +165,7 @@ impl Workspace {
     }
 
     /// Waits until the provider has begun an operation and returns the process ID of the CLI.
-    pub async fn until_working(&self, id: &str) -> u32 {
+    pub async fn until_operation_begins(&self, id: &str) -> u32 {
         let mut attachment = self.attach(id).await;
         let mut pid = 0;
         let replies = async {

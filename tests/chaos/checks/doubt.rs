@@ -17,7 +17,7 @@ pub fn find_pending_creates(facts: &Facts) -> Result<PendingCreates, String> {
     if facts.state.pending_creates.is_empty() {
         return Err("the state has no pending create".to_owned());
     }
-    let there = life::there(facts, None);
+    let there = life::existing(facts, None);
     let mut found = PendingCreates::default();
     for urn in &facts.state.pending_creates {
         if facts.state.resources.contains_key(urn) {

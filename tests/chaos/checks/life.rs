@@ -22,7 +22,7 @@ fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
 }
 
 /// Returns the latest name by URN of each resource that exists at `until`, or at the end if `until` is `None`.
-pub(super) fn there(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
+pub(super) fn existing(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
     let counts = |time: Timestamp| until.is_none_or(|until| time <= until);
     let mut there = BTreeMap::new();
     for step in steps(facts) {
@@ -66,7 +66,7 @@ pub(super) fn doubled(facts: &Facts) -> Vec<String> {
 }
 
 /// Returns a description of each operation during which another process started an operation.
-pub(super) fn two_runs_at_once(facts: &Facts) -> Vec<String> {
+pub(super) fn concurrent_runs(facts: &Facts) -> Vec<String> {
     let ends: BTreeMap<&str, &Event> = facts
         .events
         .iter()

@@ -98,7 +98,7 @@ fn good() -> Facts {
 
 /// Returns the kinds of the violations and their messages.
 fn found(facts: &Facts) -> (Vec<Kind>, String) {
-    let broken = judge(facts);
+    let broken = find_violations(facts);
     let text = broken.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     (broken.into_iter().map(|broken| broken.kind).collect(), text)
 }

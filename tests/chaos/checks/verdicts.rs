@@ -8,10 +8,10 @@ use crate::facts::{Facts, Run, RunOutcome, called, name_of, resources_of};
 /// Resolution of the times in a status.
 const PRECISION: SignedDuration = SignedDuration::from_secs(1);
 /// Maximum time between a fault and the request of a run whose failure the fault may have caused.
-const AFTERMATH: SignedDuration = SignedDuration::from_secs(60);
+const FAULT_EFFECT_TIME: SignedDuration = SignedDuration::from_secs(60);
 
 /// Failure reasons that need no fault during the run: the run detects the effects of an earlier run, or never starts.
-const OF_OTHER_CAUSE: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
+const EXPLAINED_REASONS: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
 
 /// Message of a provider that has completed its work but cannot report it because of a fault in the scene. The run
 /// fails although no fault has affected its Stack.
@@ -32,9 +32,9 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
     let end = run.ended.unwrap_or(run.created);
     match run.outcome.as_ref()? {
         RunOutcome::Succeeded => {
-            undone(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update))
+            missing_change(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update))
         }
-        RunOutcome::Failed { reason, .. } if OF_OTHER_CAUSE.contains(&reason.as_str()) => None,
+        RunOutcome::Failed { reason, .. } if EXPLAINED_REASONS.contains(&reason.as_str()) => None,
         // The run was canceled in the queue, because a newer revision was pushed.
         RunOutcome::Failed { reason, .. } if reason == "Canceled" && !run.has_begun => None,
         RunOutcome::Failed { message, .. } if message.contains(NOT_REPORTED) => None,
@@ -44,8 +44,8 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
 }
 
 /// Describes a change that a successful run has not made. Returns `None` if the run has made all changes.
-fn undone(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
-    let there = life::there(facts, Some(end + PRECISION));
+fn missing_change(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
+    let there = life::existing(facts, Some(end + PRECISION));
     let names = if run.is_destroy { Vec::new() } else { resources_of(run.number).to_vec() };
     for name in &names {
         let expected = called(name, run.number);
@@ -61,5 +61,5 @@ fn undone(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
 /// Reports whether a fault that affected the Stack may have caused the failure of the run.
 pub fn was_hit(facts: &Facts, run: &Run) -> bool {
     let end = run.ended.unwrap_or(Timestamp::MAX - PRECISION);
-    facts.hits.iter().any(|hit| *hit >= run.created - AFTERMATH && *hit <= end + PRECISION)
+    facts.hits.iter().any(|hit| *hit >= run.created - FAULT_EFFECT_TIME && *hit <= end + PRECISION)
 }

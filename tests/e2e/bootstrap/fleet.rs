@@ -7,7 +7,7 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind,
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{Commit, Environment, File, Look, Scene, Source, WaitLimit, api_call, from_json, wait_until};
+use crate::harness::{Commit, Environment, File, Poll, Scene, Source, WaitLimit, api_call, from_json, wait_until};
 
 const NAMESPACE: &str = "flux-system";
 /// Directory of the project's manifests in the repository.
@@ -51,15 +51,15 @@ impl<'a> Fleet<'a> {
             files.push(file("clusters/test/apps.yaml".to_owned(), apps_kustomization().to_string()));
             files.extend(apps.clone());
         }
-        self.repository.push_unseen(&files).await
+        self.repository.push_without_notification(&files).await
     }
 
     /// Applies the objects that `flux bootstrap` applies at its end.
     pub async fn bootstrap(&self) {
         for object in [self.git_repository(), self.kustomization()] {
             let api = self.api(&object);
-            let doing = format!("creating the {} of the bootstrap", object["kind"]);
-            api_call(doing, api.create(&PostParams::default(), &from_json(object))).await;
+            let action = format!("creating the {} of the bootstrap", object["kind"]);
+            api_call(action, api.create(&PostParams::default(), &from_json(object))).await;
         }
     }
 
@@ -67,7 +67,7 @@ impl<'a> Fleet<'a> {
     /// commit.
     pub async fn roll_out(&self) -> Commit {
         let commit = self.push().await;
-        self.look().await;
+        self.request_reconciliation().await;
         self.until_kustomization(BOOTSTRAP, WaitLimit::Run, "to be Ready on its commit", |status| {
             status["lastAppliedRevision"] == json!(commit.revision()) && ready(status) == Some("True")
         })
@@ -76,28 +76,32 @@ impl<'a> Fleet<'a> {
     }
 
     /// Requests a reconciliation of the repository.
-    pub async fn look(&self) {
+    pub async fn request_reconciliation(&self) {
         let request = json!({"metadata": {"annotations": {"reconcile.fluxcd.io/requestedAt": format!("{:?}", std::time::SystemTime::now())}}});
         let api = self.api(&self.git_repository());
         let patch = Patch::Merge(&request);
         api_call("requesting a reconciliation", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until `is_so` returns true for the status of a Kustomization.
+    /// Waits until `predicate` returns true for the status of a Kustomization.
     pub async fn until_kustomization(
         &self,
         name: &str,
         wait_limit: WaitLimit,
         what: &str,
-        is_so: impl Fn(&Value) -> bool,
+        predicate: impl Fn(&Value) -> bool,
     ) -> Value {
         let api = self.api(&self.kustomization());
         wait_until(format!("the Kustomization {name} {what}"), wait_limit, async || match api.get(name).await {
             Ok(object) => {
                 let status = object.data.get("status").cloned().unwrap_or_default();
-                if is_so(&status) { Look::Found(status) } else { Look::NotYet(format!("{:#}", status["conditions"])) }
+                if predicate(&status) {
+                    Poll::Found(status)
+                } else {
+                    Poll::NotYet(format!("{:#}", status["conditions"]))
+                }
             }
-            Err(error) => Look::NotYet(error.to_string()),
+            Err(error) => Poll::NotYet(error.to_string()),
         })
         .await
     }
@@ -107,9 +111,9 @@ impl<'a> Fleet<'a> {
         let api = self.api(&self.kustomization());
         wait_until(format!("the Kustomization {name} to be deleted"), WaitLimit::Run, async || {
             match api.get_opt(name).await {
-                Ok(None) => Look::Found(()),
-                Ok(Some(object)) => Look::NotYet(format!("{:?}", object.finalizers())),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(None) => Poll::Found(()),
+                Ok(Some(object)) => Poll::NotYet(format!("{:?}", object.finalizers())),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await;

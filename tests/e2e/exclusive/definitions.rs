@@ -5,7 +5,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{Controller, Look, WaitLimit, api_call, client, finally, run_alone, wait_until};
+use crate::harness::{Controller, Poll, WaitLimit, api_call, client, finally, run_alone, wait_until};
 
 const DEFINITION: &str = "stacks.pulumi.com";
 /// A status field that the older definition does not have.
@@ -20,12 +20,12 @@ fn an_outdated_crd_is_reported_and_prevents_leading() {
         let original = json!(api_call("reading the definition", definitions.get(DEFINITION)).await);
         finally(
             async || {
-                let old = controller.until_one_leads_but("").await;
+                let old = controller.until_leader_other_than("").await;
                 set_versions(&definitions, &older(&original)).await;
                 controller.kill_pod(&old).await;
                 wait_until("the new controller to report the missing field", WaitLimit::Reaction, async || {
                     let lines = controller.log_lines(FIELD).await;
-                    if lines.is_empty() { Look::NotYet("nothing is logged".to_owned()) } else { Look::Found(()) }
+                    if lines.is_empty() { Poll::NotYet("nothing is logged".to_owned()) } else { Poll::Found(()) }
                 })
                 .await;
                 let pod = controller.pod().await;
@@ -37,7 +37,7 @@ fn an_outdated_crd_is_reported_and_prevents_leading() {
             async || {
                 set_versions(&definitions, &original).await;
                 controller.until_available().await;
-                controller.until_one_leads_but("").await;
+                controller.until_leader_other_than("").await;
             },
         )
         .await;

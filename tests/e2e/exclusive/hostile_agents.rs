@@ -8,10 +8,11 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::fake_agent::{FakeAgent, Fault, Manner};
+use crate::fake_agent::{Behavior, FakeAgent, Fault};
 use crate::fake_nodes;
 use crate::harness::{
-    File, FluxObject, Look, Program, Scene, StackHandle, WaitLimit, in_scene, is_done, not_run, run_alone, wait_until,
+    File, FluxObject, Poll, Program, Scene, StackHandle, WaitLimit, in_scene, is_done, report_skipped, run_alone,
+    wait_until,
 };
 
 /// Size of the source in bytes, larger than the buffers of a connection.
@@ -24,16 +25,16 @@ const DELAY: Duration = Duration::from_secs(5);
 
 #[test]
 fn hostile_agents_are_recorded_and_delay_no_other_namespace() {
-    if !fake_nodes::are_there() {
-        not_run("hostile", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
+    if !fake_nodes::are_available() {
+        report_skipped("hostile", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;
     }
     run_alone(async || {
         in_scene("quiet", async |quiet| {
             in_scene("hostile", async |hostile| {
                 fake_nodes::create(&quiet.client).await;
-                let manner = |name: &str| Manner { run_time: RUN_TIME, fault: fault(name), ..Manner::default() };
-                let fake_agent = FakeAgent::start_with(quiet.client.clone(), fake_nodes::address(), manner).await;
+                let behavior = |name: &str| Behavior { run_time: RUN_TIME, fault: fault(name), ..Behavior::default() };
+                let fake_agent = FakeAgent::start_with(quiet.client.clone(), fake_nodes::address(), behavior).await;
                 let _stand_in = fake_agent.expect("a fake agent");
                 compare_with_hostile_agents(quiet, hostile).await;
             })
@@ -54,7 +55,7 @@ fn fault(name: &str) -> Fault {
 }
 
 async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
-    let (quiet_source, hostile_source) = (served(quiet).await, served(hostile).await);
+    let (quiet_source, hostile_source) = (create_source(quiet).await, create_source(hostile).await);
     let alone = timed(quiet, &quiet_source, "quiet-alone").await;
 
     for number in 0..SLOW {
@@ -68,8 +69,8 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
         let waits =
             workspaces.iter().filter(|workspace| format!("{:?}", workspace.status).contains("installing source"));
         match waits.count() {
-            0 => Look::NotYet(format!("{} Workspaces, none of them receives its source", workspaces.len())),
-            _ => Look::Found(()),
+            0 => Poll::NotYet(format!("{} Workspaces, none of them receives its source", workspaces.len())),
+            _ => Poll::Found(()),
         }
     })
     .await;
@@ -118,7 +119,7 @@ async fn start<'a>(scene: &'a Scene, source: &FluxObject<'_>, name: &str) -> Sta
 }
 
 /// Creates a source with a large file that does not compress well.
-async fn served(scene: &Scene) -> FluxObject<'_> {
+async fn create_source(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let mut files = Program::new("hostile").output("text", "hello".into()).files();
     let content = std::iter::repeat_with(fastrand::alphanumeric).take(SOURCE).collect();
@@ -127,6 +128,6 @@ async fn served(scene: &Scene) -> FluxObject<'_> {
     let artifact = source.artifact_of(&commit).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
-    external.offer(&artifact).await;
+    external.publish(&artifact).await;
     external
 }

@@ -14,22 +14,22 @@ use tokio::time::Instant;
 
 use crate::fake_agent::FakeAgent;
 use crate::fake_nodes;
-use crate::harness::{Controller, FluxObject, Program, Scene, api_call, in_scene, is_done, not_run, run_alone};
+use crate::harness::{Controller, FluxObject, Program, Scene, api_call, in_scene, is_done, report_skipped, run_alone};
 use crate::progress::until_count;
 
 const STACKS: usize = 200;
 /// Duration of a run of the fake agent.
 const RUN_TIME: Duration = Duration::from_millis(200);
 /// Number of concurrent creations and deletions.
-const AT_ONCE: usize = 16;
+const CONCURRENCY: usize = 16;
 const LIMIT: Duration = Duration::from_secs(300);
 /// Period in which a new controller reconciles each Stack exactly once.
-const FIRST_LOOK: Duration = Duration::from_secs(60);
+const FIRST_RECONCILIATION: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
-    if !fake_nodes::are_there() {
-        not_run("many", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
+    if !fake_nodes::are_available() {
+        report_skipped("many", "no fake nodes: run `tests/cluster/cluster fake-nodes`");
         return;
     }
     run_alone(async || {
@@ -37,12 +37,12 @@ fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
             fake_nodes::create(&scene.client).await;
             let fake_agent =
                 FakeAgent::start(scene.client.clone(), fake_nodes::address(), RUN_TIME).await.expect("a fake agent");
-            let source = served(scene).await;
+            let source = create_source(scene).await;
             tokio::join!(
                 create(scene, &source),
                 until_count("Stacks are Ready", STACKS, LIMIT, async || (ready(scene).await, fake_agent.calls())),
             );
-            restarted(scene, &fake_agent).await;
+            check_restart(scene, &fake_agent).await;
             remove(scene).await;
         })
         .await;
@@ -50,7 +50,7 @@ fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
 }
 
 /// The controller reconciles each Workspace when it starts, and again about two minutes later.
-async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
+async fn check_restart(scene: &Scene, fake_agent: &FakeAgent) {
     let (before, runs) = (versions(scene).await, fake_agent.runs());
     let controller = Controller::new(&scene.client);
     controller.kill().await;
@@ -62,7 +62,7 @@ async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
         let requests = usize::try_from(fake_agent.statuses() - requests).unwrap_or(usize::MAX);
         let mut moments = moments.borrow_mut();
         moments.resize(requests, killed.elapsed());
-        (moments.iter().filter(|moment| **moment > FIRST_LOOK).count(), fake_agent.calls())
+        (moments.iter().filter(|moment| **moment > FIRST_RECONCILIATION).count(), fake_agent.calls())
     })
     .await;
     let moments = moments.into_inner();
@@ -71,14 +71,14 @@ async fn restarted(scene: &Scene, fake_agent: &FakeAgent) {
     let written: Vec<_> = after.iter().filter(|(name, version)| before.get(*name) != Some(version)).collect();
     assert_eq!(written, Vec::<(&String, &String)>::new(), "the restart writes nothing");
     assert_eq!(after.len(), before.len(), "no object is created or deleted");
-    let (first, second) = moments.split_at(moments.iter().filter(|moment| **moment <= FIRST_LOOK).count());
+    let (first, second) = moments.split_at(moments.iter().filter(|moment| **moment <= FIRST_RECONCILIATION).count());
     assert!(first.len() >= STACKS, "the new controller reconciles all Workspaces: {first:?}");
-    let most = busiest(second, Duration::from_secs(10));
+    let most = max_in_window(second, Duration::from_secs(10));
     assert!(most <= STACKS / 2, "{most} of {STACKS} Workspaces were reconciled within ten seconds: {second:?}");
 }
 
 /// Returns the maximum number of requests in any interval of this length.
-fn busiest(moments: &[Duration], window: Duration) -> usize {
+fn max_in_window(moments: &[Duration], window: Duration) -> usize {
     let within = |from: &Duration| moments.iter().filter(|moment| (*from..*from + window).contains(*moment)).count();
     moments.iter().map(within).max().unwrap_or_default()
 }
@@ -96,13 +96,13 @@ async fn versions(scene: &Scene) -> BTreeMap<String, String> {
 }
 
 /// Creates a source that all Stacks use.
-async fn served(scene: &Scene) -> FluxObject<'_> {
+async fn create_source(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many").output("text", "hello".into()).files()).await;
     let artifact = source.artifact_of(&commit).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
-    external.offer(&artifact).await;
+    external.publish(&artifact).await;
     external
 }
 
@@ -117,7 +117,7 @@ async fn create(scene: &Scene, source: &FluxObject<'_>) {
             let api = api.clone();
             async move { drop(api_call("creating a Stack", api.create(&PostParams::default(), &stack)).await) }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|()| std::future::ready(()))
         .await;
 }
@@ -134,7 +134,7 @@ async fn remove(scene: &Scene) {
             let api = api.clone();
             async move { drop(api_call("deleting a Stack", api.delete(&stack.name_any(), &DeleteParams::default())).await) }
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .for_each(|()| std::future::ready(()))
         .await;
     until_count("all Stacks are deleted", 1, LIMIT, async || {

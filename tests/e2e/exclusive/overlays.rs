@@ -12,17 +12,17 @@ use pulumi_controller::api::pulumi::{DependencyReference, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, Look, Program, Scene, WaitLimit, api_call, client, condition, finally, has_condition, in_scene,
-    kubectl, once, run_alone, try_kubectl, wait_until,
+    Controller, Poll, Program, Scene, WaitLimit, api_call, client, condition, finally, has_condition, in_scene, kubectl,
+    once, run_alone, try_kubectl, wait_until,
 };
 
 /// Renders an overlay, replaces `from` by `to` in the result, and applies it.
 async fn apply(overlay: &str, (from, to): (&str, &str)) {
-    let all = rendered(overlay).await.replace(from, to);
+    let all = render(overlay).await.replace(from, to);
     kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &all).await;
 }
 
-async fn rendered(overlay: &str) -> String {
+async fn render(overlay: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(overlay);
     kubectl(&["kustomize", &folder.display().to_string()], "").await
 }
@@ -32,16 +32,16 @@ async fn until_available(namespace: &str) {
     wait_until(format!("the controller in {namespace} to be available"), WaitLimit::Reaction, async || {
         let status = match deployments.get("pulumi-controller").await {
             Ok(deployment) => deployment.status.unwrap_or_default(),
-            Err(error) => return Look::NotYet(error.to_string()),
+            Err(error) => return Poll::NotYet(error.to_string()),
         };
-        if status.available_replicas == Some(1) { Look::Found(()) } else { Look::NotYet(format!("{status:?}")) }
+        if status.available_replicas == Some(1) { Poll::Found(()) } else { Poll::NotYet(format!("{status:?}")) }
     })
     .await;
 }
 
 /// Runs a test while the installed controller is scaled down. Then restores the controller and its RBAC rules, even if
 /// the test fails.
-async fn instead(test: impl AsyncFnOnce()) {
+async fn run_without_controller(test: impl AsyncFnOnce()) {
     let controller = Controller::new(&client().await);
     controller.scale(0).await;
     finally(test, async || {
@@ -67,7 +67,7 @@ fn program(value: &str) -> Program {
 #[test]
 fn a_single_namespace_controller_has_no_rights_elsewhere() {
     run_alone(async || {
-        instead(async || {
+        run_without_controller(async || {
             in_scene("single-namespace", async |scene| {
                 in_scene("neighbor", async |neighbor| {
                     apply("kustomize/overlays/single-namespace", ("pulumi-team", &scene.namespace)).await;
@@ -76,7 +76,7 @@ fn a_single_namespace_controller_has_no_rights_elsewhere() {
                     let foreign = neighbor.source("app").await;
                     foreign.push(&program("two").files()).await;
                     let other = neighbor.start(neighbor.stack("other", &foreign)).await;
-                    runs_and_goes(scene).await;
+                    check_run_and_deletion(scene).await;
                     let message = other.get().await.status.map(|status| status.conditions).unwrap_or_default();
                     assert_eq!(message, [], "no controller has the permission to write its status");
                     other.delete().await;
@@ -94,14 +94,14 @@ fn a_single_namespace_controller_has_no_rights_elsewhere() {
 }
 
 /// Checks that the overlay's controller runs and deletes a Stack with a Flux source.
-async fn runs_and_goes(scene: &Scene) {
+async fn check_run_and_deletion(scene: &Scene) {
     let source = scene.source("app").await;
     let commit = source.push(&program("one").files()).await;
     let main = scene.start(scene.stack("main", &source)).await;
     main.until_applied(&commit).await;
     let second = source.push(&program("two").files()).await;
     main.until_applied(&second).await;
-    assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
     main.delete().await;
     main.until_gone().await;
 }
@@ -109,12 +109,12 @@ async fn runs_and_goes(scene: &Scene) {
 #[test]
 fn without_flux_stacks_poll_repositories_and_accept_webhooks() {
     run_alone(async || {
-        instead(async || {
+        run_without_controller(async || {
             in_scene("no-flux", async |scene| {
                 apply("kustomize/overlays/no-flux", ("", "")).await;
                 until_available("pulumi-controller").await;
                 let source = scene.source("app").await;
-                let commit = source.push_unseen(&program("one").files()).await;
+                let commit = source.push_without_notification(&program("one").files()).await;
                 let main = scene.start(scene.stack_on_repository("main", &source)).await;
                 main.until_applied(&commit).await;
                 let service =
@@ -169,7 +169,7 @@ async fn run_as_tenant(controller: &Controller, scene: &Scene) {
     main.until_applied(&commit).await;
     let pod = main.pod().await;
     assert_eq!(pod.spec.as_ref().and_then(|pod| pod.service_account_name.as_deref()), Some("pulumi"));
-    is_refused_what_it_does_not_manage(scene, &pod.name_any()).await;
+    assert_unmanaged_writes_rejected(scene, &pod.name_any()).await;
     for (name, spec, words) in [
         ("account", json!({"serviceAccountName": "admin"}), "serviceAccountName \"admin\" is not allowed"),
         (
@@ -206,7 +206,7 @@ fn reports_anywhere(stack: &Stack, words: &str) -> bool {
 
 /// Checks that the admission policy rejects each of these requests in the tenant's namespace, although the RBAC rules
 /// of the controller allow it.
-async fn is_refused_what_it_does_not_manage(scene: &Scene, pod: &str) {
+async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
     let as_controller = ["--as=system:serviceaccount:flux-system:pulumi-controller", "--namespace", &scene.namespace];
     kubectl(&["create", "secret", "generic", "tenants", "--namespace", &scene.namespace], "").await;
     let context = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
@@ -255,7 +255,7 @@ fn cross_namespace_sources_and_dependencies_work_when_allowed() {
                 in_scene("lender", async |lender| {
                     let open = [arguments, &["--no-cross-namespace-refs=false".to_owned()]].concat();
                     controller.start_with(&open, 1).await;
-                    borrows(scene, lender).await;
+                    check_cross_namespace_references(scene, lender).await;
                 })
                 .await;
             })
@@ -265,7 +265,7 @@ fn cross_namespace_sources_and_dependencies_work_when_allowed() {
     });
 }
 
-async fn borrows(scene: &Scene, lender: &Scene) {
+async fn check_cross_namespace_references(scene: &Scene, lender: &Scene) {
     let source = lender.source("app").await;
     let commit = source.push(&program("one").files()).await;
     let mut lent = lender.stack("base", &source);
@@ -289,7 +289,7 @@ async fn borrows(scene: &Scene, lender: &Scene) {
     base.until_applied(&commit).await;
     let second = source.push(&program("two").files()).await;
     main.until_applied(&second).await;
-    assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+    assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use pulumi_controller::api::names::workspace_pod;
 use serde_json::json;
 
 use crate::harness::{
-    Controller, Look, Program, Scene, StackHandle, WaitLimit, client, finally, in_scene, is_done, kubectl, once,
+    Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, finally, in_scene, is_done, kubectl, once,
     run_alone, wait_until,
 };
 
@@ -27,20 +27,20 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
                 println!("the controller exits at {failpoint}");
                 in_scene("failpoint", async |scene| {
                     // Only the first process exits at the failpoint. The restarted process continues.
-                    controller.die_at(Some(failpoint)).await;
-                    whole_life_of_a_stack(scene).await;
-                    controller.until_it_died(failpoint).await;
+                    controller.restart_with_failpoint(Some(failpoint)).await;
+                    check_stack_lifecycle(scene).await;
+                    controller.until_failpoint_reached(failpoint).await;
                 })
                 .await;
             }
         };
-        finally(deaths, async || controller.die_at(None).await).await;
+        finally(deaths, async || controller.restart_with_failpoint(None).await).await;
     });
 }
 
 /// Creates, runs and deletes a Stack. Checks that one run creates every resource once, and that one run deletes every
 /// resource once.
-async fn whole_life_of_a_stack(scene: &Scene) {
+async fn check_stack_lifecycle(scene: &Scene) {
     let source = scene.source("app").await;
     // The program has an output, because the storage of the outputs Secret is one of the tested steps.
     let program =
@@ -52,7 +52,7 @@ async fn whole_life_of_a_stack(scene: &Scene) {
     main.until_applied(&commit).await;
     main.delete().await;
     main.until_gone().await;
-    assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+    assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
     let runs: BTreeSet<String> = scene.timeline.states_of::<Update>().iter().map(Update::name_any).collect();
     assert_eq!(runs.len(), 2, "one up and one destroy: {runs:?}");
 }
@@ -95,11 +95,11 @@ fn a_controller_killed_during_a_run_reattaches() {
             let killed = controller.kill().await;
             controller.until_available().await;
             assert_ne!(controller.pod().await.uid().unwrap_or_default(), killed, "another controller pod runs");
-            assert_eq!(main.log.sentences().await, ["create slow begin"], "the run continues without a controller");
+            assert_eq!(main.log.operations().await, ["create slow begin"], "the run continues without a controller");
 
             let stack = main.until_applied(&commit).await;
             assert_eq!(json!(stack.status.expect("a status").outputs), json!({"n": 0}));
-            assert_eq!(main.log.sentences().await, once(&["create slow"]));
+            assert_eq!(main.log.operations().await, once(&["create slow"]));
             assert_eq!(main.pod_and_restarts().await, pod);
             let after = main.updates().await;
             assert_eq!((before.len(), after.len()), (1, 1));
@@ -131,7 +131,7 @@ fn a_directory_change_runs_after_the_content_store_is_lost() {
             controller.until_available().await;
             main.change(json!({"spec": {"fluxSource": {"dir": "two"}}})).await;
             main.until_applied(&commit).await;
-            assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+            assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
             assert_eq!(main.updates().await.len(), 2);
         })
         .await;
@@ -156,7 +156,7 @@ fn a_commit_pushed_without_a_controller_runs_when_it_returns() {
             controller.until_available().await;
             main.until_applied(&second).await;
             assert_eq!(main.pod_and_restarts().await, pod);
-            assert_eq!(main.log.sentences().await, once(&["create step", "update step"]));
+            assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
             assert_eq!(main.updates().await.len(), 2);
         })
         .await;
@@ -176,12 +176,12 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
             let controller = Controller::new(&scene.client);
             let meanwhile = async || {
                 controller.scale(0).await;
-                start_and_leave_run(&main).await;
+                set_stale_run_conditions(&main).await;
             };
             finally(meanwhile, async || controller.scale(1).await).await;
             main.until("to be done again", WaitLimit::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1);
-            assert_eq!(main.log.sentences().await, once(&["create step"]));
+            assert_eq!(main.log.operations().await, once(&["create step"]));
         })
         .await;
     });
@@ -211,8 +211,8 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
                 let is_new = status.pod_uid.as_ref().is_some_and(|uid| *uid != old);
                 let is_ready = is_true(&status.conditions, READY);
                 match is_new && is_ready && status.artifact == workspace.spec.artifact {
-                    true => Look::Found(()),
-                    false => Look::NotYet(format!("{status:?}")),
+                    true => Poll::Found(()),
+                    false => Poll::NotYet(format!("{status:?}")),
                 }
             })
             .await;
@@ -255,7 +255,7 @@ fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
 }
 
 /// Sets the conditions that a Stack has during a run, although no run is open.
-async fn start_and_leave_run(main: &StackHandle<'_>) {
+async fn set_stale_run_conditions(main: &StackHandle<'_>) {
     let generation = main.get().await.metadata.generation;
     let stale = |kind: &str, status: &str, reason: &str| {
         json!({

@@ -7,9 +7,9 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
 use crate::harness::{
-    Commit, Controller, Look, Program, Scene, StackHandle, WaitLimit, client, finally, in_scene, run_alone, wait_until,
+    Commit, Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, finally, in_scene, run_alone, wait_until,
 };
-use crate::runs_parts::{ended_because, slow};
+use crate::runs_parts::{slow, until_ended_with_reason};
 
 #[test]
 fn queued_stacks_keep_their_position_and_higher_priority_runs_first() {
@@ -51,7 +51,7 @@ async fn queue_for_one_slot(scene: &Scene, controller: &Controller) {
     controller.kill().await;
     controller.until_available().await;
 
-    ended_because(&hog, update_reason::CANCELED).await;
+    until_ended_with_reason(&hog, update_reason::CANCELED).await;
     hog.change(json!({"spec": {"suspend": true}})).await;
     let last = hog.get().await.status.and_then(|status| status.last_update?.message).unwrap_or_default();
     assert!(last.contains("--default-run-timeout"), "{last}");
@@ -79,9 +79,9 @@ async fn until_queued(stack: &StackHandle<'_>, commit: &Commit) -> Update {
     wait_until(format!("the run of the Stack {} to be queued", stack.name), WaitLimit::Run, async || {
         let updates = stack.updates().await;
         match updates.iter().find(is_queued) {
-            Some(update) => Look::Found(update.clone()),
+            Some(update) => Poll::Found(update.clone()),
             None => {
-                Look::NotYet(format!("{:?}", updates.iter().map(|u| (u.name_any(), &u.status)).collect::<Vec<_>>()))
+                Poll::NotYet(format!("{:?}", updates.iter().map(|u| (u.name_any(), &u.status)).collect::<Vec<_>>()))
             }
         }
     })

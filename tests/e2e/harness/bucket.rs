@@ -22,12 +22,12 @@ const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 pub struct Bucket<'a> {
     scene: &'a Scene,
     pub object: FluxObject<'a>,
-    is_made: Cell<bool>,
+    is_created: Cell<bool>,
 }
 
 impl Scene {
     pub fn bucket(&self, name: &str) -> Bucket<'_> {
-        Bucket { scene: self, object: self.flux_object("Bucket", "buckets", name), is_made: Cell::new(false) }
+        Bucket { scene: self, object: self.flux_object("Bucket", "buckets", name), is_created: Cell::new(false) }
     }
 }
 
@@ -39,8 +39,8 @@ impl Bucket<'_> {
         let bucket = rusty_s3::Bucket::new(endpoint, UrlStyle::Path, self.scene.namespace.clone(), REGION)
             .expect("the namespace name is a valid bucket name");
         let credentials = Credentials::new(environment.s3_access_key.clone(), environment.s3_secret_key.clone());
-        let is_made = self.is_made.replace(true);
-        if !is_made {
+        let is_created = self.is_created.replace(true);
+        if !is_created {
             let url = bucket.create_bucket(&credentials).sign(SIGNATURE_VALIDITY);
             http::send("creating a bucket", http::client().put(url)).await;
         }
@@ -48,8 +48,8 @@ impl Bucket<'_> {
             let url = bucket.put_object(Some(&credentials), &file.path).sign(SIGNATURE_VALIDITY);
             http::send("uploading an object", http::client().put(url).body(file.content.clone())).await;
         }
-        match is_made {
-            true => self.object.request().await,
+        match is_created {
+            true => self.object.request_reconciliation().await,
             false => self.create_object().await,
         }
         let old = before.map(|artifact| artifact.digest.clone());

@@ -33,7 +33,7 @@ pub struct Crowd<'a> {
 
 /// Times from the creation of the first Stack until each Stack was Ready.
 #[derive(Debug)]
-pub struct Course {
+pub struct CompletionTimes {
     /// Times by namespace, in ascending order.
     pub done: BTreeMap<String, Vec<Duration>>,
     pub all_done: Duration,
@@ -49,7 +49,7 @@ impl<'a> Crowd<'a> {
             Program::new("crowd").step("member", json!({"value": scene.id})).output("n", json!("${member.count}"));
         let commit = source.push(&program.files()).await;
         for (other, _) in groups.iter().skip(1) {
-            source.follow_in(other).await;
+            source.track_in(other).await;
         }
         let mut digests = BTreeSet::new();
         for (member, _) in groups {
@@ -68,7 +68,7 @@ impl<'a> Crowd<'a> {
     }
 
     /// Waits until each Stack has applied the commit. Uses a watch, because polling sixty Stacks would add load.
-    pub async fn until_done(&self, wait_limit: WaitLimit) -> Course {
+    pub async fn until_done(&self, wait_limit: WaitLimit) -> CompletionTimes {
         let mut latest: BTreeMap<(String, String), Stack> = BTreeMap::new();
         let mut done: BTreeMap<(String, String), Duration> = BTreeMap::new();
         let watching = async {
@@ -96,22 +96,22 @@ impl<'a> Crowd<'a> {
             done.len(),
             describe(&open)
         );
-        Course::new(&done)
+        CompletionTimes::new(&done)
     }
 }
 
-impl Course {
-    fn new(done: &BTreeMap<(String, String), Duration>) -> Course {
+impl CompletionTimes {
+    fn new(done: &BTreeMap<(String, String), Duration>) -> CompletionTimes {
         let mut by_namespace: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
         for ((namespace, _), time) in done {
             by_namespace.entry(namespace.clone()).or_default().push(*time);
         }
         by_namespace.values_mut().for_each(|times| times.sort());
-        Course { done: by_namespace, all_done: done.values().max().copied().unwrap_or_default() }
+        CompletionTimes { done: by_namespace, all_done: done.values().max().copied().unwrap_or_default() }
     }
 }
 
-impl std::fmt::Display for Course {
+impl std::fmt::Display for CompletionTimes {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let count: usize = self.done.values().map(Vec::len).sum();
         write!(formatter, "{count} Stacks were Ready after {:.1} s", self.all_done.as_secs_f64())?;

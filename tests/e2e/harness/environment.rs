@@ -31,7 +31,7 @@ impl Environment {
     pub fn get() -> &'static Environment {
         match &*ENVIRONMENT {
             Ok(environment) => environment,
-            Err(sentence) => panic!("{sentence}"),
+            Err(message) => panic!("{message}"),
         }
     }
 }
@@ -89,6 +89,6 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String
 
 #[test]
 fn kubeconfig_alone_is_refused_and_the_error_names_make_test() {
-    let sentence = read(|name| (name == "KUBECONFIG").then(|| "/home/me/.kube/config".to_owned())).unwrap_err();
-    assert!(sentence.contains("GIT_URL is not set") && sentence.contains("`make test`"), "{sentence}");
+    let message = read(|name| (name == "KUBECONFIG").then(|| "/home/me/.kube/config".to_owned())).unwrap_err();
+    assert!(message.contains("GIT_URL is not set") && message.contains("`make test`"), "{message}");
 }

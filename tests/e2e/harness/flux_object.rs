@@ -7,7 +7,7 @@ use pulumi_controller::api::pulumi::{FluxSource, SourceArtifact, SourceReference
 use serde_json::{Value, json};
 
 use super::scene::{Scene, from_json};
-use super::wait::{Look, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_until};
 
 /// A source object of any kind in a scene.
 pub struct FluxObject<'a> {
@@ -62,7 +62,7 @@ impl FluxObject<'_> {
     }
 
     /// Requests a reconciliation from Flux, as a Receiver does after a webhook call.
-    pub async fn request(&self) {
+    pub async fn request_reconciliation(&self) {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}}));
         let call = self.api();
@@ -73,14 +73,14 @@ impl FluxObject<'_> {
     pub async fn artifact(&self, what: &str, expected: impl Fn(&SourceArtifact) -> bool) -> SourceArtifact {
         wait_until(format!("{} to serve {what}", self.what()), WaitLimit::Reaction, async || {
             match self.api().get(&self.name).await {
-                Err(error) => Look::NotYet(error.to_string()),
+                Err(error) => Poll::NotYet(error.to_string()),
                 Ok(object) => {
                     let status = object.data.get("status").cloned().unwrap_or_default();
                     let artifact: Option<SourceArtifact> =
                         status.get("artifact").and_then(|artifact| serde_json::from_value(artifact.clone()).ok());
                     match artifact {
-                        Some(artifact) if expected(&artifact) => Look::Found(artifact),
-                        _ => Look::NotYet(status.to_string()),
+                        Some(artifact) if expected(&artifact) => Poll::Found(artifact),
+                        _ => Poll::NotYet(status.to_string()),
                     }
                 }
             }
@@ -89,7 +89,7 @@ impl FluxObject<'_> {
     }
 
     /// Writes an artifact to the status of the source, as the controller of the source does.
-    pub async fn offer(&self, artifact: &SourceArtifact) {
+    pub async fn publish(&self, artifact: &SourceArtifact) {
         let path =
             artifact.url.split_once("//").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
         let ready = json!({
@@ -110,8 +110,8 @@ impl FluxObject<'_> {
 
     async fn write_status(&self, status: Value) {
         let patch = Patch::Merge(json!({"status": status}));
-        let doing = format!("writing the status of {}", self.what());
+        let action = format!("writing the status of {}", self.what());
         let call = self.api();
-        api_call(doing, call.patch_status(&self.name, &PatchParams::default(), &patch)).await;
+        api_call(action, call.patch_status(&self.name, &PatchParams::default(), &patch)).await;
     }
 }

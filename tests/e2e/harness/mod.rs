@@ -34,23 +34,23 @@ use futures::FutureExt;
 use tokio::runtime::Runtime;
 use tokio::sync::RwLock;
 
-pub use api_server::{Absence, StoppedApiServer, not_run};
+pub use api_server::{ApiServerOutage, OutageKind, report_skipped};
 pub use controller::Controller;
-pub use crowd::{Course, Crowd};
+pub use crowd::{CompletionTimes, Crowd};
 #[allow(unused_imports, reason = "used by the benchmarks")]
 pub use environment::Environment;
 pub use fault_server::FaultServer;
 pub use flux_notification::Call;
 pub use flux_object::FluxObject;
 pub use kubectl::{kubectl, try_kubectl};
-pub use operator::{Left, is_operators};
+pub use operator::{OperatorObjects, has_operator_fields};
 pub use program::{File, Program, archive};
 pub use provider_log::{ProviderLog, once};
 pub use replicas::{AuditLog, StoppedProcess, holders};
 pub use scene::{STATE_SECRET, Scene, client, client_without_retries, from_json};
 pub use source::{Commit, GitRepository, Source};
 pub use stack::{StackHandle, condition, has_condition, is_done, is_stalled, waits_for_source};
-pub use wait::{Look, WaitLimit, api_call, wait_until};
+pub use wait::{Poll, WaitLimit, api_call, wait_until};
 
 /// The async runtime of all tests, which also drives the connections of the shared clients.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -66,12 +66,12 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 
 /// Lock on the controller. A test that restarts the controller holds the write lock, and any other test holds a read
 /// lock.
-static CONTROLLER_IS_LEFT_ALONE: RwLock<()> = RwLock::const_new(());
+static CONTROLLER_LOCK: RwLock<()> = RwLock::const_new(());
 
 /// Runs a test in its own scene, in parallel with other tests.
 pub fn run(name: &str, test: impl AsyncFnOnce(&Scene)) {
     RUNTIME.block_on(async {
-        let _others_may_run = CONTROLLER_IS_LEFT_ALONE.read().await;
+        let _others_may_run = CONTROLLER_LOCK.read().await;
         in_scene(name, test).await;
     });
 }
@@ -79,7 +79,7 @@ pub fn run(name: &str, test: impl AsyncFnOnce(&Scene)) {
 /// Runs a test while no other test runs. The test creates its scenes with `in_scene`.
 pub fn run_alone(test: impl AsyncFnOnce()) {
     RUNTIME.block_on(async {
-        let _others_wait = CONTROLLER_IS_LEFT_ALONE.write().await;
+        let _others_wait = CONTROLLER_LOCK.write().await;
         test().await;
     });
 }

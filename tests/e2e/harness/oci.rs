@@ -21,13 +21,13 @@ const TAG: &str = "latest";
 pub struct OciRepository<'a> {
     scene: &'a Scene,
     pub object: FluxObject<'a>,
-    is_made: std::cell::Cell<bool>,
+    is_created: std::cell::Cell<bool>,
 }
 
 impl Scene {
     pub fn oci_repository(&self, name: &str) -> OciRepository<'_> {
         let object = self.flux_object("OCIRepository", "ocirepositories", name);
-        OciRepository { scene: self, object, is_made: std::cell::Cell::new(false) }
+        OciRepository { scene: self, object, is_created: std::cell::Cell::new(false) }
     }
 }
 
@@ -38,7 +38,7 @@ impl OciRepository<'_> {
     }
 
     /// Pushes the files with an origin revision, as `flux push artifact --revision` does.
-    pub async fn push_made_from(&self, files: &[File], origin: &str) -> String {
+    pub async fn push_with_origin(&self, files: &[File], origin: &str) -> String {
         self.push_with(files, json!({"org.opencontainers.image.revision": origin})).await
     }
 
@@ -52,8 +52,8 @@ impl OciRepository<'_> {
         let url = format!("{}/manifests/{TAG}", self.url());
         let request = http::client().put(url).header(CONTENT_TYPE, MANIFEST).body(bytes);
         http::send("pushing a manifest", request).await;
-        match self.is_made.replace(true) {
-            true => self.object.request().await,
+        match self.is_created.replace(true) {
+            true => self.object.request_reconciliation().await,
             false => {
                 let url = format!("oci://{}/{}", Environment::get().registry_host_in_cluster, self.repository());
                 let spec =

@@ -18,7 +18,7 @@ pub struct Event {
 
 impl Event {
     /// Returns the event as text, such as `create step begin`.
-    fn sentence(&self) -> String {
+    fn description(&self) -> String {
         format!("{} {} {}", self.operation, self.resource, self.phase)
     }
 }
@@ -44,8 +44,8 @@ impl ProviderLog {
     }
 
     /// Returns all events of the stack in order, for example `["create step begin", "create step done"]`.
-    pub async fn sentences(&self) -> Vec<String> {
-        self.events("").await.iter().map(Event::sentence).collect()
+    pub async fn operations(&self) -> Vec<String> {
+        self.events("").await.iter().map(Event::description).collect()
     }
 
     /// Returns the events that match a filter of the log, such as `&phase=failed`.
@@ -64,7 +64,7 @@ impl ProviderLog {
             !self.events(&filter).await.is_empty(),
             "waited {WAIT} s for `{operation} {resource} {phase}` of the stack {}; the provider log has only {:?}",
             self.stack,
-            self.sentences().await
+            self.operations().await
         );
     }
 }

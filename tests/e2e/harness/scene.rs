@@ -20,7 +20,7 @@ use super::environment::Environment;
 use super::source::{GitRepository, Source};
 use super::stack::describe;
 use super::timeline::Timeline;
-use super::wait::{Look, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_until};
 use crate::conformance;
 
 /// Secret with the S3 credentials of the state backend and the passphrase of the Pulumi secrets.
@@ -63,8 +63,8 @@ impl Scene {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
     {
-        let doing = format!("creating the {} {}/{}", K::kind(&()), self.namespace, object["metadata"]["name"]);
-        api_call(doing, self.api::<K>().create(&PostParams::default(), &from_json(object))).await
+        let action = format!("creating the {} {}/{}", K::kind(&()), self.namespace, object["metadata"]["name"]);
+        api_call(action, self.api::<K>().create(&PostParams::default(), &from_json(object))).await
     }
 
     /// Applies a merge patch to an object (`application/merge-patch+json`).
@@ -72,16 +72,16 @@ impl Scene {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let doing = format!("patching the {} {}/{name} with {patch}", K::kind(&()), self.namespace);
-        api_call(doing, self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await
+        let action = format!("patching the {} {}/{name} with {patch}", K::kind(&()), self.namespace);
+        api_call(action, self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await
     }
 
     pub async fn list<K>(&self) -> Vec<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let doing = format!("listing {} in {}", K::plural(&()), self.namespace);
-        api_call(doing, self.api::<K>().list(&ListParams::default())).await.items
+        let action = format!("listing {} in {}", K::plural(&()), self.namespace);
+        api_call(action, self.api::<K>().list(&ListParams::default())).await.items
     }
 
     /// Deletes an object without waiting for its removal.
@@ -89,8 +89,8 @@ impl Scene {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let doing = format!("deleting the {} {}/{name}", K::kind(&()), self.namespace);
-        api_call(doing, self.api::<K>().delete(name, &DeleteParams::default())).await;
+        let action = format!("deleting the {} {}/{name}", K::kind(&()), self.namespace);
+        api_call(action, self.api::<K>().delete(name, &DeleteParams::default())).await;
     }
 
     /// Waits until the object does not exist.
@@ -100,9 +100,9 @@ impl Scene {
     {
         wait_until(format!("the {} {name} to be deleted", K::kind(&())), wait_limit, async || {
             match self.api::<K>().get_opt(name).await {
-                Ok(None) => Look::Found(()),
-                Ok(Some(object)) => Look::NotYet(format!("{object:?}")),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(None) => Poll::Found(()),
+                Ok(Some(object)) => Poll::NotYet(format!("{object:?}")),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await;
@@ -137,11 +137,12 @@ impl Scene {
 
     /// Checks Flux's condition rules for every observed state and for the final state of the Stacks in this scene.
     pub async fn check_conditions_of_every_stack(&self) {
-        let broken = conformance::of_states(&self.timeline.states_of::<Stack>());
+        let broken = conformance::check_observed_states(&self.timeline.states_of::<Stack>());
         assert!(broken.is_empty(), "conditions that violate the Flux conventions:\n{}", broken.join("\n"));
         wait_until("the conditions of all Stacks to follow the Flux conventions", WaitLimit::Reaction, async || {
-            let broken: Vec<String> = self.list::<Stack>().await.iter().flat_map(conformance::at_the_end).collect();
-            if broken.is_empty() { Look::Found(()) } else { Look::NotYet(broken.join("; ")) }
+            let stacks = self.list::<Stack>().await;
+            let broken: Vec<String> = stacks.iter().flat_map(conformance::check_final_state).collect();
+            if broken.is_empty() { Poll::Found(()) } else { Poll::NotYet(broken.join("; ")) }
         })
         .await;
     }
@@ -153,15 +154,15 @@ impl Scene {
         }
         wait_until(format!("the Stacks in {} to be deleted", self.namespace), WaitLimit::Run, async || {
             let stacks = self.list::<Stack>().await;
-            if stacks.is_empty() { Look::Found(()) } else { Look::NotYet(describe(&stacks)) }
+            if stacks.is_empty() { Poll::Found(()) } else { Poll::NotYet(describe(&stacks)) }
         })
         .await;
         for repository in self.list::<GitRepository>().await {
             self.delete::<GitRepository>(&repository.name_any()).await;
         }
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let doing = format!("deleting the namespace {}", self.namespace);
-        api_call(doing, namespaces.delete(&self.namespace, &DeleteParams::default())).await;
+        let action = format!("deleting the namespace {}", self.namespace);
+        api_call(action, namespaces.delete(&self.namespace, &DeleteParams::default())).await;
     }
 
     /// Dumps the state, suspends the Stacks so that they do not disturb other tests, and keeps the namespace for

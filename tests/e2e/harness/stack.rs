@@ -18,7 +18,7 @@ use super::environment::Environment;
 use super::provider_log::ProviderLog;
 use super::scene::{STATE_SECRET, Scene};
 use super::source::{Commit, Source};
-use super::wait::{Look, WaitLimit, api_call, wait_until};
+use super::wait::{Poll, WaitLimit, api_call, wait_until};
 
 /// Handle for a Stack in the cluster.
 pub struct StackHandle<'a> {
@@ -85,15 +85,15 @@ impl Scene {
 
     /// Creates a Stack. Its deletion destroys no resources unless the test sets `destroyOnFinalize`.
     pub async fn start(&self, stack: Stack) -> StackHandle<'_> {
-        let doing = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
-        api_call(doing, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
+        let action = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
+        api_call(action, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
         StackHandle { scene: self, name: stack.name_any(), log: ProviderLog::of(&stack.spec.stack) }
     }
 }
 
 impl Scene {
     /// Returns a handle for an existing Stack.
-    pub fn found(&self, name: &str, stack: &Stack) -> StackHandle<'_> {
+    pub fn stack_handle(&self, name: &str, stack: &Stack) -> StackHandle<'_> {
         StackHandle { scene: self, name: name.to_owned(), log: ProviderLog::of(&stack.spec.stack) }
     }
 }
@@ -116,22 +116,22 @@ impl StackHandle<'_> {
     /// Applies a merge patch to the status.
     pub async fn change_status(&self, status: Value) {
         let patch = Patch::Merge(json!({"status": status}));
-        let doing = format!("writing the status of the Stack {}", self.name);
+        let action = format!("writing the status of the Stack {}", self.name);
         let api = self.scene.api::<Stack>();
-        api_call(doing, api.patch_status(&self.name, &PatchParams::default(), &patch)).await;
+        api_call(action, api.patch_status(&self.name, &PatchParams::default(), &patch)).await;
     }
 
     pub async fn annotate(&self, key: &str, value: &str) {
         self.change(json!({"metadata": {"annotations": {key: value}}})).await;
     }
 
-    /// Waits until `is_so` returns true for the Stack.
-    pub async fn until(&self, what: &str, wait_limit: WaitLimit, is_so: impl Fn(&Stack) -> bool) -> Stack {
+    /// Waits until `predicate` returns true for the Stack.
+    pub async fn until(&self, what: &str, wait_limit: WaitLimit, predicate: impl Fn(&Stack) -> bool) -> Stack {
         wait_until(format!("the Stack {} {what}", self.name), wait_limit, async || {
             match self.scene.api::<Stack>().get(&self.name).await {
-                Ok(stack) if is_so(&stack) => Look::Found(stack),
-                Ok(stack) => Look::NotYet(describe(&[stack])),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(stack) if predicate(&stack) => Poll::Found(stack),
+                Ok(stack) => Poll::NotYet(describe(&[stack])),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await
@@ -182,8 +182,8 @@ impl StackHandle<'_> {
         wait_until(format!("the event {reason} of {}", self.name), WaitLimit::Reaction, async || {
             let events = self.events().await;
             match events.iter().any(|event| event.reason.as_deref() == Some(reason)) {
-                true => Look::Found(events),
-                false => Look::NotYet(format!("{:?}", events.iter().map(|event| &event.reason).collect::<Vec<_>>())),
+                true => Poll::Found(events),
+                false => Poll::NotYet(format!("{:?}", events.iter().map(|event| &event.reason).collect::<Vec<_>>())),
             }
         })
         .await
@@ -219,9 +219,9 @@ impl StackHandle<'_> {
     pub async fn until_gone(&self) {
         wait_until(format!("the Stack {} to be deleted", self.name), WaitLimit::Run, async || {
             match self.scene.api::<Stack>().get_opt(&self.name).await {
-                Ok(None) => Look::Found(()),
-                Ok(Some(stack)) => Look::NotYet(describe(&[stack])),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(None) => Poll::Found(()),
+                Ok(Some(stack)) => Poll::NotYet(describe(&[stack])),
+                Err(error) => Poll::NotYet(error.to_string()),
             }
         })
         .await;

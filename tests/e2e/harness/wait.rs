@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Result of one poll.
-pub enum Look<T> {
+pub enum Poll<T> {
     Found(T),
     /// Describes the observed state.
     NotYet(String),
@@ -42,14 +42,14 @@ impl WaitLimit {
 /// Interval between two polls.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// Polls until `look` returns `Found`. After the timeout, panics with the last observed state.
-pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut look: impl AsyncFnMut() -> Look<T>) -> T {
+/// Polls until `poll` returns `Found`. After the timeout, panics with the last observed state.
+pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut poll: impl AsyncFnMut() -> Poll<T>) -> T {
     let end = Instant::now() + wait_limit.limit();
     let mut seen = "nothing yet".to_owned();
     loop {
-        match timeout(WaitLimit::Call.limit(), look()).await {
-            Ok(Look::Found(found)) => return found,
-            Ok(Look::NotYet(state)) => seen = state,
+        match timeout(WaitLimit::Call.limit(), poll()).await {
+            Ok(Poll::Found(found)) => return found,
+            Ok(Poll::NotYet(state)) => seen = state,
             Err(_) => {
                 panic!("waited {:?} for {what}; the last poll timed out. Last state: {seen}", wait_limit.limit())
             }
@@ -60,10 +60,10 @@ pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, mut look: 
 }
 
 /// Awaits a call to the API server. Panics on an error or a timeout.
-pub async fn api_call<T>(doing: impl Display, call: impl Future<Output = kube::Result<T>>) -> T {
+pub async fn api_call<T>(action: impl Display, call: impl Future<Output = kube::Result<T>>) -> T {
     match timeout(WaitLimit::Call.limit(), call).await {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) => panic!("{doing}: {error}"),
-        Err(_) => panic!("{doing}: the API server did not respond within {:?}", WaitLimit::Call.limit()),
+        Ok(Err(error)) => panic!("{action}: {error}"),
+        Err(_) => panic!("{action}: the API server did not respond within {:?}", WaitLimit::Call.limit()),
     }
 }

@@ -47,11 +47,11 @@ async fn check(scene: &Scene, files: &[File], path: &str) {
     let second = source.push(&replaced(&changed, path, "one in ", "two in ")).await;
     let outputs = outputs_of(&main, &second).await;
     assert_eq!(outputs["assets"]["file"]["hash"], json!(digest("goodbye from a file\n")), "{outputs}");
-    assert_eq!(main.log.sentences().await, once(&["create group-child", "update group-child"]));
+    assert_eq!(main.log.operations().await, once(&["create group-child", "update group-child"]));
     assert_eq!(downloads(&main).await, before, "the second run uses the plugin in PULUMI_HOME");
 
     destroy(&main).await;
-    assert_eq!(main.log.sentences().await, once(&["create group-child", "update group-child", "delete group-child"]));
+    assert_eq!(main.log.operations().await, once(&["create group-child", "update group-child", "delete group-child"]));
 }
 
 fn digest(content: &str) -> String {

@@ -37,7 +37,7 @@ async fn check_path(scene: &Scene, files: &[File]) {
     let main = scene.start(stack).await;
     assert_eq!(first_outputs(&main, &commit).await, json!({"count": 0}));
     destroy(&main).await;
-    assert_eq!(main.log.sentences().await, once(&["create step", "delete step"]));
+    assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
 }
 
 #[test]
