@@ -5,7 +5,7 @@ use pulumi_controller::rpc::proto::{DeadRun, Outcome, PendingCreates, RunRequest
 use crate::harness::{Workspace, has_pulumi, signal};
 use crate::runs::SLOW;
 
-const QUICK: &str = "name: example\nruntime: yaml\noutputs: {one: 1}\n";
+const PROGRAM: &str = "name: example\nruntime: yaml\noutputs: {one: 1}\n";
 
 /// Creates a stack with the lock of a run whose CLI was killed. Returns the process ID of that CLI.
 async fn with_dead_lock(workspace: &Workspace) -> u32 {
@@ -27,7 +27,7 @@ async fn with_dead_lock(workspace: &Workspace) -> u32 {
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);
     assert_eq!(workspace.locks().len(), 1);
-    workspace.put(QUICK).await;
+    workspace.put(PROGRAM).await;
     cli
 }
 
@@ -65,7 +65,7 @@ async fn a_restarted_agent_identifies_the_lock_owner_from_its_journal() {
     workspace.wait_for_exit().await;
     workspace.start_agent().await;
     assert_eq!(workspace.locks().len(), 1);
-    workspace.put(QUICK).await;
+    workspace.put(PROGRAM).await;
     let automatic = RunRequest { lock_recovery: true, ..workspace.request(&[]).await };
     let result = workspace.run_to_end(&automatic).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
@@ -77,7 +77,7 @@ async fn the_lock_of_a_run_in_another_pod_is_removed_only_with_proof() {
         return;
     }
     let workspace = Workspace::start().await;
-    workspace.put(QUICK).await;
+    workspace.put(PROGRAM).await;
     let first = workspace.request(&[]).await;
     workspace.run_to_end(&first).await;
     workspace.put_lock("gone-0", 4711, "2026-01-01T00:00:30Z");

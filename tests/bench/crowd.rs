@@ -101,7 +101,7 @@ async fn rest(scene: &Scene) -> Row {
     let seconds = rest_seconds(300);
     let mut writes = ApiWrites::from_now();
     println!("waiting until the controller is idle, then for {seconds} s");
-    until_versions_are_known(scene).await;
+    until_versions_are_reported(scene).await;
     writes.until_quiet(QUIET, QUIET_TIMEOUT).await;
     let process = controller(scene).await;
     let before = process.cpu_time();
@@ -121,7 +121,7 @@ async fn rest(scene: &Scene) -> Row {
 
 /// Waits until the status of each Workspace contains the version of the CLI. The agent queries this version some time
 /// after its start, so the status changes once after the first run.
-async fn until_versions_are_known(scene: &Scene) {
+async fn until_versions_are_reported(scene: &Scene) {
     let is_unknown = |workspace: &Workspace| workspace.status.as_ref().is_none_or(|it| it.pulumi_version.is_none());
     wait_until("the version of the CLI in the status of each Workspace", WaitLimit::Long, async || {
         match scene.list::<Workspace>().await.iter().filter(|workspace| is_unknown(workspace)).count() {

@@ -16,7 +16,7 @@ use crate::progress::until_count;
 
 const NAME: &str = "fake0";
 /// Key of the label, the annotation and the taint of fake nodes. KWOK manages the nodes with this annotation.
-const MARK: &str = "kwok.x-k8s.io/node";
+const FAKE_NODE_KEY: &str = "kwok.x-k8s.io/node";
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Environment variable with the IP address of fake pods.
@@ -39,8 +39,8 @@ pub fn address() -> SocketAddr {
 pub async fn create(client: &Client) {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = json!({
-        "metadata": {"name": NAME, "labels": {MARK: "fake"}, "annotations": {MARK: "fake"}},
-        "spec": {"taints": [{"key": MARK, "value": "fake", "effect": "NoSchedule"}]},
+        "metadata": {"name": NAME, "labels": {FAKE_NODE_KEY: "fake"}, "annotations": {FAKE_NODE_KEY: "fake"}},
+        "spec": {"taints": [{"key": FAKE_NODE_KEY, "value": "fake", "effect": "NoSchedule"}]},
     });
     let node: Node = serde_json::from_value(node).expect("a node");
     if api_call("reading the fake node", nodes.get_opt(NAME)).await.is_none() {
@@ -58,8 +58,8 @@ pub async fn create(client: &Client) {
 /// Places the workspace pod of a Stack on the fake node.
 pub fn place(mut stack: Stack) -> Stack {
     if let Some(template) = &mut stack.spec.workspace_template {
-        let toleration = json!({"key": MARK, "operator": "Exists", "effect": "NoSchedule"});
-        let placement = json!({"nodeSelector": {MARK: "fake"}, "tolerations": [toleration]});
+        let toleration = json!({"key": FAKE_NODE_KEY, "operator": "Exists", "effect": "NoSchedule"});
+        let placement = json!({"nodeSelector": {FAKE_NODE_KEY: "fake"}, "tolerations": [toleration]});
         template["spec"]["podTemplate"] = json!({"spec": placement});
     }
     stack

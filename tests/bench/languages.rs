@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{File, Scene, in_scene};
 use crate::moments::{Moment, Moments, now};
-use crate::path::{BARE_UP, Pod, STEPS, moments_of, steps, total};
+use crate::path::{PULUMI_UP, Pod, STEPS, moments_of, steps, total};
 use crate::table::{Row, median};
 
 const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
@@ -111,12 +111,12 @@ pub async fn measure() -> Vec<Row> {
     for (number, language) in LANGUAGES.iter().enumerate() {
         println!("language {} of {}: {}", number + 1, LANGUAGES.len(), language.name);
         let scene_name = format!("bench-{}", language.name.to_lowercase());
-        in_scene(&scene_name, async |scene| rows.extend(of_language(scene, language).await)).await;
+        in_scene(&scene_name, async |scene| rows.extend(measure_language(scene, language).await)).await;
     }
     rows
 }
 
-async fn of_language(scene: &Scene, language: &Language) -> Vec<Row> {
+async fn measure_language(scene: &Scene, language: &Language) -> Vec<Row> {
     let source = scene.source("app").await;
     let first = source.artifact_of(&source.push(&(language.project)("start", false)).await).await;
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
@@ -180,7 +180,7 @@ async fn bare_change(pod: &Pod, language: &Language, text: &str, more: bool, ins
     }
     // The agent sets the same cache directories for runs.
     prepare.push_str("\nexport GOCACHE=/share/cache/go-build GOMODCACHE=/share/cache/go-modules");
-    pod.duration(&prepare, &format!("{{ {install}; }} && {BARE_UP}")).await
+    pod.duration(&prepare, &format!("{{ {install}; }} && {PULUMI_UP}")).await
 }
 
 fn row(language: &Language, change: &str, runs: &[Vec<Moment>], bare: f64, budget: f64) -> Row {

@@ -69,14 +69,14 @@ pub async fn measure() -> Vec<Row> {
         if stacks - there <= MAX_RUNS {
             let note = run(&scene, &stack_of, &fake_agent, &done, there..stacks).await;
             rows.push(row(&scene, stacks, budget).await.with_note(note));
-            rows.push(pushed_to(&mut pushed, &push_scene).await.measure_at_rest(stacks).await);
+            rows.push(get_or_start(&mut pushed, &push_scene).await.measure_at_rest(stacks).await);
         } else {
             if there == 0 {
                 run(&scene, &stack_of, &fake_agent, &done, 0..1).await;
             }
-            let pushed = pushed_to(&mut pushed, &push_scene).await;
+            let pushed = get_or_start(&mut pushed, &push_scene).await;
             copy(&scene, &fake_agent, there.max(1)..stacks).await;
-            rows.push(row_at_work(&scene, &fake_agent, stacks, budget).await);
+            rows.push(measure_reconciled(&scene, &fake_agent, stacks, budget).await);
             rows.push(pushed.measure(&format!("{stacks} Stacks, after a restart"), None).await);
         }
         there = stacks;
@@ -86,7 +86,7 @@ pub async fn measure() -> Vec<Row> {
 }
 
 /// Returns the Stack that receives pushes. The first call creates the Stack.
-async fn pushed_to<'a, 'b>(pushed: &'b mut Option<Pushed<'a>>, scene: &'a Scene) -> &'b Pushed<'a> {
+async fn get_or_start<'a, 'b>(pushed: &'b mut Option<Pushed<'a>>, scene: &'a Scene) -> &'b Pushed<'a> {
     if pushed.is_none() {
         *pushed = Some(Pushed::start(scene).await);
     }
@@ -151,7 +151,7 @@ async fn copy(scene: &Scene, fake_agent: &FakeAgent, numbers: std::ops::Range<us
 
 /// Measures the memory during the first reconciliation of all Stacks, which is higher than at rest. With ten thousand
 /// Stacks, the first reconciliations take more than an hour because of the load on the API server.
-async fn row_at_work(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
+async fn measure_reconciled(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
     let (before, runs) = (fake_agent.workspaces(), fake_agent.runs());
     until_count("Workspaces are reconciled", RECONCILED, MIN_LIMIT, async || {
         (fake_agent.workspaces() - before, fake_agent.calls())

@@ -153,7 +153,7 @@ fn project(text: &str) -> String {
 }
 
 /// Command that runs the CLI alone.
-pub const BARE_UP: &str =
+pub const PULUMI_UP: &str =
     "pulumi --non-interactive --color=never up --yes --skip-preview --suppress-progress --stack=bare";
 
 /// A workspace pod, in which the benchmark runs commands.
@@ -190,7 +190,7 @@ impl Pod {
             "mkdir -p /tmp/bare && cd /tmp/bare && cat >Pulumi.yaml <<'END'\n{}\nEND\n{init}",
             project(text).replace("bench-path", &format!("bare-{}", self.namespace)),
         );
-        self.duration(&prepare, BARE_UP).await
+        self.duration(&prepare, PULUMI_UP).await
     }
 
     /// Returns the duration of a command in the pod in seconds. The command and its preparation use the backend of the

@@ -39,10 +39,10 @@ pub async fn measure() -> Vec<Row> {
         let rest = victims.rounds("rest").await;
         let attack = |name: &'static str, times: [Vec<f64>; 3]| rows_of(name, &rest, times);
         rows.extend(rows_of("no attack", &rest, victims.rounds("second rest").await));
-        rows.extend(attack("large Stacks", under_large_objects(&victims).await));
-        rows.extend(attack("expensive readyExpr", in_attack("bench-expressions", &victims, expressions).await));
-        rows.extend(attack("Git repositories", in_attack("bench-git", &victims, repositories).await));
-        rows.extend(attack("long runs", in_attack("bench-long", &victims, long_runs).await));
+        rows.extend(attack("large Stacks", measure_large_objects(&victims).await));
+        rows.extend(attack("expensive readyExpr", measure_attack("bench-expressions", &victims, expressions).await));
+        rows.extend(attack("Git repositories", measure_attack("bench-git", &victims, repositories).await));
+        rows.extend(attack("long runs", measure_attack("bench-long", &victims, long_runs).await));
     })
     .await;
     rows
@@ -155,14 +155,14 @@ fn program(text: &str) -> Vec<File> {
 }
 
 /// Measures the victims during an attack in another namespace.
-async fn in_attack(name: &str, victims: &Victims<'_>, attack: impl AsyncFn(&Scene)) -> [Vec<f64>; 3] {
+async fn measure_attack(name: &str, victims: &Victims<'_>, attack: impl AsyncFn(&Scene)) -> [Vec<f64>; 3] {
     let mut times = None;
-    in_scene(name, async |scene| times = Some(during(name, victims, attack(scene)).await)).await;
+    in_scene(name, async |scene| times = Some(measure_during(name, victims, attack(scene)).await)).await;
     times.expect("the victims are measured")
 }
 
 /// Measures the victims while the attack runs.
-async fn during(name: &str, victims: &Victims<'_>, attack: impl Future<Output = ()>) -> [Vec<f64>; 3] {
+async fn measure_during(name: &str, victims: &Victims<'_>, attack: impl Future<Output = ()>) -> [Vec<f64>; 3] {
     println!("measuring during the attack {name}");
     let measured = async {
         sleep(WARM_UP).await;
@@ -176,7 +176,7 @@ async fn during(name: &str, victims: &Victims<'_>, attack: impl Future<Output = 
 
 /// Creates Stacks of 1.3 MB and changes them continuously. Half of them have more values than the controller parses.
 /// The harness does not watch their namespace.
-async fn under_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
+async fn measure_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
     let client = crate::harness::client().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let name = "bench-large";
@@ -202,7 +202,7 @@ async fn under_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
             sleep(PAUSE).await;
         }
     };
-    let times = during("large", victims, attack).await;
+    let times = measure_during("large", victims, attack).await;
     namespaces.delete(name, &DeleteParams::default()).await.expect("the namespace exists");
     wait_until("the large Stacks to be deleted", WaitLimit::Long, async || match namespaces.get_opt(name).await {
         Ok(None) => Poll::Found(()),

@@ -99,7 +99,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     let acknowledged = || usize::try_from(fake_agent.acknowledged()).unwrap_or(usize::MAX);
     until_count("results are acknowledged", RUNS, LIMIT, async || (acknowledged(), fake_agent.calls())).await;
     until_count("Stacks are Ready", RUNS, LIMIT, async || (ready(scene).await, String::new())).await;
-    assert_eq!(runs.with_two_ends(), Vec::<String>::new(), "each result is recorded once");
+    assert_eq!(runs.recorded_twice(), Vec::<String>::new(), "each result is recorded once");
     assert_eq!((fake_agent.runs(), fake_agent.acknowledged()), (RUNS as u64, RUNS as u64), "each run started once");
     remove(scene).await;
 }
@@ -200,7 +200,7 @@ impl Runs {
         self.count(|seen| !seen.ends.is_empty())
     }
 
-    fn with_two_ends(&self) -> Vec<String> {
+    fn recorded_twice(&self) -> Vec<String> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.iter()
             .filter(|(_, seen)| seen.ends.len() > 1)

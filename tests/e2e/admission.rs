@@ -7,10 +7,10 @@ use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, workspace_object};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Poll, Program, Scene, WaitLimit, condition, finally, is_stalled, kubectl, run, try_kubectl, wait_until,
+    Poll, Program, Scene, WaitLimit, condition, is_stalled, kubectl, run, run_with_cleanup, try_kubectl, wait_until,
 };
 
-const FROZEN: &str = "changes are frozen today";
+const REJECTION: &str = "changes are frozen today";
 
 /// An admission policy for objects of one kind in the namespace of a scene, and its binding. The namespace is the name
 /// of both.
@@ -26,7 +26,7 @@ struct Policy {
 
 impl Policy {
     fn rejecting(resource: (&'static str, &'static str)) -> Policy {
-        let spec = json!({"validations": [{"expression": "false", "message": FROZEN}]});
+        let spec = json!({"validations": [{"expression": "false", "message": REJECTION}]});
         let binding = json!({"validationActions": ["Deny"]});
         Policy { kind: "ValidatingAdmissionPolicy", version: "v1", resource, spec, binding }
     }
@@ -76,21 +76,21 @@ impl Policy {
 /// Checks that a Stack reports the policy that rejects its writes, and that it runs once the policy is removed.
 async fn check_rejection(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
     let policy = Policy::rejecting(resource);
-    let is_frozen = |response: Result<String, String>| response.is_err_and(|problem| problem.contains(FROZEN));
+    let is_rejected = |response: Result<String, String>| response.is_err_and(|problem| problem.contains(REJECTION));
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("frozen").output("text", json!("hello")).files()).await;
-    finally(
+    run_with_cleanup(
         async || {
             policy.apply(scene).await;
-            policy.until_enforced(scene, &probe, is_frozen).await;
+            policy.until_enforced(scene, &probe, is_rejected).await;
             let main = scene.start(scene.stack("main", &source)).await;
             main.until("to report the policy", WaitLimit::Run, |stack| {
                 is_stalled(stack, stack_reason::WORKSPACE_FAILED)
-                    && condition(stack, READY).is_some_and(|ready| ready.message.contains(FROZEN))
+                    && condition(stack, READY).is_some_and(|ready| ready.message.contains(REJECTION))
             })
             .await;
             policy.delete(scene).await;
-            policy.until_enforced(scene, &probe, |response| !is_frozen(response)).await;
+            policy.until_enforced(scene, &probe, |response| !is_rejected(response)).await;
             // Requests a reconciliation, because the next retry is minutes away.
             main.annotate(ANNOTATION_REQUESTED_AT, "thawed").await;
             let annotations = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: "thawed"}}});
@@ -135,7 +135,7 @@ fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
         let probe = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probe"}, "spec": spec});
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("rewritten").output("text", json!("hello")).files()).await;
-        finally(
+        run_with_cleanup(
             async || {
                 policy.apply(scene).await;
                 let is_rewritten = |response: Result<String, String>| response.is_ok_and(|text| text.contains("other"));

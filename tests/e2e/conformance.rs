@@ -10,7 +10,7 @@ use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, find, is_t
 use pulumi_controller::api::pulumi::Stack;
 
 /// Conditions with negative polarity.
-const NEGATIVE: [&str; 2] = [RECONCILING, STALLED];
+const ABNORMAL_TRUE: [&str; 2] = [RECONCILING, STALLED];
 
 /// The fields of a Stack that the rules check.
 struct View<'a> {
@@ -46,7 +46,7 @@ impl<'a> View<'a> {
             (
                 "FAIL0005",
                 "Reconciling and Stalled are both present",
-                NEGATIVE.iter().all(|kind| find(self.conditions, kind).is_some()),
+                ABNORMAL_TRUE.iter().all(|kind| find(self.conditions, kind).is_some()),
             ),
             ("FAIL0006", "observedGeneration is greater than the generation", self.observed > Some(self.generation)),
             ("WARN0003", "Reconciling is False instead of absent", is_there_as(RECONCILING, "False")),
@@ -71,7 +71,7 @@ impl<'a> View<'a> {
     /// Checks the rules that apply at the end of a reconciliation.
     fn at_rest(&self) -> Vec<(&'static str, &'static str)> {
         let ready = self.ready_is("True");
-        let negative = NEGATIVE.iter().any(|kind| is_true(self.conditions, kind));
+        let negative = ABNORMAL_TRUE.iter().any(|kind| is_true(self.conditions, kind));
         let older = |condition: &Condition| condition.observed_generation.is_some_and(|g| g < self.generation);
         let other = |condition: &Condition| condition.observed_generation.is_some_and(|g| Some(g) != self.observed);
         [
@@ -84,7 +84,7 @@ impl<'a> View<'a> {
             (
                 "WARN0001",
                 "a negative condition exists while Ready is True",
-                ready && NEGATIVE.iter().any(|kind| find(self.conditions, kind).is_some()),
+                ready && ABNORMAL_TRUE.iter().any(|kind| find(self.conditions, kind).is_some()),
             ),
             ("FAIL0007", "Ready is True for an older generation", ready && self.observed < Some(self.generation)),
             (

@@ -9,7 +9,7 @@ use crate::harness::{Program, Scene, WaitLimit, has_condition, once, run};
 use crate::runs_parts::{in_pod, slow};
 
 /// Moves the URL of the backend from the spec to a Secret that only the agent reads.
-async fn with_backend_in_a_secret(scene: &Scene, mut stack: Stack) -> Stack {
+async fn with_backend_in_secret(scene: &Scene, mut stack: Stack) -> Stack {
     let url = stack.spec.backend.take().expect("the test environment sets a backend");
     scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
     let secret = Some(SecretSelector { namespace: None, name: "backend".to_owned(), key: "url".to_owned() });
@@ -28,7 +28,7 @@ fn a_stack_that_never_applied_does_not_destroy_another_stacks_resources() {
 
         let broken = scene.source("broken").await;
         broken.push(&Program::new("scope").typed_config("missing", "string").files()).await;
-        let mut stack = with_backend_in_a_secret(scene, scene.stack("other", &broken)).await;
+        let mut stack = with_backend_in_secret(scene, scene.stack("other", &broken)).await;
         stack.spec.stack.clone_from(&owner.get().await.spec.stack);
         stack.spec.destroy_on_finalize = Some(true);
         let other = scene.start(stack).await;
@@ -88,7 +88,7 @@ fn the_backend_of_an_interrupted_run_is_recorded() {
     run("scope-killed", async |scene| {
         let source = scene.source("app").await;
         source.push(&slow("scope-killed", 300).files()).await;
-        let stack = with_backend_in_a_secret(scene, scene.stack("main", &source)).await;
+        let stack = with_backend_in_secret(scene, scene.stack("main", &source)).await;
         let main = scene.start(stack).await;
         main.log.wait_for("create", "slow", "begin").await;
         // Kills the child processes of PID 1. PID 1 then restarts the agent.

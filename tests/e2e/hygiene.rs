@@ -77,7 +77,7 @@ fn foreign_writes_and_explicit_zero_values_are_preserved() {
         scene.apply_as_team::<StatefulSet>(&object, None).await;
         let second = source.push(&with_text("two")).await;
         let stack = main.until_applied(&second).await;
-        let managed = managed_by_the_controller(&stack);
+        let managed = controller_fields(&stack);
         assert_eq!(managed, BTreeSet::from(["f:metadata.f:finalizers", "f:status"].map(str::to_owned)));
 
         let conditions = stack.status.map(|status| status.conditions).unwrap_or_default();
@@ -93,7 +93,7 @@ fn foreign_writes_and_explicit_zero_values_are_preserved() {
 
 /// Returns the top-level fields of an object that the controller manages. In the metadata, returns the individual
 /// fields.
-fn managed_by_the_controller<K: Resource>(object: &K) -> BTreeSet<String> {
+fn controller_fields<K: Resource>(object: &K) -> BTreeSet<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     let ours = entries.filter(|entry| entry.manager.as_deref() == Some(names::FIELD_MANAGER));
     let fields = ours.filter_map(|entry| entry.fields_v1.as_ref()?.0.as_object()).flatten();

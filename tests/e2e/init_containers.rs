@@ -19,9 +19,9 @@ fn files(project: &str, word: &str) -> Vec<File> {
     files
 }
 
-const MAKE: &str = "tr a-z A-Z </share/workspace/word.txt >/share/workspace/made.txt";
+const UPPERCASE_SCRIPT: &str = "tr a-z A-Z </share/workspace/word.txt >/share/workspace/made.txt";
 /// Script of a sidecar, which runs until SIGTERM.
-const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
+const SIDECAR_SCRIPT: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
 
 /// Returns an init container that runs a script.
 fn container(scene: &Scene, name: &str, script: &str) -> Value {
@@ -62,7 +62,7 @@ fn init_containers_can_read_the_source_and_a_new_source_gets_a_new_pod() {
         let source = scene.source("app").await;
         let first = source.push(&files("init", "one")).await;
         let mut stack = scene.stack("main", &source);
-        let make = container(scene, "make", MAKE);
+        let make = container(scene, "make", UPPERCASE_SCRIPT);
         set_template(&mut stack, &[make]);
         let main = scene.start(stack).await;
         let stack = main.until_applied(&first).await;
@@ -85,7 +85,7 @@ fn a_sidecar_needs_no_source_and_new_sources_keep_the_pod() {
         let program = |text: &str| Program::new("side-car").output("result", json!(text)).files();
         let first = source.push(&program("one")).await;
         let mut stack = scene.stack("main", &source);
-        let mut proxy = container(scene, "proxy", STAY);
+        let mut proxy = container(scene, "proxy", SIDECAR_SCRIPT);
         proxy["restartPolicy"] = json!("Always");
         set_template(&mut stack, &[proxy]);
         let main = scene.start(stack).await;
@@ -106,7 +106,7 @@ fn a_failing_init_container_is_reported_and_recovers_when_fixed() {
         let commit = source.push(&files("init-fails", "one")).await;
         let mut stack = scene.stack("main", &source);
         let fail = container(scene, "make", "echo there is no database >/dev/termination-log; exit 3");
-        let make = container(scene, "make", MAKE);
+        let make = container(scene, "make", UPPERCASE_SCRIPT);
         set_template(&mut stack, &[fail]);
         let main = scene.start(stack).await;
         main.until("to report the init container", WaitLimit::Run, |stack| {
@@ -128,7 +128,7 @@ fn a_source_that_fails_its_init_container_is_fixed_by_the_next_push() {
         incomplete.retain(|file| file.path != "word.txt");
         source.push(&incomplete).await;
         let mut stack = scene.stack("main", &source);
-        let script = format!("[ -f /share/workspace/word.txt ] || exit 4; {MAKE}");
+        let script = format!("[ -f /share/workspace/word.txt ] || exit 4; {UPPERCASE_SCRIPT}");
         let make = container(scene, "make", &script);
         set_template(&mut stack, &[make]);
         let main = scene.start(stack).await;
@@ -153,7 +153,7 @@ fn env_and_mounts_of_the_fetch_container_are_accepted_with_an_event() {
             "name": "fetch", "env": [{"name": "SSH_KNOWN_HOSTS", "value": "/hosts/known_hosts"}],
             "volumeMounts": [{"name": "hosts", "mountPath": "/hosts"}],
         });
-        set_template(&mut stack, &[fetch, container(scene, "make", MAKE)]);
+        set_template(&mut stack, &[fetch, container(scene, "make", UPPERCASE_SCRIPT)]);
         let spec = &mut stack.spec.workspace_template.get_or_insert_default()["spec"]["podTemplate"]["spec"];
         spec["volumes"] = json!([{"name": "hosts", "emptyDir": {}}]);
         let main = scene.start(stack).await;

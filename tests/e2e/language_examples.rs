@@ -22,7 +22,7 @@ const REGISTRY: &str = "      env:
 const BLOCK_LIMIT: Duration = Duration::from_secs(960);
 
 /// Commands that the test skips, because the scene creates and deletes the namespace.
-const COMMANDS_OF_SCENE: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
+const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
 
 /// A code block in a README.
 #[derive(Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ async fn run_readme(scene: &Scene, language: &str) {
     for block in blocks(&readme) {
         match block {
             Block::Commands(commands) => {
-                let is_of_test = |line: &&str| !COMMANDS_OF_SCENE.iter().any(|command| line.starts_with(command));
+                let is_of_test = |line: &&str| !SCENE_COMMANDS.iter().any(|command| line.starts_with(command));
                 let commands: Vec<&str> = commands.lines().filter(is_of_test).collect();
                 output = bash(example, &commands.join("\n")).await;
             }

@@ -12,16 +12,16 @@ use serde_json::json;
 use crate::harness::{Controller, Program, Scene, Source, StackHandle, WaitLimit, condition, has_condition, once, run};
 
 /// Maximum age of the last success of a prerequisite.
-const FRESH: Duration = Duration::from_secs(30);
+const MAX_AGE: Duration = Duration::from_secs(30);
 
 fn with_text(text: &str) -> Program {
     Program::new("chain").step("step", json!({"value": text}))
 }
 
 /// Returns a Stack that requires a recent success of another Stack.
-fn after(scene: &Scene, name: &str, source: &Source<'_>, base: &str) -> Stack {
+fn stack_after(scene: &Scene, name: &str, source: &Source<'_>, base: &str) -> Stack {
     let mut stack = scene.stack(name, source);
-    let requirement = Requirement { succeeded_within_duration: Some(format!("{}s", FRESH.as_secs())) };
+    let requirement = Requirement { succeeded_within_duration: Some(format!("{}s", MAX_AGE.as_secs())) };
     stack.spec.prerequisites = vec![PrerequisiteReference { name: base.to_owned(), requirement: Some(requirement) }];
     stack
 }
@@ -32,14 +32,14 @@ fn outdated_prerequisites_rerun_first_in_a_chain() {
         let [shared, own] = [scene.source("shared").await, scene.source("own").await];
         let first = shared.push(&with_text("one").files()).await;
         let own_first = own.push(&with_text("one").files()).await;
-        let top = scene.start(after(scene, "top", &own, "middle")).await;
+        let top = scene.start(stack_after(scene, "top", &own, "middle")).await;
         let waits = |stack: &Stack| has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED);
         let stack = top.until("to wait for the missing dependency", WaitLimit::Reaction, waits).await;
         let message = condition(&stack, READY).expect("object exists").message.clone();
         assert_eq!(message, "waiting for middle: not found");
         assert!(top.updates().await.is_empty());
 
-        let middle = scene.start(after(scene, "middle", &shared, "base")).await;
+        let middle = scene.start(stack_after(scene, "middle", &shared, "base")).await;
         let base = scene.start(scene.stack("base", &shared)).await;
         top.until_applied(&own_first).await;
         for stack in [&middle, &base] {
@@ -67,7 +67,7 @@ fn outdated_prerequisites_rerun_first_in_a_chain() {
 async fn until_stale(stack: &StackHandle<'_>) {
     let stale = |stack: &Stack| {
         let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref()?.last_resync_time.clone());
-        let limit = jiff::SignedDuration::try_from(FRESH).expect("the maximum age");
+        let limit = jiff::SignedDuration::try_from(MAX_AGE).expect("the maximum age");
         last.is_some_and(|time| Timestamp::now().duration_since(time.0) > limit)
     };
     stack.until("to have an outdated success", WaitLimit::Reaction, stale).await;

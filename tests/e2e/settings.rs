@@ -306,18 +306,18 @@ fn targets_limit_a_run_to_them_and_their_dependents() {
 
         let second = source.push(&program("b").files()).await;
         main.until_applied(&second).await;
-        assert_eq!(updated(&main).await, ["one"]);
+        assert_eq!(updated_resources(&main).await, ["one"]);
         main.change(json!({"spec": {"targetDependents": true}})).await;
         main.until_applied(&second).await;
-        assert_eq!(updated(&main).await, ["one", "three"], "dependent resources are updated");
+        assert_eq!(updated_resources(&main).await, ["one", "three"], "dependent resources are updated");
         let third = source.push(&program("c").files()).await;
         main.until_applied(&third).await;
-        assert_eq!(updated(&main).await[2..], ["one", "three"]);
+        assert_eq!(updated_resources(&main).await[2..], ["one", "three"]);
     });
 }
 
 /// Returns the updated resources in order.
-async fn updated(main: &StackHandle<'_>) -> Vec<String> {
+async fn updated_resources(main: &StackHandle<'_>) -> Vec<String> {
     let done = |operation: String| {
         operation.strip_prefix("update ").and_then(|rest| rest.strip_suffix(" done")).map(str::to_owned)
     };

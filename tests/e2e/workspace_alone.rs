@@ -25,7 +25,7 @@ fn flux(artifact: &SourceArtifact) -> Value {
 }
 
 /// Returns a script that writes the project file to a directory.
-fn written(program: &Program, directory: &str) -> String {
+fn write_script(program: &Program, directory: &str) -> String {
     let file = program.file("Pulumi.yaml").content;
     format!("mkdir -p {directory} && cat >{directory}/Pulumi.yaml <<'END'\n{file}\nEND\n")
 }
@@ -196,7 +196,7 @@ fn an_image_directory_is_a_source() {
     run("alone-local", async |scene| {
         let app = json!([{"name": "app", "mountPath": "/app"}]);
         let make =
-            init_container(scene, "make", &written(&with_text("alone-local", "here"), "/app/infra"), app.clone());
+            init_container(scene, "make", &write_script(&with_text("alone-local", "here"), "/app/infra"), app.clone());
         let template = json!({"spec": {
             "initContainers": [make],
             "containers": [{"name": PULUMI_CONTAINER, "volumeMounts": app}],
@@ -226,7 +226,7 @@ fn an_init_container_fills_the_workspace_without_a_source() {
         .await;
         let share = json!([{"name": "share", "mountPath": "/share"}]);
         let make =
-            init_container(scene, "make", &written(&with_text("alone-none", "filled"), "/share/workspace"), share);
+            init_container(scene, "make", &write_script(&with_text("alone-none", "filled"), "/share/workspace"), share);
         let template = json!({"spec": {"initContainers": [make]}});
         scene.patch::<Workspace>("main", json!({"spec": {"podTemplate": template}})).await;
         until_ready(scene, "main").await;
@@ -240,7 +240,7 @@ fn an_init_container_fills_the_workspace_without_a_source() {
 fn a_stack_without_a_source_runs_the_init_container_files() {
     run("stack-none", async |scene| {
         let share = json!([{"name": "share", "mountPath": "/share"}]);
-        let script = |word: &str| written(&with_text("stack-none", word), "/share/workspace");
+        let script = |word: &str| write_script(&with_text("stack-none", word), "/share/workspace");
         let template = |word: &str| json!({"spec": {"initContainers": [init_container(scene, "make", &script(word), share.clone())]}});
         let mut stack = scene.stack_on("main", "");
         stack.spec.flux_source = None;

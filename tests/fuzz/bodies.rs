@@ -55,16 +55,16 @@ pub fn gzip(bytes: &[u8]) {
 
 /// Unpacks an archive next to a file that must not change. Checks the result, even if the archive is rejected.
 pub fn unpacked(bytes: &[u8], limits: &Limits) -> Result<Unpacked, UnpackError> {
-    const WITNESS: &str = "unchanged content";
+    const OUTSIDE_CONTENT: &str = "unchanged content";
     let place = tempfile::tempdir().expect("a temporary directory");
     let (into, witness) = (place.path().join("into"), place.path().join("witness"));
     std::fs::create_dir(&into).expect("a directory");
-    std::fs::write(&witness, WITNESS).expect("a file");
+    std::fs::write(&witness, OUTSIDE_CONTENT).expect("a file");
     let result = unpack(bytes, &into, limits);
     let entries: BTreeSet<_> =
         std::fs::read_dir(place.path()).expect("a directory").flatten().map(|e| e.file_name()).collect();
     assert_eq!(entries.len(), 2, "a file was written outside of the directory: {entries:?}");
-    assert_eq!(std::fs::read_to_string(&witness).expect("the witness file exists"), WITNESS);
+    assert_eq!(std::fs::read_to_string(&witness).expect("the witness file exists"), OUTSIDE_CONTENT);
     let mut found = Found::default();
     found.walk(&into, &into, 0, limits);
     assert!(found.entries <= limits.entries, "{} entries", found.entries);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
-use crate::evil_server::{EvilServer, Pack, entry, long_list};
+use crate::evil_server::{EvilServer, Pack, long_list, tree_entry};
 use crate::follower::{Controller, origin};
 use crate::http_server::Server;
 use crate::repository::Repository;
@@ -47,7 +47,7 @@ fn noise(bytes: usize) -> Vec<u8> {
 async fn submodules_count_as_entries() {
     let mut pack = Pack::new();
     let nothing = ObjectId::null(gix_hash::Kind::Sha1);
-    let tree: Vec<u8> = (0..300_000).flat_map(|n| entry("160000", &format!("module-{n:06}"), &nothing)).collect();
+    let tree: Vec<u8> = (0..300_000).flat_map(|n| tree_entry("160000", &format!("module-{n:06}"), &nothing)).collect();
     let tree = pack.object(Kind::Tree, &tree).0;
     let commit = pack.commit(tree);
     let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should reject too many objects");
@@ -58,9 +58,9 @@ async fn submodules_count_as_entries() {
 async fn directories_that_expand_to_billions_of_files_are_refused() {
     let mut pack = Pack::new();
     let blob = pack.object(Kind::Blob, b"harm").0;
-    let mut tree = pack.object(Kind::Tree, &entry("100644", "f", &blob)).0;
+    let mut tree = pack.object(Kind::Tree, &tree_entry("100644", "f", &blob)).0;
     for _ in 0..10 {
-        let entries: Vec<u8> = (0..10).flat_map(|n| entry("40000", &format!("d{n}"), &tree)).collect();
+        let entries: Vec<u8> = (0..10).flat_map(|n| tree_entry("40000", &format!("d{n}"), &tree)).collect();
         tree = pack.object(Kind::Tree, &entries).0;
     }
     let commit = pack.commit(tree);
@@ -69,25 +69,25 @@ async fn directories_that_expand_to_billions_of_files_are_refused() {
 }
 
 /// Returns a pack of about one megabyte whose objects expand to gigabytes through chains of ten deltas.
-fn chains_of_ten(objects_at_the_end: usize) -> (ObjectId, Pack) {
+fn nested_deltas(last_objects: usize) -> (ObjectId, Pack) {
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
     for _ in 0..2 {
-        place = pack.repeating(place, 10);
+        place = pack.add_repetition(place, 10);
     }
     for _ in 0..7 {
-        place = pack.repeating(place, 1);
+        place = pack.add_repetition(place, 1);
     }
-    for byte in 0..objects_at_the_end {
-        pack.longer(place, u8::try_from(byte).unwrap());
+    for byte in 0..last_objects {
+        pack.add_extension(place, u8::try_from(byte).unwrap());
     }
-    let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
+    let tree = pack.object(Kind::Tree, &tree_entry("100644", "f", &id)).0;
     (pack.commit(tree), pack)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delta_chains_that_decode_to_gigabytes_are_refused() {
-    let (commit, pack) = chains_of_ten(20);
+    let (commit, pack) = nested_deltas(20);
     let began = Instant::now();
     let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should exceed the limit");
     assert!(error.contains("decoded size of the pack exceeds the limit"), "{error}");
@@ -102,11 +102,11 @@ async fn a_thousand_deltas_of_megabytes_are_refused_but_of_kilobytes_accepted() 
         let mut place = pack.object(Kind::Blob, &content).1;
         for n in 0..1000 {
             let byte = u8::try_from(n % 251).unwrap();
-            place = pack.longer(place, byte);
+            place = pack.add_extension(place, byte);
             content.push(byte);
         }
         let id = gix_object::compute_hash(gix_hash::Kind::Sha1, Kind::Blob, &content).unwrap();
-        let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
+        let tree = pack.object(Kind::Tree, &tree_entry("100644", "f", &id)).0;
         let commit = pack.commit(tree);
         let message = attack(EvilServer::with_main(commit, pack)).await;
         match (expected, message) {
@@ -123,11 +123,11 @@ async fn an_object_reused_many_times_after_a_delta_chain_is_refused() {
     let mut content = noise(64 << 10);
     let mut place = pack.object(Kind::Blob, &content).1;
     for n in 0..200_u8 {
-        place = pack.longer(place, n);
+        place = pack.add_extension(place, n);
         content.push(n);
     }
     let id = gix_object::compute_hash(gix_hash::Kind::Sha1, Kind::Blob, &content).unwrap();
-    let files: Vec<u8> = (0..10_000).flat_map(|n| entry("100644", &format!("f{n:05}"), &id)).collect();
+    let files: Vec<u8> = (0..10_000).flat_map(|n| tree_entry("100644", &format!("f{n:05}"), &id)).collect();
     let tree = pack.object(Kind::Tree, &files).0;
     let commit = pack.commit(tree);
     let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should exceed the limit");
@@ -139,13 +139,13 @@ async fn objects_that_do_not_fit_in_memory_are_refused() {
     // Each base in the chain stays in memory while further deltas refer to it.
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
-    place = pack.repeating(place, 60);
+    place = pack.add_repetition(place, 60);
     for _ in 0..9 {
-        let next = pack.repeating(place, 1);
-        pack.longer(place, 1);
+        let next = pack.add_repetition(place, 1);
+        pack.add_extension(place, 1);
         place = next;
     }
-    let tree = pack.object(Kind::Tree, &entry("100644", "f", &id)).0;
+    let tree = pack.object(Kind::Tree, &tree_entry("100644", "f", &id)).0;
     let commit = pack.commit(tree);
     let error = attack(EvilServer::with_main(commit, pack)).await.expect_err("should exceed the limit");
     let words = ["decoded size of the pack", "of memory"];
@@ -154,7 +154,7 @@ async fn objects_that_do_not_fit_in_memory_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pack_that_declares_millions_of_objects_is_refused() {
-    let (commit, pack) = chains_of_ten(0);
+    let (commit, pack) = nested_deltas(0);
     let mut evil = EvilServer::with_main(commit, pack);
     evil.pack[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
     let error = attack(evil).await.expect_err("should reject a wrong number of objects");
@@ -166,7 +166,7 @@ async fn a_list_of_references_is_read_up_to_the_size_limit() {
     for (bytes, expected) in [(31 << 20, None), (40 << 20, Some("list of references exceeds the limit"))] {
         let mut pack = Pack::new();
         let blob = pack.object(Kind::Blob, b"name: app\n").0;
-        let tree = pack.object(Kind::Tree, &entry("100644", "Pulumi.yaml", &blob)).0;
+        let tree = pack.object(Kind::Tree, &tree_entry("100644", "Pulumi.yaml", &blob)).0;
         let commit = pack.commit(tree);
         let evil = EvilServer { references: long_list(bytes, commit), ..EvilServer::with_main(commit, pack) };
         match (expected, attack(evil).await) {
@@ -184,7 +184,7 @@ async fn servers_sending_a_byte_a_second_time_out_and_delay_no_namespace() {
     let mut controller = Controller::with(limits).await;
     let mut slow = Vec::new();
     for (index, what) in ["advertisement", "references", "pack", "pack"].into_iter().enumerate() {
-        let (commit, pack) = chains_of_ten(0);
+        let (commit, pack) = nested_deltas(0);
         let what: &'static [&'static str] = Box::leak(Box::new([what]));
         let url = EvilServer { slow: what, ..EvilServer::with_main(commit, pack) }.start().await;
         let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
@@ -232,7 +232,7 @@ type StackSource = (&'static str, String, Value);
 
 /// Starts a fetch for a Stack from a server that sends one byte per second, and returns the Stack.
 async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> StackSource {
-    let (commit, pack) = chains_of_ten(0);
+    let (commit, pack) = nested_deltas(0);
     let url = EvilServer { slow: &["pack"], ..EvilServer::with_main(commit, pack) }.start().await;
     let (stack, fields) = (format!("slow-{index}"), json!({"projectRepo": url, "branch": "main"}));
     let immediate_result =
@@ -326,7 +326,7 @@ async fn work_for_a_repository_stops_when_no_stack_follows_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn child_processes_have_no_environment_and_no_credentials_in_args() {
-    let (commit, pack) = chains_of_ten(0);
+    let (commit, pack) = nested_deltas(0);
     let url = EvilServer { slow: &["references"], ..EvilServer::with_main(commit, pack) }.start().await;
     let controller = Controller::new().await;
     controller.secrets.set("git", &[("accessToken", "hunter2hunter2")]);

@@ -38,14 +38,14 @@ impl Pack {
             Kind::Blob => 3,
             Kind::Tag => 4,
         };
-        let offset = self.entry(number, data.len());
+        let offset = self.start_entry(number, data.len());
         self.append_compressed(data);
         let id = gix_object::compute_hash(Hash::Sha1, kind, data).unwrap();
         (id, Location { offset, size: data.len() })
     }
 
     /// Adds a delta object that repeats its base `times` times.
-    pub fn repeating(&mut self, base: Location, times: usize) -> Location {
+    pub fn add_repetition(&mut self, base: Location, times: usize) -> Location {
         let mut delta = [varint(base.size), varint(base.size * times)].concat();
         for _ in 0..times {
             for from in (0..base.size).step_by(0xff_ffff) {
@@ -55,21 +55,21 @@ impl Pack {
                 delta.extend(&u32::try_from(count).unwrap().to_le_bytes()[..3]);
             }
         }
-        self.delta(base, base.size * times, &delta)
+        self.add_delta(base, base.size * times, &delta)
     }
 
     /// Adds a delta object that appends one byte to its base.
-    pub fn longer(&mut self, base: Location, byte: u8) -> Location {
+    pub fn add_extension(&mut self, base: Location, byte: u8) -> Location {
         let mut delta = [varint(base.size), varint(base.size + 1)].concat();
         delta.push(0xff);
         delta.extend(&0_u32.to_le_bytes());
         delta.extend(&u32::try_from(base.size).unwrap().to_le_bytes()[..3]);
         delta.extend([1, byte]);
-        self.delta(base, base.size + 1, &delta)
+        self.add_delta(base, base.size + 1, &delta)
     }
 
-    fn delta(&mut self, base: Location, size: usize, delta: &[u8]) -> Location {
-        let offset = self.entry(6, delta.len());
+    fn add_delta(&mut self, base: Location, size: usize, delta: &[u8]) -> Location {
+        let offset = self.start_entry(6, delta.len());
         let mut distance = offset - base.offset;
         let mut groups = vec![u8::try_from(distance & 0x7f).unwrap()];
         distance >>= 7;
@@ -90,7 +90,7 @@ impl Pack {
     }
 
     /// Adds the header of an entry and returns its offset.
-    fn entry(&mut self, number: u8, size: usize) -> usize {
+    fn start_entry(&mut self, number: u8, size: usize) -> usize {
         let offset = self.bytes.len();
         self.objects += 1;
         let low = u8::try_from(size & 0x0f).unwrap();
@@ -132,7 +132,7 @@ fn varint(mut number: usize) -> Vec<u8> {
 }
 
 /// Returns an entry of a tree.
-pub fn entry(mode: &str, name: &str, id: &ObjectId) -> Vec<u8> {
+pub fn tree_entry(mode: &str, name: &str, id: &ObjectId) -> Vec<u8> {
     [mode.as_bytes(), b" ", name.as_bytes(), b"\0", id.as_slice()].concat()
 }
 

@@ -30,7 +30,7 @@ fn a_fleet_repository_installs_upgrades_and_removes_the_controller() {
             let source = scene.source("app").await;
             install(scene, &mut fleet).await;
             let main = deploy_stack(scene, &mut fleet, &source).await;
-            upgrade_in_a_run(scene, &mut fleet, &source, &main).await;
+            upgrade_during_run(scene, &mut fleet, &source, &main).await;
             remove(scene, &mut fleet).await;
             fleet.end().await;
         })
@@ -94,7 +94,7 @@ async fn deploy_stack<'a>(scene: &'a Scene, fleet: &mut Fleet<'_>, source: &Sour
 }
 
 /// Changes the image of the controller during a run. The run must succeed and must not be repeated.
-async fn upgrade_in_a_run(scene: &Scene, fleet: &mut Fleet<'_>, source: &Source<'_>, main: &StackHandle<'_>) {
+async fn upgrade_during_run(scene: &Scene, fleet: &mut Fleet<'_>, source: &Source<'_>, main: &StackHandle<'_>) {
     let before = main.updates().await.len();
     let pod = main.pod_and_restarts().await;
     let commit = source.push(&program("two", 40).files()).await;

@@ -5,7 +5,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{Controller, Poll, WaitLimit, api_call, client, finally, run_alone, wait_until};
+use crate::harness::{Controller, Poll, WaitLimit, api_call, client, run_alone, run_with_cleanup, wait_until};
 
 const DEFINITION: &str = "stacks.pulumi.com";
 /// A status field that the older definition does not have.
@@ -18,7 +18,7 @@ fn an_outdated_crd_is_reported_and_prevents_leading() {
         let controller = Controller::new(&client);
         let definitions: Api<CustomResourceDefinition> = Api::all(client);
         let original = json!(api_call("reading the definition", definitions.get(DEFINITION)).await);
-        finally(
+        run_with_cleanup(
             async || {
                 let old = controller.until_leader_other_than("").await;
                 set_versions(&definitions, &older(&original)).await;

@@ -12,8 +12,8 @@ use pulumi_controller::api::pulumi::{DependencyReference, Stack};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, Poll, Program, Scene, WaitLimit, api_call, client, condition, finally, has_condition, in_scene, kubectl,
-    once, run_alone, try_kubectl, wait_until,
+    Controller, Poll, Program, Scene, WaitLimit, api_call, client, condition, has_condition, in_scene, kubectl, once,
+    run_alone, run_with_cleanup, try_kubectl, wait_until,
 };
 
 /// Renders an overlay, replaces `from` by `to` in the result, and applies it.
@@ -44,7 +44,7 @@ async fn until_available(namespace: &str) {
 async fn run_without_controller(test: impl AsyncFnOnce()) {
     let controller = Controller::new(&client().await);
     controller.scale(0).await;
-    finally(test, async || {
+    run_with_cleanup(test, async || {
         apply("config/rbac", ("", "")).await;
         controller.scale(1).await;
     })
@@ -57,7 +57,7 @@ async fn with_other_arguments(test: impl AsyncFnOnce(&Controller, &[String])) {
     let controller = Controller::new(&client().await);
     let arguments = controller.arguments().await;
     let started_again = async || controller.start_with(&arguments, 1).await;
-    finally(async || test(&controller, arguments.as_slice()).await, started_again).await;
+    run_with_cleanup(async || test(&controller, arguments.as_slice()).await, started_again).await;
 }
 
 fn program(value: &str) -> Program {
@@ -140,7 +140,7 @@ fn tenants_get_only_restricted_pods_with_allowed_accounts() {
     run_alone(async || {
         with_other_arguments(async |controller, _| {
             let tenants = async || in_scene("tenant", async |scene| run_as_tenant(controller, scene).await).await;
-            finally(tenants, async || {
+            run_with_cleanup(tenants, async || {
                 let policy = "validatingadmissionpolicies,validatingadmissionpolicybindings";
                 kubectl(&["delete", policy, "pulumi-controller", "--ignore-not-found"], "").await;
                 apply("config/rbac", ("", "")).await;
@@ -297,7 +297,7 @@ fn each_shard_reconciles_its_own_stacks_and_elects_its_own_leader() {
     run_alone(async || {
         with_other_arguments(async |controller, _| {
             let shards = async || in_scene("shards", async |scene| run_in_shards(controller, scene).await).await;
-            finally(shards, async || {
+            run_with_cleanup(shards, async || {
                 let shard = ["delete", "deployment", "pulumi-controller-shard1", "--namespace", "flux-system"];
                 kubectl(&[&shard[..], &["--ignore-not-found"]].concat(), "").await;
                 apply("config/rbac", ("", "")).await;

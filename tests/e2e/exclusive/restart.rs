@@ -11,14 +11,14 @@ use pulumi_controller::api::names::workspace_pod;
 use serde_json::json;
 
 use crate::harness::{
-    Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, finally, in_scene, is_done, kubectl, once,
-    run_alone, wait_until,
+    Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, in_scene, is_done, kubectl, once, run_alone,
+    run_with_cleanup, wait_until,
 };
 
 /// The controller exits once at each failpoint in the code while a Stack is created, run, destroyed and removed.
 #[test]
 fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
-    let failpoints = failpoints_of_the_controller();
+    let failpoints = controller_failpoints();
     assert!(failpoints.len() > 3, "the code has failpoints: {failpoints:?}");
     run_alone(async || {
         let controller = Controller::new(&client().await);
@@ -34,7 +34,7 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
                 .await;
             }
         };
-        finally(deaths, async || controller.restart_with_failpoint(None).await).await;
+        run_with_cleanup(deaths, async || controller.restart_with_failpoint(None).await).await;
     });
 }
 
@@ -58,7 +58,7 @@ async fn check_stack_lifecycle(scene: &Scene) {
 }
 
 /// Returns the failpoints in the code, except the failpoints of the agent, which is another process.
-fn failpoints_of_the_controller() -> BTreeSet<String> {
+fn controller_failpoints() -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut names = BTreeSet::new();
     let mut folders = vec![source.clone()];
@@ -178,7 +178,7 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
                 controller.scale(0).await;
                 set_stale_run_conditions(&main).await;
             };
-            finally(meanwhile, async || controller.scale(1).await).await;
+            run_with_cleanup(meanwhile, async || controller.scale(1).await).await;
             main.until("to be done again", WaitLimit::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1);
             assert_eq!(main.log.operations().await, once(&["create step"]));
@@ -204,7 +204,7 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
                 controller.scale(0).await;
                 scene.delete::<Pod>(&workspace_pod("main")).await;
             };
-            finally(meanwhile, async || controller.scale(1).await).await;
+            run_with_cleanup(meanwhile, async || controller.scale(1).await).await;
             wait_until("the source to be installed in another pod", WaitLimit::Run, async || {
                 let workspace = main.workspace().await;
                 let status = workspace.status.clone().unwrap_or_default();
@@ -245,7 +245,7 @@ fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
                 let commit = source.push(&program.files()).await;
                 scene.start(scene.stack("main", &source)).await.until_applied(&commit).await;
             };
-            finally(others, async || {
+            run_with_cleanup(others, async || {
                 kubectl(&["delete", "stack.pulumi.com", &name, "--namespace", "default"], "").await;
             })
             .await;

@@ -7,7 +7,8 @@ use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
 use crate::harness::{
-    Commit, Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, finally, in_scene, run_alone, wait_until,
+    Commit, Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, in_scene, run_alone, run_with_cleanup,
+    wait_until,
 };
 use crate::runs_parts::{slow, until_ended_with_reason};
 
@@ -21,7 +22,7 @@ fn queued_stacks_keep_their_position_and_higher_priority_runs_first() {
             controller.start_with(&[before.as_slice(), &limits].concat(), 1).await;
             in_scene("slots", async |scene| queue_for_one_slot(scene, &controller).await).await;
         };
-        finally(test, async || controller.start_with(&before, 1).await).await;
+        run_with_cleanup(test, async || controller.start_with(&before, 1).await).await;
     });
 }
 

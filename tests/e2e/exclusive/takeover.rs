@@ -132,19 +132,19 @@ fn a_run_left_open_by_pko_is_recorded_and_rerun_after_a_state_check() {
 
 #[test]
 fn fifty_stacks_are_adopted_from_pko_without_a_run() {
-    const COUNT: usize = 50;
-    const WITH_A_POD: usize = 5;
+    const STACKS: usize = 50;
+    const RUNNING_PODS: usize = 5;
     run_without_controller("takeover-50", async |scene, controller| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("takeover-50").step("step", json!({"value": "one"})).files()).await;
         source.artifact_of(&commit).await;
         controller.scale(0).await;
         let mut left = BTreeMap::new();
-        for number in 0..COUNT {
+        for number in 0..STACKS {
             let name = format!("s{number:02}");
             let stack = scene.stack(&name, &source);
             // Most Stacks have no Workspace, because fifty pods would overload the node.
-            let stack = match number < WITH_A_POD {
+            let stack = match number < RUNNING_PODS {
                 true => scene.create_operator_objects(stack, &commit.revision()).await,
                 false => scene.create_operator_objects_without_workspace(stack, &commit.revision()).await,
             };

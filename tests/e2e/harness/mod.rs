@@ -85,7 +85,7 @@ pub fn run_alone(test: impl AsyncFnOnce()) {
 }
 
 /// Runs `test` and then `afterwards`. If `test` panics, runs `afterwards` before the panic continues.
-pub async fn finally(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
+pub async fn run_with_cleanup(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
     let outcome = AssertUnwindSafe(test()).catch_unwind().await;
     afterwards().await;
     if let Err(failure) = outcome {

@@ -54,7 +54,7 @@ impl Scene {
                 stack: format!("{name}-{}", self.id),
                 flux_source: Some(FluxSource { source_ref, dir: None }),
                 backend: Some(environment.s3_backend_url.clone()),
-                env_refs: environment_of_runs(),
+                env_refs: run_environment(),
                 workspace_template: Some(json!({"spec": workspace})),
                 ..StackSpec::default()
             },
@@ -229,7 +229,7 @@ impl StackHandle<'_> {
 }
 
 /// Environment of the runs: credentials from the Secret of the scene, and the address of the provider log.
-fn environment_of_runs() -> BTreeMap<String, ResourceRef> {
+fn run_environment() -> BTreeMap<String, ResourceRef> {
     let from_secret = |key: &str| ResourceRef {
         kind: "Secret".to_owned(),
         secret: Some(SecretSelector { namespace: None, name: STATE_SECRET.to_owned(), key: key.to_owned() }),
