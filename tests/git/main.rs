@@ -13,7 +13,6 @@
 
 mod attacks;
 mod auth;
-mod bad_days;
 mod evil_server;
 mod follower;
 mod github;
@@ -23,6 +22,7 @@ mod proxy;
 mod references;
 mod repository;
 mod secrets;
+mod server_faults;
 mod ssh;
 mod ssh_server;
 mod tls;

@@ -4,8 +4,8 @@ use pulumi_controller::rpc::proto::Outcome;
 
 use crate::harness::Workspace;
 
-/// Total size of the output and the event log of `VERBOSE_CLI`, in kilobytes.
-const OUTPUT_BYTES: u64 = 148 * 1024;
+/// Total size of the output and the event log of `VERBOSE_CLI`, in KiB.
+const OUTPUT_KIB: u64 = 148 * 1024;
 
 /// Script that replaces the CLI. It writes a line of 48 MiB to the event log, and 50 MiB without a line end and 50 MiB
 /// of lines to the output.
@@ -36,13 +36,13 @@ async fn a_hundred_megabytes_of_output_do_not_grow_agent_memory() {
     assert!(printed > 100 * 1024 * 1024, "the log of the pod is incomplete: {printed} bytes");
     assert_eq!(result.outcome(), Outcome::Failed);
     assert_eq!(result.message, "what really went wrong");
-    assert!(grown < OUTPUT_BYTES / 3, "the agent held {grown} kB of {OUTPUT_BYTES} kB of output");
+    assert!(grown < OUTPUT_KIB / 3, "the agent held {grown} KiB of {OUTPUT_KIB} KiB of output");
     let journal = workspace.path("share/operations").join(&request.id);
     let kept: u64 = std::fs::read_dir(journal).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     assert!(kept < 1024 * 1024, "the journal of the run has {kept} bytes");
 }
 
-/// Returns the peak resident memory of a process, in kilobytes.
+/// Returns the peak resident memory of a process, in KiB.
 fn max_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
