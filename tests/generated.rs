@@ -272,7 +272,7 @@ fn every_rbac_rule_has_a_reason_and_none_grants_all_secrets() -> Result<()> {
         for pair in lines.windows(2).filter(|pair| pair[1].starts_with("  - apiGroups")) {
             assert!(pair[0].starts_with("  # "), "{name}: no comment with the reason above {}", pair[1]);
         }
-        let role: Value = serde_saphyr::from_str(&text).with_context(|| format!("{name} is no YAML"))?;
+        let role: Value = serde_saphyr::from_str(&text).with_context(|| format!("{name} is not valid YAML"))?;
         for rule in role["rules"].as_array().with_context(|| format!("{name} has no rules"))? {
             let has =
                 |field: &str, word: &str| rule[field].as_array().is_some_and(|words| words.contains(&word.into()));

@@ -155,7 +155,7 @@ fn forbidden_uses(file: &SourceFile) -> Vec<String> {
         let place = format!("src/{}:{line}: {}", file.path.display(), own.name);
         found.push(match module(name) {
             Some(_) => format!("{place} uses {name}: {}", own.rule),
-            None => format!("{place} names crate::{name}, which is not a module"),
+            None => format!("{place} refers to crate::{name}, which is not a module"),
         });
     }
     found
@@ -429,7 +429,7 @@ fn a_forbidden_use_is_reported_with_file_line_and_rule() -> Result<()> {
     assert_eq!(found("controller/stack/mod.rs", text)?, Vec::<String>::new(), "a module may import itself");
     assert_eq!(
         found("source/flux.rs", "fn f() { crate::helper() }")?,
-        ["src/source/flux.rs:1: source names crate::helper, which is not a module"]
+        ["src/source/flux.rs:1: source refers to crate::helper, which is not a module"]
     );
     Ok(())
 }

@@ -16,7 +16,7 @@ use pulumi_controller::telemetry::metrics::Metrics;
 use tower::ServiceExt as _;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_profile_names_the_busy_thread() -> Result<()> {
+async fn a_profile_contains_the_busy_thread() -> Result<()> {
     let end = Arc::new(AtomicBool::new(false));
     let until = end.clone();
     let busy = std::thread::Builder::new().name("busy".to_owned()).spawn(move || {

@@ -163,7 +163,7 @@ fn a_program_reads_each_config_value_with_its_type() {
 }
 
 #[test]
-fn a_run_reports_its_outputs_and_why_it_failed() {
+fn a_run_reports_its_outputs_and_the_cause_of_its_failure() {
     let program = "name: web\nruntime: yaml\nresources:\n  a: {type: 'pulumi:index:Stash', properties: {input: x}}\n\
                    outputs: {port: 8080, token: {fn::secret: hidden}, file: {fn::stringAsset: hello}}\n";
     let Some(workspace) = Workspace::new(program) else { return };
@@ -199,7 +199,7 @@ fn a_run_reports_its_outputs_and_why_it_failed() {
 }
 
 #[test]
-fn a_lock_is_a_conflict_that_names_its_holder() {
+fn a_lock_is_reported_as_a_conflict_with_its_holder() {
     let Some(workspace) = Workspace::new("name: web\nruntime: yaml\n") else { return };
     assert!(workspace.pulumi(arguments::stack_init("dev", None)).status.success());
     let locks = workspace.path("state/.pulumi/locks/organization/web/dev");

@@ -144,8 +144,8 @@ async fn a_second_cancel_ends_a_run_whose_steps_ignore_the_first() {
 }
 
 #[tokio::test]
-async fn a_foreign_lock_is_a_conflict_that_names_the_holder() {
-    if !has_pulumi("a_foreign_lock_is_a_conflict_that_names_the_holder") {
+async fn a_foreign_lock_is_reported_as_a_conflict_with_its_holder() {
+    if !has_pulumi("a_foreign_lock_is_reported_as_a_conflict_with_its_holder") {
         return;
     }
     let workspace = Workspace::start().await;

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_awaits_a_user_decision_names_the_run() {
+    fn a_stack_that_awaits_a_user_decision_reports_the_run() {
         let examples = [
             ("PendingCreates", "resolution of s-1", None, Some("s-1")),
             ("PendingCreates", "resolution of s-1", Some("s-2"), Some("s-1")),

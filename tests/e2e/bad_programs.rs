@@ -75,7 +75,7 @@ fn a_program_that_prints_a_hundred_megabytes_completes() {
 }
 
 #[test]
-fn a_stack_waits_for_a_missing_secret_and_names_a_missing_key() {
+fn a_stack_waits_for_a_missing_secret_and_reports_a_missing_key() {
     run("no-secret", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("no-secret").output("text", json!("hello")).files()).await;

@@ -329,7 +329,7 @@ fn artifacts_are_fetched_only_from_allowed_hosts() {
 }
 
 #[test]
-fn a_missing_or_escaping_directory_is_named() {
+fn a_missing_or_escaping_directory_is_reported() {
     run("directories", async |scene| {
         let fixture = Fixture::new(scene, "directories").await;
         let nested = Program::new("directories").step("step", json!({"value": "two"}));

@@ -131,7 +131,7 @@ fn a_preview_summary_is_posted_as_a_pull_request_comment() {
 }
 
 #[test]
-fn every_event_after_the_first_run_names_a_revision() {
+fn every_event_after_the_first_run_contains_a_revision() {
     run("revisions", async |scene| {
         let producer = scene.source("producer").await;
         let good = producer.artifact_of(&producer.push(&program("one", "").files()).await).await;

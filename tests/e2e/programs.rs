@@ -47,7 +47,7 @@ fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
 }
 
 #[test]
-fn the_program_status_names_the_artifact_its_stacks_run() {
+fn the_program_status_contains_the_artifact_that_its_stacks_run() {
     run("program-status", async |scene| {
         scene.create::<ProgramObject>(Program::new("app").output("text", json!("hello")).object("app")).await;
         let main = scene.start(scene.stack_on_program("main", "app")).await;

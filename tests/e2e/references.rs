@@ -58,7 +58,7 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         let stack = until_reported(&main, &["Secret \"provider\"", "ConfigMap \"defaults\"", "envFrom"]).await;
         assert!(condition(&stack, RECONCILING).is_some() && condition(&stack, STALLED).is_none());
         let workspace = main.workspace().await.status.expect("a status");
-        let ready = find(&workspace.conditions, READY).expect("there");
+        let ready = find(&workspace.conditions, READY).expect("Ready condition");
         assert_eq!(ready.reason, workspace_reason::REFERENCE_NOT_FOUND, "{}", ready.message);
         assert_eq!(main.updates().await.len(), 0, "no run is requested");
         let pod = main.pod_and_restarts().await;

@@ -21,7 +21,7 @@ fn a_kubectl_exec_command_starts_in_the_program_directory() {
         };
         let commit = source.push(&program("one")).await;
         let mut stack = scene.stack("main", &source);
-        stack.spec.flux_source.as_mut().expect("there").dir = Some("infra/prod".to_owned());
+        stack.spec.flux_source.as_mut().expect("Flux source").dir = Some("infra/prod".to_owned());
         let main = scene.start(stack).await;
         main.until_applied(&commit).await;
         let pod = main.pod_and_restarts().await;
@@ -42,7 +42,7 @@ fn a_kubectl_exec_command_starts_in_the_program_directory() {
 }
 
 #[test]
-fn a_run_waits_for_a_foreign_lock_and_names_its_holder() {
+fn a_run_waits_for_a_foreign_lock_and_reports_its_holder() {
     run("locked", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("locked", 60).files()).await;

@@ -237,7 +237,7 @@ async fn until_output(scene: &Scene, main: &StackHandle<'_>, name: &str, value: 
 }
 
 #[test]
-fn variables_left_by_an_init_container_reach_the_cli() {
+fn variables_from_an_init_container_reach_the_cli() {
     run("env-file", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("env-file").step("step", json!({"value": "one"})).files()).await;
@@ -288,7 +288,7 @@ fn env_from_secrets_and_config_maps_rotates_in_the_same_pod() {
 }
 
 #[test]
-fn targets_limit_a_run_to_them_and_their_dependents() {
+fn targets_limit_a_run_to_the_targets_and_their_dependents() {
     run("targets", async |scene| {
         let source = scene.source("app").await;
         let program = |value: &str| {

@@ -95,7 +95,7 @@ async fn delta_chains_that_decode_to_gigabytes_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_deltas_of_megabytes_are_refused_but_of_kilobytes_accepted() {
+async fn many_large_deltas_are_refused_and_many_small_deltas_are_accepted() {
     for (size, expected) in [(4 << 20, Some("decoded size of the pack")), (1 << 10, None)] {
         let mut pack = Pack::new();
         let mut content = noise(size);
@@ -178,7 +178,7 @@ async fn a_list_of_references_is_read_up_to_the_size_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_sending_a_byte_a_second_time_out_and_delay_no_namespace() {
+async fn very_slow_servers_time_out_and_delay_no_other_namespace() {
     let min_rate = MinRate { bytes: 1 << 10, window: Duration::from_secs(3) };
     let limits = Limits { list_min_rate: min_rate, fetch_min_rate: min_rate, ..Limits::default() };
     let mut controller = Controller::with(limits).await;
@@ -305,7 +305,7 @@ async fn the_controllers_own_addresses_are_never_contacted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn work_for_a_repository_stops_when_no_stack_follows_it() {
+async fn work_for_a_repository_stops_when_no_stack_uses_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let fields = json!({"projectRepo": format!("http://{}/app", listener.local_addr().unwrap()), "branch": "main"});
     let controller = Controller::new().await;
@@ -349,7 +349,7 @@ async fn child_processes_have_no_environment_and_no_credentials_in_args() {
     assert_eq!(read("oom_score_adj").trim(), "1000");
 }
 
-/// Memory limit of the child process for a connection in bytes, as in `/proc/PID/limits`.
+/// Memory limit of the child process that handles a connection, in bytes. `/proc/PID/limits` shows this limit.
 const QUERY_MEMORY_LIMIT: u64 = 64 << 20;
 
 /// Returns the child processes of this process that have a role.

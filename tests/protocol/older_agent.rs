@@ -119,7 +119,7 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
 
 /// A current agent must support the features that the other test uses.
 #[tokio::test]
-async fn a_current_agent_reports_fields_an_older_one_lacks() {
+async fn a_current_agent_reports_fields_that_an_older_agent_lacks() {
     let whole = async {
         let pair = pair(false).await;
         let status = pair.client.status().await.expect("status of the agent");

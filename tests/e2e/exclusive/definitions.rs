@@ -49,7 +49,7 @@ fn older(definition: &Value) -> Value {
     let versions = definition["spec"]["versions"].as_array_mut().expect("versions");
     let stored = versions.iter_mut().find(|version| version["storage"] == true).expect("a stored version");
     let status = &mut stored["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
-    status.as_object_mut().expect("fields").remove(FIELD).expect("the field is there");
+    status.as_object_mut().expect("fields").remove(FIELD).expect("the field exists");
     definition
 }
 

@@ -139,7 +139,7 @@ fn a_directory_change_runs_after_the_content_store_is_lost() {
 }
 
 #[test]
-fn a_commit_pushed_without_a_controller_runs_when_it_returns() {
+fn a_commit_pushed_while_the_controller_is_down_runs_after_restart() {
     run_alone(async || {
         in_scene("away", async |scene| {
             let source = scene.source("app").await;
@@ -226,7 +226,7 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
 /// The API server accepts values that the controller's JSON parser rejects. One such Stack must not prevent the
 /// controller from listing the other Stacks.
 #[test]
-fn an_unparsable_stack_hides_no_other_from_a_new_controller() {
+fn a_new_controller_reconciles_other_stacks_despite_an_unparsable_one() {
     run_alone(async || {
         in_scene("unreadable", async |scene| {
             let name = format!("unreadable-{}", scene.id);
