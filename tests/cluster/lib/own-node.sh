@@ -12,7 +12,7 @@ own_node_up() {
     fi
     local start
     start=$(now)
-    if anything_is_left; then
+    if has_leftovers; then
         step "removed the previous cluster" remove_everything
     fi
     bring_up
@@ -48,7 +48,7 @@ own_node_made_from() {
     cat "$cluster_folder"/manifests/services/* "$cluster_folder"/lib/{settings,network,credentials,control-plane,node,node-view}.sh | sha256sum
 }
 
-anything_is_left() {
+has_leftovers() {
     [[ -e $run_folder || -e $data_folder || -e /run/netns/$cluster_name ]] || [[ -n $(our_cgroups) ]]
 }
 
@@ -106,7 +106,7 @@ wait_for_node() {
 }
 
 own_node_down() {
-    if ! anything_is_left; then
+    if ! has_leftovers; then
         say "there is no cluster"
         return
     fi
@@ -143,7 +143,7 @@ our_cgroups() {
 }
 
 own_node_status() {
-    if ! anything_is_left; then
+    if ! has_leftovers; then
         say "there is no cluster: start one with 'up'"
         return 1
     fi

@@ -13,7 +13,7 @@ users_cluster_up() {
     render_flux
     say "using the cluster of $TEST_KUBECONFIG: $(describe_users_cluster)"
     users_cluster_kubectl --request-timeout 10s get --raw /version >/dev/null || die "failed to connect to the cluster of $TEST_KUBECONFIG (see above)"
-    if flux_is_there; then
+    if flux_is_installed; then
         say "Flux is already installed"
     else
         local controller
@@ -36,7 +36,7 @@ describe_users_cluster() {
         die "TEST_KUBECONFIG ($TEST_KUBECONFIG) has no usable current context"
 }
 
-flux_is_there() {
+flux_is_installed() {
     [[ -n $(users_cluster_kubectl get customresourcedefinitions gitrepositories.source.toolkit.fluxcd.io --ignore-not-found --output name) ]]
 }
 

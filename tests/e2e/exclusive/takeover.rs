@@ -214,7 +214,7 @@ fn rollback_to_pko_works_after_the_workspaces_are_deleted() {
         controller.scale(0).await;
         let stack = main.get().await;
         let last = stack.status.clone().and_then(|status| status.last_update).expect("a run");
-        assert_eq!(last.last_successful_commit, Some(commit.revision()), "the operator compares this field with its source");
+        assert_eq!(last.last_successful_commit, Some(commit.revision()), "the operator compares the revisions");
         assert_eq!(Some(last.inputs.generation), stack.metadata.generation);
 
         // The operator applies its Workspace without force, and the status of the Stack with force.

@@ -30,8 +30,8 @@ type Server struct {
 	root    string
 	git     string
 	backend cgi.Handler
-	// making serializes the creation of repositories, because concurrent first pushes must create only one repository.
-	making sync.Mutex
+	// creating serializes the creation of repositories, because concurrent first pushes must create only one repository.
+	creating sync.Mutex
 	// counting guards counted.
 	counting sync.Mutex
 	counted  map[string]Requests
@@ -122,12 +122,12 @@ func (server *Server) serveRepository(response http.ResponseWriter, request *htt
 		refuseMethod(response, request, http.MethodPut)
 		return
 	}
-	made, err := server.ensure(name)
+	created, err := server.ensureExists(name)
 	if err != nil {
 		http.Error(response, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	if made {
+	if created {
 		response.WriteHeader(http.StatusCreated)
 	}
 	fmt.Fprintf(response, "/%s.git\n", name)
@@ -145,7 +145,7 @@ func (server *Server) serveGit(response http.ResponseWriter, request *http.Reque
 	}
 	switch service {
 	case "git-receive-pack":
-		if _, err := server.ensure(name); err != nil {
+		if _, err := server.ensureExists(name); err != nil {
 			http.Error(response, err.Error(), http.StatusInternalServerError)
 			return
 		}

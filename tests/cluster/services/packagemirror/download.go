@@ -35,8 +35,8 @@ type download struct {
 	address func(context.Context) (string, error)
 }
 
-// all downloads files to a directory. It skips files that exist with the expected digest.
-func all(ctx context.Context, directory string, downloads []download) error {
+// downloadAll downloads files to a directory. It skips files that exist with the expected digest.
+func downloadAll(ctx context.Context, directory string, downloads []download) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func all(ctx context.Context, directory string, downloads []download) error {
 			defer group.Done()
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if err := file.to(ctx, filepath.Join(directory, file.name)); err != nil {
+			if err := file.saveTo(ctx, filepath.Join(directory, file.name)); err != nil {
 				failures[position] = fmt.Errorf("failed to download %s: %w", file.name, err)
 				cancel()
 			}
@@ -61,10 +61,10 @@ func all(ctx context.Context, directory string, downloads []download) error {
 	return errors.Join(failures...)
 }
 
-func (file download) to(ctx context.Context, path string) error {
+func (file download) saveTo(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if file.isAt(path) {
+	if file.existsAt(path) {
 		return nil
 	}
 	address, err := file.address(ctx)
@@ -74,7 +74,7 @@ func (file download) to(ctx context.Context, path string) error {
 	return retry(ctx, func() error { return file.fetch(ctx, address, path) })
 }
 
-func (file download) isAt(path string) bool {
+func (file download) existsAt(path string) bool {
 	existing, err := os.Open(path)
 	if err != nil {
 		return false

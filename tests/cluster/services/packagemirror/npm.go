@@ -68,7 +68,7 @@ func NPM(ctx context.Context, lock, registry, directory string) error {
 			address: func(context.Context) (string, error) { return address, nil },
 		})
 	}
-	return all(ctx, directory, downloads)
+	return downloadAll(ctx, directory, downloads)
 }
 
 func cutLast(text, separator string) (before, after string, found bool) {

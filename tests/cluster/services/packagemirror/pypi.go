@@ -49,7 +49,7 @@ func PyPI(ctx context.Context, lock, index, directory string) error {
 			address: func(ctx context.Context) (string, error) { return find(ctx, index, name, file) },
 		})
 	}
-	return all(ctx, directory, downloads)
+	return downloadAll(ctx, directory, downloads)
 }
 
 // find returns the address of a file on the index page of its package.

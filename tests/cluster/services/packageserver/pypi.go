@@ -51,10 +51,10 @@ func pythonPackage(file string) string {
 	} else {
 		name, _, _ = strings.Cut(file, "-")
 	}
-	return normalized(name)
+	return normalize(name)
 }
 
-func normalized(name string) string {
+func normalize(name string) string {
 	return separators.ReplaceAllString(strings.ToLower(name), "-")
 }
 

@@ -103,7 +103,7 @@ func (server *Server) servePython(response http.ResponseWriter, request *http.Re
 		return
 	}
 	name, isIndex := strings.CutPrefix(rest, "simple/")
-	files, exists := server.python[normalized(strings.TrimSuffix(name, "/"))]
+	files, exists := server.python[normalize(strings.TrimSuffix(name, "/"))]
 	if !isIndex || !exists {
 		http.NotFound(response, request)
 		return

@@ -106,13 +106,13 @@ func (Step) Create(
 		return infer.CreateResponse[StepState]{Output: state}, nil
 	}
 	state.CreatedAt = time.Now().UTC().Format(time.RFC3339Nano)
-	made := false
+	created := false
 	err := operation{createOperation, request.Inputs}.run(ctx, func(ctx context.Context) error {
 		err := changeConfigMap(ctx, nil, request.Inputs.ConfigMap)
-		made = err == nil
+		created = err == nil
 		return err
 	})
-	if err != nil && made {
+	if err != nil && created {
 		// The state must contain every existing resource. Otherwise, no operation would delete the resource.
 		err = infer.ResourceInitFailedError{Reasons: []string{err.Error()}}
 	}

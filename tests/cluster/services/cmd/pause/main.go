@@ -12,17 +12,17 @@ func main() {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT)
 	// The signal of a child that ended before the call above is lost. Its exit status is still available.
-	collectChildren()
+	reapChildren()
 	for received := range signals {
 		if received != syscall.SIGCHLD {
 			return
 		}
-		collectChildren()
+		reapChildren()
 	}
 }
 
-// collectChildren reaps all children that have ended. Several of them may share one SIGCHLD.
-func collectChildren() {
+// reapChildren reaps all children that have ended. Several of them may share one SIGCHLD.
+func reapChildren() {
 	for {
 		process, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
 		if err == syscall.EINTR {
