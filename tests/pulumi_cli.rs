@@ -176,11 +176,11 @@ fn a_run_reports_its_outputs_and_the_cause_of_its_failure() {
     let (output, run) = workspace.run(OperationKind::Up);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     assert_eq!(run.resource_changes().get("create"), Some(&2), "{:?}", run.resource_changes());
-    let blinded = run.outputs().expect("outputs exist");
-    assert!(outputs::need_values(blinded) && !format!("{blinded:?}").contains("hidden"));
+    let redacted = run.outputs().expect("outputs exist");
+    assert!(outputs::need_values(redacted) && !format!("{redacted:?}").contains("hidden"));
     let revealed = workspace.pulumi(arguments::stack_output("dev"));
     let revealed = outputs::parse(&revealed.stdout).expect("valid JSON");
-    let found = outputs::combine(blinded, &revealed).expect("all outputs exist");
+    let found = outputs::combine(redacted, &revealed).expect("all outputs exist");
     let found: Vec<_> = found.iter().map(|output| (output.name.as_str(), &output.value, output.secret)).collect();
     assert_eq!(found[0].1["text"], json!("hello"));
     assert_eq!(found[1..], [("port", &json!(8080), false), ("token", &json!("hidden"), true)]);

@@ -23,8 +23,8 @@ async fn a_killed_cli_interrupts_the_run_and_leaves_no_descendants() {
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);
     assert!(result.interrupted && result.last_output.contains("Updating (dev)"), "{}", result.last_output);
-    let living = processes();
-    let left: Vec<_> = plugins.iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
+    let states = processes();
+    let left: Vec<_> = plugins.iter().filter(|pid| states.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -46,10 +46,10 @@ async fn sigterm_makes_the_agent_cancel_the_run_and_report_its_result() {
     let other = RunRequest { id: "another".into(), ..request.clone() };
     assert!(workspace.run(&other).await.unwrap_err().message.contains("terminating"));
     assert!(workspace.readiness().await.contains("503"));
-    let lingering = Instant::now();
+    let began = Instant::now();
     client.acknowledge(&request.id).await.unwrap();
     assert_eq!(workspace.wait_for_exit().await, Some(0));
-    assert!(lingering.elapsed() < Duration::from_secs(20), "the process lingered for {:?}", lingering.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "the process lingered for {:?}", began.elapsed());
     let reported = std::fs::read(workspace.path("termination-log")).unwrap();
     let reported: serde_json::Value = serde_json::from_slice(&reported).unwrap();
     assert_eq!(
@@ -140,9 +140,9 @@ async fn leaves_no_orphans(workspace: &Workspace, init: u32) {
     let request = workspace.request(&[]).await;
     let result = workspace.run_to_end(&request).await;
     assert_eq!(result.outcome(), Outcome::Failed, "{}", result.message);
-    let living = processes();
+    let states = processes();
     let left: Vec<_> =
-        children(init).into_iter().filter(|pid| living.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
+        children(init).into_iter().filter(|pid| states.get(pid).is_some_and(|(_, state)| *state != 'Z')).collect();
     assert_eq!(left.len(), 1, "all processes of the run end before its result is reported: {left:?}");
     let end = Instant::now() + TEST_TIMEOUT;
     while descendants(init).len() != 1 {

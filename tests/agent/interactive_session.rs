@@ -47,7 +47,7 @@ async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
     // The run takes long enough for the detection of other CLI processes.
     let workspace = Workspace::start_with(Some("case \"$*\" in *up*) sleep 2;; esac"), &[]).await;
     workspace.put(YAML).await;
-    let _asks = workspace.session(&["version"]);
+    let _query = workspace.session(&["version"]);
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
     assert_eq!(workspace.status().await.interactive_session, None);

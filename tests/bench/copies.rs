@@ -56,11 +56,11 @@ impl Original {
             let api: Api<DynamicObject> = Api::namespaced_with(scene.client.clone(), &scene.namespace, &resource);
             let found = api_call(format!("listing {}", resource.plural), api.list(&ListParams::default())).await;
             let begin = format!("{name}-");
-            let mine = found.items.into_iter().filter(|object| {
+            let selected = found.items.into_iter().filter(|object| {
                 let found = object.name_any();
                 found == name || found.starts_with(&begin)
             });
-            objects.extend(mine.map(|object| Part::of(&resource, &object, with_status)));
+            objects.extend(selected.map(|object| Part::of(&resource, &object, with_status)));
         }
         Original { client: scene.client.clone(), namespace: scene.namespace.clone(), name: name.to_owned(), objects }
     }
@@ -75,18 +75,18 @@ impl Original {
     }
 
     async fn copy_as(&self, name: &str) {
-        let mut made = vec![(self.name.clone(), name.to_owned())];
+        let mut created = vec![(self.name.clone(), name.to_owned())];
         let mut statuses = Vec::new();
         for part in &self.objects {
             let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &part.resource);
-            let copy: DynamicObject = serde_json::from_value(with(&part.object, &made)).expect("an object");
+            let copy: DynamicObject = serde_json::from_value(with(&part.object, &created)).expect("an object");
             let action = format!("copying the {} {}", part.resource.kind, copy.name_any());
             let copy = api_call(action, api.create(&PostParams::default(), &copy)).await;
-            made.push((part.uid.clone(), copy.uid().expect("it has one")));
+            created.push((part.uid.clone(), copy.uid().expect("it has one")));
             statuses.extend(part.status.as_ref().map(|status| (api, copy.name_any(), status)));
         }
         for (api, name, status) in statuses {
-            let patch = Patch::Merge(json!({"status": with(status, &made)}));
+            let patch = Patch::Merge(json!({"status": with(status, &created)}));
             api_call(format!("copying the status of {name}"), api.patch_status(&name, &PatchParams::default(), &patch))
                 .await;
         }

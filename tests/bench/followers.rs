@@ -69,14 +69,14 @@ async fn measure_repositories(scene: &Scene, repositories: usize, fake_agent: &F
 
 /// Creates repositories, each with a different commit.
 async fn pushed(scene: &Scene, repositories: usize) -> Vec<Source<'_>> {
-    let made = AtomicUsize::new(0);
+    let created = AtomicUsize::new(0);
     let push = async |number: usize| {
         let source = scene.source(&format!("app-{number:03}")).await;
         let program = Program::new("bench-followers").output("number", number.into());
         source.push_without_notification(&program.files()).await;
-        let made = made.fetch_add(1, Ordering::Relaxed) + 1;
-        if made.is_multiple_of(PUSHES_PER_MESSAGE) {
-            println!("pushed to {made} of {repositories} repositories");
+        let created = created.fetch_add(1, Ordering::Relaxed) + 1;
+        if created.is_multiple_of(PUSHES_PER_MESSAGE) {
+            println!("pushed to {created} of {repositories} repositories");
         }
         source
     };

@@ -99,7 +99,7 @@ pub fn steps(runs: &[Vec<Moment>], end: usize) -> Vec<Step> {
 /// The times at which watches have observed the states of a run.
 pub struct Watched {
     pub requested: Moment,
-    pub placed: Moment,
+    pub source_installed: Moment,
     pub created: Moment,
     pub bound: Moment,
     pub ended: Moment,
@@ -111,18 +111,18 @@ pub fn watched(revision: &str, workspaces: &Moments<Workspace>, updates: &Moment
     let requested = workspaces.first("that requests the artifact", |workspace| {
         workspace.spec.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
     });
-    let placed = workspaces.first("with the installed artifact", |workspace| {
+    let source_installed = workspaces.first("with the installed artifact", |workspace| {
         workspace.status.as_ref().is_some_and(|status| {
             status.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
                 && is_true(&status.conditions, READY)
         })
     });
-    let of_it = |update: &Update| update.artifact().is_some_and(|artifact| artifact.revision == revision);
-    let (created, update) = updates.find(of_it).expect("an Update of the revision was observed");
+    let is_match = |update: &Update| update.artifact().is_some_and(|artifact| artifact.revision == revision);
+    let (created, update) = updates.find(is_match).expect("an Update of the revision was observed");
     let bound = updates
-        .first("bound to a pod", |update| of_it(update) && update.status.as_ref().is_some_and(|s| s.run.is_some()));
-    let ended = updates.first("complete", |update| of_it(update) && update.is_complete());
-    Watched { requested, placed, created, bound, ended, update }
+        .first("bound to a pod", |update| is_match(update) && update.status.as_ref().is_some_and(|s| s.run.is_some()));
+    let ended = updates.first("complete", |update| is_match(update) && update.is_complete());
+    Watched { requested, source_installed, created, bound, ended, update }
 }
 
 /// Returns the start time and the end time of each step.
@@ -133,9 +133,9 @@ pub async fn moments_of(
     updates: &Moments<Update>,
     pod: &Pod,
 ) -> Vec<Moment> {
-    let Watched { requested, placed, created, bound, ended, update } = watched(revision, workspaces, updates);
+    let Watched { requested, source_installed, created, bound, ended, update } = watched(revision, workspaces, updates);
     let (exec, cli_ended) = pod.journal(&update.uid().unwrap_or_default()).await;
-    vec![began, requested, placed, created, bound, exec, cli_ended, ended]
+    vec![began, requested, source_installed, created, bound, exec, cli_ended, ended]
 }
 
 /// Returns a program with one resource that changes with `text` and needs no plugin.

@@ -72,9 +72,9 @@ fn with_children(process: u32) -> Vec<u32> {
 /// Returns the memory values of a process in MiB. The result is empty if the process has ended.
 fn memory(process: u32) -> BTreeMap<String, f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let figures = status.lines().filter_map(|line| {
+    let fields = status.lines().filter_map(|line| {
         let (field, figure) = line.strip_suffix(" kB")?.split_once(':')?;
         Some((field.to_owned(), figure.trim().parse::<f64>().ok()? / 1024.0))
     });
-    figures.collect()
+    fields.collect()
 }

@@ -53,7 +53,7 @@ impl<'a> Pushed<'a> {
             self.external.publish(&artifact).await;
             self.stack.until_revision(&artifact.revision).await;
             let seen = watched(&artifact.revision, &self.workspaces, &self.updates);
-            for (step, end) in steps.iter_mut().zip([seen.requested, seen.placed, seen.created, seen.bound]) {
+            for (step, end) in steps.iter_mut().zip([seen.requested, seen.source_installed, seen.created, seen.bound]) {
                 step.push(end - before);
                 before = end;
             }

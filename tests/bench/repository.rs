@@ -51,8 +51,8 @@ pub fn git(directory: &Path, arguments: &[&str]) -> Command {
 }
 
 fn make(root: &Path) {
-    let made = git(root, &["init", "--quiet", "--bare", "--initial-branch=main", "app"]).status();
-    assert!(made.expect("`git` starts").success(), "`git init` failed");
+    let init = git(root, &["init", "--quiet", "--bare", "--initial-branch=main", "app"]).status();
+    assert!(init.expect("`git` starts").success(), "`git init` failed");
     let mut import = git(&root.join("app"), &["fast-import", "--quiet"]);
     let mut import = import.stdin(Stdio::piped()).spawn().expect("`git` starts");
     let stream = import.stdin.take().expect("the standard input is piped");

@@ -87,7 +87,7 @@ pub struct Run {
     pub ended: Option<Timestamp>,
     pub outcome: Option<RunOutcome>,
     /// Whether the object still exists.
-    pub is_there: bool,
+    pub exists: bool,
 }
 
 /// All facts about one Stack.

@@ -128,9 +128,9 @@ impl<'a> Stage<'a> {
     }
 
     /// Creates each deleted Stack again once it is removed. Returns the names of the created Stacks.
-    pub async fn create_again(&mut self, there: &[Stack]) -> Vec<String> {
-        let is_there = |name: &str| there.iter().any(|stack| stack.name_any() == name);
-        let gone = self.stacks.iter().filter(|(name, member)| member.is_deleted && !is_there(name));
+    pub async fn create_again(&mut self, existing: &[Stack]) -> Vec<String> {
+        let exists = |name: &str| existing.iter().any(|stack| stack.name_any() == name);
+        let gone = self.stacks.iter().filter(|(name, member)| member.is_deleted && !exists(name));
         let gone: Vec<(String, usize)> = gone.map(|(name, member)| (name.clone(), member.repository)).collect();
         for (name, repository) in &gone {
             self.scene.start(self.object(name, *repository)).await;
@@ -146,9 +146,9 @@ impl<'a> Stage<'a> {
     pub async fn pods(&self) -> BTreeMap<String, String> {
         let pods = self.scene.list::<Pod>().await;
         let owner = |pod: &Pod| {
-            let is_its =
+            let is_pod_of_member =
                 |(name, member): &(&String, &Member)| workspace_pod(name) == pod.name_any() && member.accepts_fault();
-            self.stacks.iter().find(is_its).map(|(name, _)| name.clone())
+            self.stacks.iter().find(is_pod_of_member).map(|(name, _)| name.clone())
         };
         pods.iter().filter_map(|pod| Some((pod.uid()?, owner(pod)?))).collect()
     }

@@ -172,12 +172,12 @@ pub fn timeline(scene: &Scene, results: &StormResults, facts: &Facts) -> String 
     }
     for entry in &results.log {
         let at = seconds(entry.at);
-        let is_its = entry.what.contains(&facts.stack);
+        let mentions_stack = entry.what.contains(&facts.stack);
         let is_global = matches!(
             entry.kind,
             Some(Kind::KillController | Kind::MoveLeader | Kind::StopApiServer | Kind::PushRevision)
         );
-        if is_its || is_global {
+        if mentions_stack || is_global {
             lines.push((at, format!("{at:7.2} s  *** {}", entry.what)));
         }
     }

@@ -35,7 +35,7 @@ impl<'a> View<'a> {
 
     /// Checks the rules that apply to every state.
     fn always(&self) -> Vec<(&'static str, &'static str)> {
-        let is_there_as = |kind: &str, status: &str| find(self.conditions, kind).is_some_and(|c| c.status == status);
+        let has_status = |kind: &str, status: &str| find(self.conditions, kind).is_some_and(|c| c.status == status);
         [
             ("FAIL0002", "Ready is missing", find(self.conditions, READY).is_none()),
             (
@@ -49,8 +49,8 @@ impl<'a> View<'a> {
                 ABNORMAL_TRUE.iter().all(|kind| find(self.conditions, kind).is_some()),
             ),
             ("FAIL0006", "observedGeneration is greater than the generation", self.observed > Some(self.generation)),
-            ("WARN0003", "Reconciling is False instead of absent", is_there_as(RECONCILING, "False")),
-            ("WARN0004", "Stalled is False instead of absent", is_there_as(STALLED, "False")),
+            ("WARN0003", "Reconciling is False instead of absent", has_status(RECONCILING, "False")),
+            ("WARN0004", "Stalled is False instead of absent", has_status(STALLED, "False")),
             (
                 "WARN0005",
                 "a condition has no observedGeneration",

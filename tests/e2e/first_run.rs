@@ -125,8 +125,8 @@ fn a_run_has_the_permissions_of_its_stacks_service_account() {
     run("account", async |scene| {
         scene.service_account_for_config_maps("deployer").await;
         let source = scene.source("app").await;
-        let made = json!({"namespace": scene.namespace, "name": "made-by-pulumi", "data": {"greeting": "hello"}});
-        let program = Program::new("account").step("step", json!({"configMap": made}));
+        let config_map = json!({"namespace": scene.namespace, "name": "made-by-pulumi", "data": {"greeting": "hello"}});
+        let program = Program::new("account").step("step", json!({"configMap": config_map}));
         let commit = source.push(&program.files()).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.service_account_name = Some("deployer".to_owned());
@@ -154,8 +154,8 @@ fn a_missing_permission_is_reported_and_granting_it_fixes_the_run() {
     run("no-right", async |scene| {
         scene.create::<ServiceAccount>(json!({"metadata": {"name": "deployer"}})).await;
         let source = scene.source("app").await;
-        let made = json!({"namespace": scene.namespace, "name": "made-by-pulumi", "data": {"greeting": "hello"}});
-        let program = Program::new("no-right").step("step", json!({"configMap": made}));
+        let config_map = json!({"namespace": scene.namespace, "name": "made-by-pulumi", "data": {"greeting": "hello"}});
+        let program = Program::new("no-right").step("step", json!({"configMap": config_map}));
         let commit = source.push(&program.files()).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.service_account_name = Some("deployer".to_owned());

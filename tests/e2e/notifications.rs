@@ -156,9 +156,9 @@ fn every_event_after_the_first_run_contains_a_revision() {
 
         let named: BTreeSet<_> = reported.iter().map(|event| (event.reason.clone(), revision(event))).collect();
         let of = |reason: &str, revision: &str| (Some(reason.to_owned()), Some(revision.to_owned()));
-        let of_the_run =
+        let run_reasons =
             ["StackUpdateDetected", "StackCreated", "ProcessingCompleted", "StackConfigInvalid", "AccessDenied"];
-        let mut expected: BTreeSet<_> = of_the_run.iter().map(|reason| of(reason, &good.revision)).collect();
+        let mut expected: BTreeSet<_> = run_reasons.iter().map(|reason| of(reason, &good.revision)).collect();
         expected.insert(of("SourceUnavailable", &gone.revision));
         assert_eq!(named, expected);
     });

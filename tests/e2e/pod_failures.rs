@@ -30,11 +30,11 @@ impl Case<'_> {
         }
         let main = scene.start(stack).await;
         main.until(&format!("to report {:?}", self.words), WaitLimit::Run, |stack| {
-            let is_as_expected = match self.needs_edit {
+            let is_expected = match self.needs_edit {
                 true => is_stalled(stack, stack_reason::WORKSPACE_FAILED),
                 false => has_condition(stack, RECONCILING, "True", stack_reason::STACK_PROCESSING),
             };
-            is_as_expected
+            is_expected
                 && condition(stack, READY)
                     .is_some_and(|ready| self.words.iter().all(|word| ready.message.contains(word)))
         })

@@ -70,8 +70,8 @@ async fn until(scene: &Scene, what: &str, predicate: impl Fn(&StackReceiverStatu
             Err(error) => return Poll::NotYet(error.to_string()),
         };
         let status = receiver.status.unwrap_or_default();
-        let is_of_this_spec = status.observed_generation == receiver.metadata.generation;
-        if is_of_this_spec && predicate(&status) { Poll::Found(status) } else { Poll::NotYet(format!("{status:?}")) }
+        let is_current = status.observed_generation == receiver.metadata.generation;
+        if is_current && predicate(&status) { Poll::Found(status) } else { Poll::NotYet(format!("{status:?}")) }
     })
     .await
 }

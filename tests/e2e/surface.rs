@@ -223,7 +223,7 @@ fn metrics_report_the_stack_state_until_it_is_deleted() {
         let main = scene.start(scene.stack_on_program("main", "app")).await;
         main.until_revision("1").await;
         let controller = Controller::new(&scene.client);
-        let of_it = format!("{{namespace=\"{}\",name=\"main\"}}", scene.namespace);
+        let labels = format!("{{namespace=\"{}\",name=\"main\"}}", scene.namespace);
         let metrics = async || {
             let pod = controller.pod().await.name_any();
             controller.get_endpoint(&pod, 8080, "/metrics").await
@@ -239,7 +239,7 @@ fn metrics_report_the_stack_state_until_it_is_deleted() {
             .await;
         };
         let lines = |failing: u8, reconciling: u8| {
-            [format!("stacks_failing{of_it} {failing}"), format!("stacks_reconciling{of_it} {reconciling}")]
+            [format!("stacks_failing{labels} {failing}"), format!("stacks_reconciling{labels} {reconciling}")]
         };
         until("the metrics to report a ready Stack", &lines(0, 0), None).await;
         assert!(metrics().await.lines().any(|line| line.starts_with("stacks_active ") && !line.ends_with(" 0")));
@@ -248,6 +248,6 @@ fn metrics_report_the_stack_state_until_it_is_deleted() {
         until("the metrics to report a failing Stack", &lines(1, 1), None).await;
         main.delete().await;
         main.until_gone().await;
-        until("its series to be removed", &[], Some(&of_it)).await;
+        until("its series to be removed", &[], Some(&labels)).await;
     });
 }

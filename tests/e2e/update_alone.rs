@@ -82,8 +82,8 @@ fn updates_of_one_workspace_run_oldest_first_and_expire_after_their_ttl() {
         // The creation times differ by at least a second, so the age determines the order. The names sort in the
         // opposite order.
         for name in ["z-second", "b-third"] {
-            let made = update(scene, name, "main", "refresh", json!({})).await;
-            let second = made.creation_timestamp();
+            let created = update(scene, name, "main", "refresh", json!({})).await;
+            let second = created.creation_timestamp();
             wait_until("the next second", WaitLimit::Reaction, async || match scene.list::<Update>().await.len() {
                 _ if second
                     .as_ref()
@@ -117,8 +117,8 @@ fn deleting_a_running_update_cancels_it_and_starts_the_next() {
     run("update-cancel", async |scene| {
         let source = scene.source("app").await;
         workspace_with(scene, &source, &slow("update-cancel", 60)).await;
-        let made = update(scene, "long", "main", "up", json!({})).await;
-        assert!(made.finalizers().is_empty(), "the Update is created without finalizers");
+        let created = update(scene, "long", "main", "up", json!({})).await;
+        assert!(created.finalizers().is_empty(), "the Update is created without finalizers");
         log(scene).wait_for("create", "slow", "begin").await;
         let running = until_update(scene, "long", "to have a finalizer", WaitLimit::Reaction, |update| {
             update.finalizers().iter().any(|finalizer| finalizer == UPDATE_FINALIZER)

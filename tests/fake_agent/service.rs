@@ -113,10 +113,10 @@ impl Agent for Service {
 
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
         let filter = self.message_filter(&request)?;
-        let heard = filter.pass("RunRequest", request.get_ref().clone())?;
+        let received = filter.pass("RunRequest", request.get_ref().clone())?;
         let run_time = self.behavior(&request)?.run_time;
         let finished = self.finished.clone();
-        let known = self.with(&request, |workspace| workspace.run(&heard, run_time, finished))?;
+        let known = self.with(&request, |workspace| workspace.run(&received, run_time, finished))?;
         self.counts.runs.fetch_add(u64::from(!known), Ordering::Relaxed);
         let reply = proto::RunReply { known, ..proto::RunReply::default() };
         filter.pass("RunReply", reply).map(Response::new)

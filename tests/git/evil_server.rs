@@ -85,8 +85,8 @@ impl Pack {
 
     /// Adds a commit that refers to a tree.
     pub fn commit(&mut self, tree: ObjectId) -> ObjectId {
-        let who = "Evil <evil@example.com> 1700000000 +0000";
-        self.object(Kind::Commit, format!("tree {tree}\nauthor {who}\ncommitter {who}\n\nharm\n").as_bytes()).0
+        let author = "Evil <evil@example.com> 1700000000 +0000";
+        self.object(Kind::Commit, format!("tree {tree}\nauthor {author}\ncommitter {author}\n\nharm\n").as_bytes()).0
     }
 
     /// Adds the header of an entry and returns its offset.

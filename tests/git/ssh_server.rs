@@ -29,13 +29,13 @@ impl Drop for SshServer {
 /// Creates a key pair of a type, with or without a passphrase.
 pub fn key_pair(directory: &Path, name: &str, kind: &[&str], passphrase: &str) -> (String, String) {
     let path = directory.join(name);
-    let made = Command::new("ssh-keygen")
+    let generated = Command::new("ssh-keygen")
         .args(["-q", "-N", passphrase, "-C", "test", "-t"])
         .args(kind)
         .arg("-f")
         .arg(&path)
         .status();
-    assert!(made.expect("ssh-keygen is installed").success());
+    assert!(generated.expect("ssh-keygen is installed").success());
     (fs::read_to_string(&path).unwrap(), fs::read_to_string(path.with_extension("pub")).unwrap())
 }
 

@@ -70,8 +70,8 @@ fn enum_values(values: &EnumDescriptor, now: &EnumDescriptor, broken: &mut Vec<S
 fn methods(service: &ServiceDescriptor, now: &ServiceDescriptor, broken: &mut Vec<String>) {
     let signatures =
         |service: &ServiceDescriptor| -> Vec<String> { service.methods().map(|m| signature(&m)).collect() };
-    let there = signatures(now);
-    for was in signatures(service).into_iter().filter(|was| !there.contains(was)) {
+    let current = signatures(now);
+    for was in signatures(service).into_iter().filter(|was| !current.contains(was)) {
         broken.push(format!("{}: `{was}` was removed", service.full_name()));
     }
 }

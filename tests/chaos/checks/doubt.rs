@@ -17,13 +17,13 @@ pub fn find_pending_creates(facts: &Facts) -> Result<PendingCreates, String> {
     if facts.state.pending_creates.is_empty() {
         return Err("the state has no pending create".to_owned());
     }
-    let there = life::existing(facts, None);
+    let remaining = life::existing(facts, None);
     let mut found = PendingCreates::default();
     for urn in &facts.state.pending_creates {
         if facts.state.resources.contains_key(urn) {
             return Err(format!("{} is in the state: its creation is not pending", name_of(urn)));
         }
-        let list = if there.contains_key(urn.as_str()) { &mut found.exist } else { &mut found.do_not_exist };
+        let list = if remaining.contains_key(urn.as_str()) { &mut found.exist } else { &mut found.do_not_exist };
         list.push(urn.clone());
     }
     Ok(found)

@@ -77,8 +77,8 @@ pub fn find_violations(facts: &Facts) -> Vec<Violation> {
 
 /// Returns the resources that were created, were not deleted, and are missing in the state.
 fn orphans(facts: &Facts) -> Vec<String> {
-    let there = life::existing(facts, None).into_keys();
-    there
+    let remaining = life::existing(facts, None).into_keys();
+    remaining
         .filter(|urn| !facts.state.resources.contains_key(*urn))
         .map(|urn| format!("{} was created and not deleted, and is not in the state", name_of(urn)))
         .collect()

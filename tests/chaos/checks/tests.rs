@@ -67,7 +67,7 @@ fn run(update: &str, number: u64, ended: i64, outcome: Option<RunOutcome>) -> Ru
         has_begun: true,
         ended: outcome.as_ref().map(|_| at(ended)),
         outcome,
-        is_there: true,
+        exists: true,
     }
 }
 
@@ -190,7 +190,7 @@ fn valid_histories_pass_all_checks() {
         ),
         (
             "an Update that is deleted with its Stack needs no outcome",
-            with(|facts| facts.runs.push(Run { is_there: false, ..run("u0", 1, 0, None) })),
+            with(|facts| facts.runs.push(Run { exists: false, ..run("u0", 1, 0, None) })),
         ),
     ];
     for (what, facts) in examples {

@@ -19,7 +19,7 @@ const NOT_REPORTED: &str = "to the provider log at";
 
 /// Returns a description of each existing Update without a result.
 pub(super) fn missing(facts: &Facts) -> Vec<String> {
-    let silent = facts.runs.iter().filter(|run| run.is_there && run.outcome.is_none());
+    let silent = facts.runs.iter().filter(|run| run.exists && run.outcome.is_none());
     silent.map(|run| format!("{} has not ended", run.update)).collect()
 }
 
@@ -45,16 +45,16 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
 
 /// Describes a change that a successful run has not made. Returns `None` if the run has made all changes.
 fn missing_change(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
-    let there = life::existing(facts, Some(end + PRECISION));
+    let remaining = life::existing(facts, Some(end + PRECISION));
     let names = if run.is_destroy { Vec::new() } else { resources_of(run.number).to_vec() };
     for name in &names {
         let expected = called(name, run.number);
-        let found = there.iter().find(|(urn, _)| name_of(urn) == name).map(|(_, called)| *called);
+        let found = remaining.iter().find(|(urn, _)| name_of(urn) == name).map(|(_, called)| *called);
         if found != Some(expected.as_str()) {
             return Some(format!("{expected} was not created before: {found:?} existed"));
         }
     }
-    let left = there.iter().find(|(urn, _)| !names.iter().any(|name| name == name_of(urn)));
+    let left = remaining.iter().find(|(urn, _)| !names.iter().any(|name| name == name_of(urn)));
     left.map(|(_, called)| format!("{called} still existed"))
 }
 

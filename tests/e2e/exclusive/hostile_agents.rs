@@ -35,7 +35,7 @@ fn hostile_agents_are_recorded_and_delay_no_other_namespace() {
                 fake_nodes::create(&quiet.client).await;
                 let behavior = |name: &str| Behavior { run_time: RUN_TIME, fault: fault(name), ..Behavior::default() };
                 let fake_agent = FakeAgent::start_with(quiet.client.clone(), fake_nodes::address(), behavior).await;
-                let _stand_in = fake_agent.expect("a fake agent");
+                let _fake_agent = fake_agent.expect("a fake agent");
                 compare_with_hostile_agents(quiet, hostile).await;
             })
             .await;

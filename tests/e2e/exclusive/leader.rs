@@ -180,7 +180,7 @@ fn both_replicas_serve_health_and_metrics_and_only_one_reports_leading() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
         let leader = controller.until_leader_other_than("").await;
-        let of_the_stack = format!("kind=\"Stack\",name=\"{}\",namespace=\"{}\"", main.name, scene.namespace);
+        let stack_labels = format!("kind=\"Stack\",name=\"{}\",namespace=\"{}\"", main.name, scene.namespace);
         for pod in controller.pods().await.iter().map(ResourceExt::name_any) {
             assert_eq!(controller.get_endpoint(&pod, 9440, "/healthz").await, "ok");
             assert_eq!(controller.get_endpoint(&pod, 9440, "/readyz").await, "ok");
@@ -192,7 +192,7 @@ fn both_replicas_serve_health_and_metrics_and_only_one_reports_leading() {
             {
                 assert!(metrics.lines().any(|line| line.starts_with(name)), "{pod} shows {name} in\n{metrics}");
             }
-            let reconciles = format!("gotk_reconcile_duration_seconds_count{{{of_the_stack}}}");
+            let reconciles = format!("gotk_reconcile_duration_seconds_count{{{stack_labels}}}");
             assert_eq!(
                 metrics.contains(&reconciles),
                 pod == leader,
@@ -203,7 +203,7 @@ fn both_replicas_serve_health_and_metrics_and_only_one_reports_leading() {
         main.until_gone().await;
         wait_until("the series of the Stack to be removed", WaitLimit::Reaction, async || {
             let metrics = controller.get_endpoint(&leader, 8080, "/metrics").await;
-            if metrics.contains(&of_the_stack) { Poll::NotYet(of_the_stack.clone()) } else { Poll::Found(()) }
+            if metrics.contains(&stack_labels) { Poll::NotYet(stack_labels.clone()) } else { Poll::Found(()) }
         })
         .await;
     });

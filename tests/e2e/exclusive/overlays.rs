@@ -268,9 +268,9 @@ fn cross_namespace_sources_and_dependencies_work_when_allowed() {
 async fn check_cross_namespace_references(scene: &Scene, lender: &Scene) {
     let source = lender.source("app").await;
     let commit = source.push(&program("one").files()).await;
-    let mut lent = lender.stack("base", &source);
-    lent.spec.suspend = Some(true);
-    let base = lender.start(lent).await;
+    let mut lent_stack = lender.stack("base", &source);
+    lent_stack.spec.suspend = Some(true);
+    let base = lender.start(lent_stack).await;
     let namespace = Some(lender.namespace.clone());
     let mut stack = scene.stack("main", &source);
     stack.spec.flux_source.as_mut().expect("source reference").source_ref.namespace = namespace.clone();

@@ -22,7 +22,7 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
     assert!(failpoints.len() > 3, "the code has failpoints: {failpoints:?}");
     run_alone(async || {
         let controller = Controller::new(&client().await);
-        let deaths = async || {
+        let crashes = async || {
             for failpoint in &failpoints {
                 println!("the controller exits at {failpoint}");
                 in_scene("failpoint", async |scene| {
@@ -34,7 +34,7 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
                 .await;
             }
         };
-        run_with_cleanup(deaths, async || controller.restart_with_failpoint(None).await).await;
+        run_with_cleanup(crashes, async || controller.restart_with_failpoint(None).await).await;
     });
 }
 
@@ -174,11 +174,11 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
             main.until_applied(&commit).await;
 
             let controller = Controller::new(&scene.client);
-            let meanwhile = async || {
+            let without_controller = async || {
                 controller.scale(0).await;
                 set_stale_run_conditions(&main).await;
             };
-            run_with_cleanup(meanwhile, async || controller.scale(1).await).await;
+            run_with_cleanup(without_controller, async || controller.scale(1).await).await;
             main.until("to be done again", WaitLimit::Reaction, is_done).await;
             assert_eq!(main.updates().await.len(), 1);
             assert_eq!(main.log.operations().await, once(&["create step"]));
@@ -200,11 +200,11 @@ fn a_new_pod_gets_its_source_even_if_the_content_store_is_lost() {
             let (old, _) = main.pod_and_restarts().await;
 
             let controller = Controller::new(&scene.client);
-            let meanwhile = async || {
+            let without_controller = async || {
                 controller.scale(0).await;
                 scene.delete::<Pod>(&workspace_pod("main")).await;
             };
-            run_with_cleanup(meanwhile, async || controller.scale(1).await).await;
+            run_with_cleanup(without_controller, async || controller.scale(1).await).await;
             wait_until("the source to be installed in another pod", WaitLimit::Run, async || {
                 let workspace = main.workspace().await;
                 let status = workspace.status.clone().unwrap_or_default();

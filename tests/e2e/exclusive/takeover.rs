@@ -71,11 +71,11 @@ fn deleting_an_adopted_stack_that_never_ran_here_destroys_it() {
         let program = Program::new("hello").step("step", json!({"value": "one"}));
         let commit = source.push(&program.files()).await;
         // Another Stack creates the state in the backend, because the test cluster does not run the operator's agent.
-        let maker = scene.start(scene.stack("maker", &source)).await;
-        maker.until_applied(&commit).await;
+        let creator = scene.start(scene.stack("maker", &source)).await;
+        creator.until_applied(&commit).await;
         // The deletion of this Stack releases the Pulumi stack before the next Stack manages it.
-        maker.delete().await;
-        maker.until_gone().await;
+        creator.delete().await;
+        creator.until_gone().await;
         controller.scale(0).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.stack = scene.stack("maker", &source).spec.stack;
@@ -87,7 +87,7 @@ fn deleting_an_adopted_stack_that_never_ran_here_destroys_it() {
         until_taken_over(scene, &main, &left).await;
         main.delete().await;
         main.until_gone().await;
-        assert_eq!(maker.log.operations().await, once(&["create step", "delete step"]));
+        assert_eq!(creator.log.operations().await, once(&["create step", "delete step"]));
     });
 }
 
@@ -251,13 +251,13 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Operator
         };
         let updates = scene.list::<Update>().await;
         let theirs = [has_operator_fields(&workspace), has_operator_fields(&service), has_operator_fields(&set)];
-        let theirs_too = updates.iter().any(has_operator_fields);
+        let has_operator_update = updates.iter().any(has_operator_fields);
         // The controller first takes over the objects, and then removes the operator's owner references.
         let owners = service.owner_references().len() + set.owner_references().len();
-        if theirs == [false; 3] && !theirs_too && owners == 0 {
+        if theirs == [false; 3] && !has_operator_update && owners == 0 {
             Poll::Found(())
         } else {
-            Poll::NotYet(format!("{theirs:?} {theirs_too} {owners}"))
+            Poll::NotYet(format!("{theirs:?} {has_operator_update} {owners}"))
         }
     })
     .await;

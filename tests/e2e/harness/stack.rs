@@ -170,8 +170,8 @@ impl StackHandle<'_> {
     pub async fn events(&self) -> Vec<Event> {
         let mut events = self.scene.list::<Event>().await;
         events.retain(|event| {
-            let about = &event.involved_object;
-            about.kind.as_deref() == Some("Stack") && about.name.as_deref() == Some(self.name.as_str())
+            let involved = &event.involved_object;
+            involved.kind.as_deref() == Some("Stack") && involved.name.as_deref() == Some(self.name.as_str())
         });
         events
     }
