@@ -82,7 +82,7 @@ impl Original {
             let copy: DynamicObject = serde_json::from_value(with(&part.object, &created)).expect("an object");
             let action = format!("copying the {} {}", part.resource.kind, copy.name_any());
             let copy = api_call(action, api.create(&PostParams::default(), &copy)).await;
-            created.push((part.uid.clone(), copy.uid().expect("it has one")));
+            created.push((part.uid.clone(), copy.uid().expect("object UID")));
             statuses.extend(part.status.as_ref().map(|status| (api, copy.name_any(), status)));
         }
         for (api, name, status) in statuses {
@@ -95,8 +95,8 @@ impl Original {
 
 impl Part {
     fn of(resource: &ApiResource, object: &DynamicObject, with_status: bool) -> Part {
-        let uid = object.uid().expect("it has one");
-        let mut object = serde_json::to_value(object).expect("json");
+        let uid = object.uid().expect("object UID");
+        let mut object = serde_json::to_value(object).expect("valid JSON");
         let fields = object.as_object_mut().expect("an object");
         let status = fields.remove("status").filter(|_| with_status);
         let metadata = fields["metadata"].as_object_mut().expect("metadata");
@@ -113,5 +113,5 @@ impl Part {
 /// Returns the value with all replacements in its JSON text.
 fn with(value: &Value, texts: &[(String, String)]) -> Value {
     let text = texts.iter().fold(value.to_string(), |text, (from, to)| text.replace(from.as_str(), to));
-    serde_json::from_str(&text).expect("json")
+    serde_json::from_str(&text).expect("valid JSON")
 }

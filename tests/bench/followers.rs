@@ -136,7 +136,7 @@ async fn remove(scene: Scene) {
     let stacks: Api<Stack> = scene.api();
     stream::iter(api_call("listing Stacks", stacks.list_metadata(&ListParams::default())).await)
         .map(|stack| {
-            let (stacks, name) = (stacks.clone(), stack.metadata.name.expect("it has one"));
+            let (stacks, name) = (stacks.clone(), stack.metadata.name.expect("object name"));
             async move { api_call("deleting a Stack", stacks.delete(&name, &DeleteParams::default())).await }
         })
         .buffer_unordered(CONCURRENCY)

@@ -55,7 +55,7 @@ fn file(path: &str, content: impl Into<String>) -> File {
 
 fn typescript(text: &str, more: bool) -> Vec<File> {
     let (mut package, mut lock): (Value, Value) =
-        (serde_json::from_str(PACKAGE).expect("JSON"), serde_json::from_str(PACKAGE_LOCK).expect("JSON"));
+        (serde_json::from_str(PACKAGE).expect("valid JSON"), serde_json::from_str(PACKAGE_LOCK).expect("valid JSON"));
     if more {
         let version = lock["packages"]["node_modules/semver"]["version"].clone();
         package["dependencies"]["semver"] = version.clone();

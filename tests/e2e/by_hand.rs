@@ -22,7 +22,7 @@ pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
             secret("AWS_ACCESS_KEY_ID"), secret("AWS_SECRET_ACCESS_KEY"), secret("PULUMI_CONFIG_PASSPHRASE"),
         ],
     });
-    for (field, value) in fields.as_object().expect("fields") {
+    for (field, value) in fields.as_object().expect("an object") {
         spec[field] = value.clone();
     }
     let kind = json!({"apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace"});
@@ -41,7 +41,7 @@ pub fn stack_name(scene: &Scene) -> String {
 /// Creates an Update for the Pulumi stack of the scene. `fields` override fields of the spec.
 pub async fn update(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
     let mut spec = json!({"workspaceName": workspace, "stackName": stack_name(scene), "type": kind});
-    for (field, value) in fields.as_object().expect("fields") {
+    for (field, value) in fields.as_object().expect("an object") {
         spec[field] = value.clone();
     }
     let object = json!({

@@ -91,7 +91,7 @@ fn an_invalid_spec_stalls_until_it_is_fixed() {
         let source = scene.source("app").await;
         let commit = source.push(&Program::new("invalid").output("text", json!("hello")).files()).await;
         let mut stack = scene.stack("main", &source);
-        let reference = stack.spec.env_refs.get_mut("PROVIDER_LOG_URL").expect("object exists");
+        let reference = stack.spec.env_refs.get_mut("PROVIDER_LOG_URL").expect("provider log URL");
         let literal = reference.literal.take();
         let main = scene.start(stack).await;
         let stack = main

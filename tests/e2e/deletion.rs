@@ -320,7 +320,7 @@ fn a_stack_in_a_terminating_namespace_stalls_and_is_kept() {
             .await;
         assert!(stack.finalizers().iter().any(|finalizer| finalizer == STACK_FINALIZER), "the finalizer is kept");
         assert_eq!(main.log.operations().await, once(&["create step"]), "no run can start");
-        let text = condition(&stack, STALLED).expect("object exists").message.clone();
+        let text = condition(&stack, STALLED).expect("Stalled condition").message.clone();
         assert!(text.contains("remove the finalizer") || text.contains("terminating namespace"), "{text}");
 
         // The user decides to keep the resources.

@@ -57,7 +57,7 @@ fn a_secret_output_is_in_a_secret_but_not_in_the_log_or_status() {
 
         let updates = main.updates().await;
         let name =
-            updates[0].status.as_ref().and_then(|status| status.outputs.clone()).expect("the Update names its outputs");
+            updates[0].status.as_ref().and_then(|status| status.outputs.clone()).expect("outputs in the status");
         let outputs = api_call("reading the outputs", scene.api::<Secret>().get(&name)).await;
         let data = outputs.data.unwrap_or_default();
         let password = data.get("password").map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());

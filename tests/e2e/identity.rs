@@ -125,7 +125,7 @@ fn agents_accept_only_the_controller_and_cannot_impersonate_peers() {
         let stranger = Authority::generate(Timestamp::now()).expect("an authority");
         let agents = |clients: &[Issued]| Agents::new(clients, &trusted).expect("the certificates can be used");
 
-        status(&agents(&[client(&authority)]), &running.stack, scene).await.expect("the controller can call");
+        status(&agents(&[client(&authority)]), &running.stack, scene).await.expect("the controller can call the agent");
         for (clients, response) in [
             (vec![], "requires a client certificate, but none was presented"),
             (vec![own], "rejected the presented certificate as invalid for this side of a connection"),

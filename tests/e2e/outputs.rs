@@ -57,7 +57,7 @@ fn each_run_has_an_outputs_secret_and_status_drops_removed_outputs() {
 }
 
 async fn outputs_of(scene: &crate::harness::Scene, update: &Update) -> Secret {
-    let name = update.status.as_ref().and_then(|status| status.outputs.clone()).expect("the Update names its outputs");
+    let name = update.status.as_ref().and_then(|status| status.outputs.clone()).expect("outputs in the status");
     assert_eq!(name, format!("{}-stack-outputs", update.name_any()));
     api_call("reading the outputs", scene.api::<Secret>().get(&name)).await
 }

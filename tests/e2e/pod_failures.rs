@@ -25,7 +25,7 @@ impl Case<'_> {
         let commit = source.push(&Program::new(self.name).output("text", json!("hello")).files()).await;
         let mut stack = scene.stack("main", &source);
         let spec = &mut stack.spec.workspace_template.get_or_insert_default()["spec"];
-        for (field, value) in self.template.as_object().expect("fields") {
+        for (field, value) in self.template.as_object().expect("an object") {
             spec[field] = value.clone();
         }
         let main = scene.start(stack).await;

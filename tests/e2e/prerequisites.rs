@@ -35,7 +35,7 @@ fn outdated_prerequisites_rerun_first_in_a_chain() {
         let top = scene.start(stack_after(scene, "top", &own, "middle")).await;
         let waits = |stack: &Stack| has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED);
         let stack = top.until("to wait for the missing dependency", WaitLimit::Reaction, waits).await;
-        let message = condition(&stack, READY).expect("object exists").message.clone();
+        let message = condition(&stack, READY).expect("Ready condition").message.clone();
         assert_eq!(message, "waiting for middle: not found");
         assert!(top.updates().await.is_empty());
 
@@ -87,13 +87,13 @@ fn a_stack_waits_until_its_dependencies_are_ready() {
                 has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             })
             .await;
-        let message = condition(&stack, READY).expect("object exists").message.clone();
+        let message = condition(&stack, READY).expect("Ready condition").message.clone();
         assert!(message.starts_with("waiting for on: not ready"), "{message}");
         on.change(json!({"spec": {"suspend": false}})).await;
         dependent.until_applied(&commit).await;
         on.until_applied(&commit).await;
         let runs = [&on, &dependent].map(|stack| stack.updates());
-        let [first, second] = futures::future::join_all(runs).await.try_into().expect("two");
+        let [first, second] = futures::future::join_all(runs).await.try_into().expect("two results");
         let ended = |updates: &[pulumi_controller::api::auto::Update]| {
             updates[0].status.clone().and_then(|status| status.end_time).map(|time| time.0)
         };
@@ -112,7 +112,7 @@ fn a_dependency_cycle_stalls_its_stacks_until_it_is_broken() {
             let name = &stack.name;
             let reported = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID);
             let stack = stack.until("to report the cycle", WaitLimit::Reaction, reported).await;
-            let message = condition(&stack, STALLED).expect("object exists").message.clone();
+            let message = condition(&stack, STALLED).expect("Stalled condition").message.clone();
             assert!(message.starts_with(&format!("dependency cycle: {name} -> {other} -> {name};")), "{message}");
         }
         two.change(json!({"spec": {"dependsOn": null}})).await;
@@ -134,7 +134,7 @@ fn cross_namespace_references_are_denied() {
         for (stack, words) in [(after, "Stack default/one"), (fed, "GitRepository default/app")] {
             let stack = scene.start(stack).await;
             let found = stack.until("to be denied", WaitLimit::Reaction, denied).await;
-            let message = condition(&found, STALLED).expect("object exists").message.clone();
+            let message = condition(&found, STALLED).expect("Stalled condition").message.clone();
             assert!(message.contains(&format!("{words} is in another namespace")), "{message}");
             let own = json!({"dependsOn": null, "fluxSource": {"sourceRef": {"namespace": scene.namespace}}});
             stack.change(json!({"spec": own})).await;
@@ -162,7 +162,7 @@ fn a_stack_waits_until_its_ready_expression_is_true() {
                 has_condition(stack, READY, "False", stack_reason::PREREQUISITE_NOT_SATISFIED)
             })
             .await;
-        let message = condition(&stack, READY).expect("object exists").message.clone();
+        let message = condition(&stack, READY).expect("Ready condition").message.clone();
         assert_eq!(message, "waiting for needed: readyExpr is false");
         base.push(&stage("open")).await;
         waiting.until_applied(&commit).await;
@@ -170,7 +170,7 @@ fn a_stack_waits_until_its_ready_expression_is_true() {
         source.push(&with_text("two").files()).await;
         let invalid = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID);
         let stack = waiting.until("to report the expression", WaitLimit::Reaction, invalid).await;
-        let message = condition(&stack, STALLED).expect("object exists").message.clone();
+        let message = condition(&stack, STALLED).expect("Stalled condition").message.clone();
         assert!(message.contains("readyExpr of needed") && message.contains("failed to compile"), "{message}");
     });
 }
@@ -191,7 +191,7 @@ fn an_expression_over_its_memory_limit_stalls_only_its_stack() {
         let greedy = scene.start(greedy).await;
         let stalled = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID);
         let stack = greedy.until("to exceed the limit", WaitLimit::Reaction, stalled).await;
-        let message = condition(&stack, STALLED).expect("object exists").message.clone();
+        let message = condition(&stack, STALLED).expect("Stalled condition").message.clone();
         let words = ["readyExpr of needed", "memory limit of 96Mi exceeded", "simplify the expression"];
         assert!(words.iter().all(|part| message.contains(part)), "{message}");
         let commit = source.push(&with_text("two").files()).await;

@@ -288,7 +288,7 @@ async fn create_lost_run(scene: &Scene, node: &str) -> String {
     })
     .await;
     let conditions = unknown.status.unwrap_or_default().conditions;
-    let progressing = conditions::find(&conditions, PROGRESSING).expect("object exists");
+    let progressing = conditions::find(&conditions, PROGRESSING).expect("Progressing condition");
     assert_eq!(progressing.reason, update_reason::RUN_OUTCOME_UNKNOWN);
     for word in ["ghost-workspace-0", node, "ghost-1=retry"] {
         assert!(progressing.message.contains(word), "{word} is missing in {}", progressing.message);

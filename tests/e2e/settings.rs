@@ -81,7 +81,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
         assert_eq!((&found["token"], &found["inline"]), (&json!("[secret]"), &json!("[secret]")));
         let pod = main.pod_and_restarts().await;
         let log = main.pod_log("pulumi").await;
-        let reported = serde_json::to_string(&main.get().await.status).expect("json");
+        let reported = serde_json::to_string(&main.get().await.status).expect("valid JSON");
         for hidden in ["hidden-token", "hidden-deep", "hidden-inline"] {
             assert!(!log.contains(hidden) && !reported.contains(hidden), "{hidden} is visible");
         }
@@ -118,7 +118,7 @@ async fn config_inputs(scene: &Scene) {
 
 /// Returns the spec with additional fields, as a manifest would contain them.
 fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
-    let mut whole = serde_json::to_value(spec).expect("json");
+    let mut whole = serde_json::to_value(spec).expect("valid JSON");
     whole.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
     serde_json::from_value(whole).expect("a spec")
 }
@@ -203,7 +203,7 @@ fn rotating_a_config_input_runs_the_stack_but_rotating_env_does_not() {
         until_output(scene, &main, "length", &json!("another-hidden-token".len())).await;
         assert_eq!(main.updates().await.len(), 3);
         assert_eq!(main.pod_and_restarts().await, pod);
-        let reported = serde_json::to_string(&(main.get().await.status, main.workspace().await.status)).expect("json");
+        let reported = serde_json::to_string(&(main.get().await.status, main.workspace().await.status)).expect("JSON");
         assert!(!reported.contains("hidden-token"), "{reported}");
 
         let status = main.get().await.status.expect("a status");

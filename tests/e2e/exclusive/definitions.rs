@@ -46,10 +46,10 @@ fn an_outdated_crd_is_reported_and_prevents_leading() {
 
 fn older(definition: &Value) -> Value {
     let mut definition = definition.clone();
-    let versions = definition["spec"]["versions"].as_array_mut().expect("versions");
+    let versions = definition["spec"]["versions"].as_array_mut().expect("a list");
     let stored = versions.iter_mut().find(|version| version["storage"] == true).expect("a stored version");
     let status = &mut stored["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
-    status.as_object_mut().expect("fields").remove(FIELD).expect("the field exists");
+    status.as_object_mut().expect("an object").remove(FIELD).expect("the field exists");
     definition
 }
 

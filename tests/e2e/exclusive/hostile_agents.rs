@@ -93,7 +93,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     assert!(recorded.is_complete(), "{recorded:?}");
     let status = recorded.status.unwrap_or_default();
     assert!(status.changes.len() <= 32 && status.permalink.is_none(), "{} changes", status.changes.len());
-    let size = serde_json::to_string(&status).expect("JSON").len();
+    let size = serde_json::to_string(&status).expect("valid JSON").len();
     assert!(size < 64 * 1024, "the status has {size} bytes");
     let flooded = of("flood-progress").name_any();
     let states = hostile.timeline.states_of::<Update>();

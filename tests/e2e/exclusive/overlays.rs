@@ -239,7 +239,7 @@ async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
         (&["create", "--filename", "-"], &unlabelled, "writes only objects with the label"),
     ] {
         let response = try_kubectl(&[&as_controller[..], arguments].concat(), input).await;
-        let error = response.expect_err("the policy refuses it");
+        let error = response.expect_err("the policy rejects the object");
         assert!(error.contains("ValidatingAdmissionPolicy") && error.contains(words), "{arguments:?}: {error}");
     }
     let elsewhere = ["auth", "can-i", "get", "secrets", "--namespace=default", as_controller[0]];

@@ -352,14 +352,14 @@ fn the_pko_program_crd_accepts_programs_without_a_url() {
                 let found: Vec<ProgramObject> = scene.list().await;
                 let status = found.first().and_then(|program| program.status.clone());
                 match status.and_then(|status| status.artifact) {
-                    Some(artifact) => Poll::Found(serde_json::to_value(artifact).expect("JSON")),
+                    Some(artifact) => Poll::Found(serde_json::to_value(artifact).expect("valid JSON")),
                     None => Poll::NotYet("no object".to_owned()),
                 }
             })
             .await;
             assert!(ours.get("url").is_none(), "{} has a URL: {ours}", program.name_any());
             let apply = async |definition| {
-                let input = serde_json::to_string(&definition).expect("JSON");
+                let input = serde_json::to_string(&definition).expect("valid JSON");
                 kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &input).await;
                 kubectl(&["wait", "--for=condition=Established", "crd/programcopies.test.pulumi-controller"], "").await;
             };
