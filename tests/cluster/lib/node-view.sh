@@ -8,7 +8,7 @@ run_folder=$1
 data_folder=$2
 shift 2
 
-# own_folder DIRECTORY KEPT: replaces DIRECTORY by an empty private directory in which only KEPT is visible.
+# own_folder DIRECTORY KEPT: replaces DIRECTORY with an empty private directory in which only KEPT is visible.
 own_folder() {
     local folder=$1 kept=$2 ours=$data_folder/node-view$1
     mkdir -p "$ours"

@@ -16,7 +16,7 @@ use crate::harness::{
     run_alone, run_with_cleanup, try_kubectl, wait_until,
 };
 
-/// Renders an overlay, replaces `from` by `to` in the result, and applies it.
+/// Renders an overlay, replaces `from` with `to` in the result, and applies it.
 async fn apply(overlay: &str, (from, to): (&str, &str)) {
     let all = render(overlay).await.replace(from, to);
     kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &all).await;

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// mostCalls is the maximum number of recorded calls per owner.
-	mostCalls = 1000
+	// maxCalls is the maximum number of recorded calls per owner.
+	maxCalls = 1000
 	// longestBody is the maximum size of a recorded body in bytes.
 	longestBody = 64 << 10
 )
@@ -35,7 +35,7 @@ func (server *Server) recordCall(response http.ResponseWriter, request *http.Req
 	owner := request.PathValue("owner")
 	call := Call{Method: request.Method, Path: request.URL.Path, Header: request.Header, Body: body}
 	server.mutex.Lock()
-	if len(server.calls[owner]) < mostCalls {
+	if len(server.calls[owner]) < maxCalls {
 		server.calls[owner] = append(server.calls[owner], call)
 	}
 	server.mutex.Unlock()

@@ -21,7 +21,7 @@ type streams struct {
 // command is a command that runs a plugin.
 type command struct {
 	*exec.Cmd
-	// cleanUp runs after the plugin has ended. It may be nil.
+	// cleanUp runs after the plugin has ended. The function may be nil.
 	cleanUp func()
 }
 
