@@ -41,7 +41,7 @@ fn the_view_and_edit_roles_include_the_project_kinds() {
                 // The API server aggregates these roles asynchronously.
                 wait_until(format!("{user} may {verb} {resource}: {expected}"), WaitLimit::Reaction, async || {
                     let allowed = is_allowed(scene, user, verb, group, resource).await;
-                    if may == expected { Poll::Found(()) } else { Poll::NotYet(format!("{may}")) }
+                    if allowed == expected { Poll::Found(()) } else { Poll::NotYet(format!("{allowed}")) }
                 })
                 .await;
             }
